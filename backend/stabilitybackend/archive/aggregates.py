@@ -19,8 +19,10 @@ __all__ = [
     "EMPTY_AGGS",
     "LEVEL_STEP",
     "MIN_LEVEL",
+    "SHORT_ROWS",
     "Aggs",
     "aggregate",
+    "aggregate_short",
     "base_level",
     "join_aggs",
     "means",
@@ -65,6 +67,8 @@ MIN_LEVEL = 8
 #: Rows that a block of the base level holds on average at least; with 152 bytes a block this keeps aggregates near a
 #: tenth of the rows' own size however sparsely somebody logs.
 MIN_BLOCK_ROWS = 64
+#: A series with fewer rows is one block at its base level: no finer one has MIN_BLOCK_ROWS rows a block.
+SHORT_ROWS = 2 * MIN_BLOCK_ROWS
 #: Levels between two that are kept: base, base + 2, ... A factor of 4 costs a third on top of the base level.
 LEVEL_STEP = 2
 #: Steps are below 2**53, so at this level every series is one block. Shifts of an int64 end at 63.
@@ -105,10 +109,33 @@ def aggregate(rows: Rows, level: int) -> Aggs:
     if not len(rows):
         return EMPTY_AGGS
     level = min(level, MAX_LEVEL)
-    starts = _block_starts(rows.steps, level)
+    return _blocks(rows, _block_starts(rows.steps, level), level)
+
+
+def aggregate_short(rows: Rows, starts: NDArray[np.int64]) -> tuple[NDArray[np.int64], Aggs]:
+    """Return what ``base_level`` and ``aggregate`` return for each of many series with fewer than SHORT_ROWS rows.
+
+    At its base level such a series is one block, so that all of them are worked out at once.
+
+    Args:
+        rows: of all of them, one series after the other.
+        starts: where each begins.
+
+    Returns:
+        The level and the one block of each.
+    """
+    differ = (rows.steps[1:] ^ rows.steps[:-1]).astype(np.float64)
+    differ[starts[1:] - 1] = 0.0  # neighbours of two series
+    _, bits = np.frexp(np.append(0.0, differ))
+    levels = np.maximum(np.maximum.reduceat(bits, starts).astype(np.int64), MIN_LEVEL)
+    return levels, _blocks(rows, starts, levels)
+
+
+def _blocks(rows: Rows, starts: NDArray[np.int64], levels: int | NDArray[np.int64]) -> Aggs:
+    """Return the blocks that begin at ``starts``, each of its level."""
     ends = np.append(starts[1:], len(rows))
     aggs = np.empty(len(starts), AGG)
-    aggs["block"] = rows.steps[starts] >> level
+    aggs["block"] = rows.steps[starts] >> levels
     # Some blocks at a time: temporary arrays that fit the processor's cache make it 3 times faster on a million rows.
     begin = 0
     while begin < len(starts):

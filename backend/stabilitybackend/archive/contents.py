@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from stabilitybackend.archive.aggregates import AGG, LEVEL_STEP, Aggs, aggregate, base_level, join_aggs, regroup
+from stabilitybackend.archive.aggregates import (
+    AGG,
+    LEVEL_STEP,
+    SHORT_ROWS,
+    Aggs,
+    aggregate,
+    aggregate_short,
+    base_level,
+    join_aggs,
+    regroup,
+)
 from stabilitybackend.archive.layout import (
     FRAMES_SCHEMA,
     LEVELS_CHUNK,
@@ -68,8 +80,8 @@ class Contents:
         #: For each series its stored levels, finest first: (level, offset, blocks).
         self._places: list[list[tuple[int, int, int]]] = []
         self._level_chunks = Chunks(LEVELS_CHUNK, [], [])
-        #: Level -> (series, aggregates), in the order of the series.
-        self._levels: dict[int, list[tuple[int, Aggs]]] = {}
+        #: Level -> whose each block is, and the blocks; those of one series in their order.
+        self._levels: dict[int, list[tuple[NDArray[np.int32], Aggs]]] = {}
 
     def frames(self) -> Iterator[pl.DataFrame]:
         """Yield the rows of the points file."""
@@ -79,33 +91,37 @@ class Contents:
             rows = self._rows_of(key)
             if not len(rows):
                 continue
-            self._note(key, rows)
             batch.append((key, rows))
             size += len(rows)
             if size >= BATCH_ROWS:
-                yield self._frame(batch)
+                yield self._batch(batch)
                 batch, size = [], 0
-        yield self._frame(batch)
+        yield self._batch(batch)
 
     def levels(self) -> pl.DataFrame:
         """Return the levels file: coarsest level first, so that a chart of the whole run reads one chunk for all."""
         pieces: list[Aggs] = []
-        owners: list[tuple[int, int]] = []
+        owners: list[NDArray[np.int32]] = []
+        levels: list[NDArray[np.int8]] = []
         offset = 0
         for level in sorted(self._levels, reverse=True):
-            for number, aggs in self._levels[level]:
-                self._places[number].insert(0, (level, offset, len(aggs)))
-                owners.append((number, level))
-                pieces.append(aggs)
-                offset += len(aggs)
+            series = np.concatenate([of for of, _ in self._levels[level]])
+            in_order = np.argsort(series, kind="stable")
+            series = series[in_order]
+            pieces.append(join_aggs([aggs for _, aggs in self._levels[level]])[in_order])
+            owners.append(series)
+            levels.append(np.full(len(series), level, np.int8))
+            numbers, firsts, counts = np.unique(series, return_index=True, return_counts=True)
+            for number, first, count in zip(numbers.tolist(), firsts.tolist(), counts.tolist(), strict=True):
+                self._places[number].insert(0, (level, offset + first, count))
+            offset += len(series)
         aggs = join_aggs(pieces)
         self._levels = {}
         chunks = range(0, len(aggs), LEVELS_CHUNK)
         sums = [levels_sum(aggs[i : i + LEVELS_CHUNK]) for i in chunks]
         self._level_chunks = Chunks(LEVELS_CHUNK, sums, [int(aggs["first_step"][i]) for i in chunks])
-        series, levels = np.repeat(np.array(owners, np.int32).reshape(-1, 2), [len(p) for p in pieces], axis=0).T
         return pl.DataFrame(
-            {"series": series, "level": levels.astype(np.int8)}
+            {"series": _chained(owners, np.int32), "level": _chained(levels, np.int8)}
             | {name: np.ascontiguousarray(aggs[name]) for name in AGG.names or ()},
             schema=LEVELS_SCHEMA,
         )
@@ -135,24 +151,47 @@ class Contents:
             )
         )
 
-    def _note(self, key: SeriesKey, rows: Rows) -> None:
-        number = len(self.keys)
-        self.keys.append(key)
-        self.extents.append(Extent(int(rows.steps[0]), int(rows.steps[-1]), len(rows)))
-        self._places.append([])
-        self._sum(rows)
-        self.rows += len(rows)
-        level = base_level(rows.steps)
-        aggs = [aggregate(stretch, level) for stretch in self._stretches(key, rows)]
-        self._levels.setdefault(level, []).append((number, join_aggs(aggs)))
+    def _batch(self, batch: list[tuple[SeriesKey, Rows]]) -> pl.DataFrame:
+        """Return the rows of the next series in the file as the file has them; note what other files say of them."""
+        every = chain_rows([rows for _, rows in batch])
+        self._sum(every)
+        self.rows += len(every)
+        short = []
+        for number, (key, rows) in enumerate(batch, len(self.keys)):
+            self.keys.append(key)
+            self.extents.append(Extent(int(rows.steps[0]), int(rows.steps[-1]), len(rows)))
+            self._places.append([])
+            stretches = self._stretches(key, rows) if key.segment in self._cuts else [rows]
+            if len(rows) < SHORT_ROWS and len(stretches) == 1:
+                short.append((number, rows))
+            else:
+                self._note(number, stretches, base_level(rows.steps))
+        if short:
+            rows = every if len(short) == len(batch) else chain_rows([rows for _, rows in short])
+            starts = np.cumsum([0, *(len(rows) for _, rows in short[:-1])])
+            levels, aggs = aggregate_short(rows, starts)
+            numbers = np.array([number for number, _ in short], np.int32)
+            for level in np.unique(levels).tolist():
+                of_level = levels == level
+                self._levels.setdefault(level, []).append((numbers[of_level], aggs[of_level]))
+        return self._frame(batch, every)
+
+    def _note(self, number: int, stretches: list[Rows], level: int) -> None:
+        """Note the levels of a series, from ``level`` on."""
+        aggs = [aggregate(stretch, level) for stretch in stretches]
+        self._put(number, level, aggs)
         while (blocks := sum(map(len, aggs))) > len(aggs):
             level += LEVEL_STEP
             coarse = [regroup(each, level) for each in aggs]
             left = sum(map(len, coarse))
             # A level that saves nothing is not worth its place: readers regroup the one below.
             if 2 * left <= blocks or left == len(coarse):
-                self._levels.setdefault(level, []).append((number, join_aggs(coarse)))
+                self._put(number, level, coarse)
                 aggs = coarse
+
+    def _put(self, number: int, level: int, aggs: list[Aggs]) -> None:
+        joined = join_aggs(aggs)
+        self._levels.setdefault(level, []).append((np.full(len(joined), number, np.int32), joined))
 
     def _stretches(self, key: SeriesKey, rows: Rows) -> list[Rows]:
         """Return the rows, parted where a rollback left the segment."""
@@ -176,24 +215,25 @@ class Contents:
             begin = end
 
     @staticmethod
-    def _frame(batch: list[tuple[SeriesKey, Rows]]) -> pl.DataFrame:
-        """Return the rows of some series as the file has them."""
+    def _frame(batch: list[tuple[SeriesKey, Rows]], every: Rows) -> pl.DataFrame:
         keys = pl.DataFrame(
             [(k.metric, k.segment, k.rank, k.node, k.stray) for k, _ in batch],
             schema={name: POINTS_SCHEMA[name] for name in _KEY_COLUMNS},
             orient="row",
         )
         if len(batch) == 1:
-            rows = batch[0][1]
-            columns = pl.DataFrame({"step": rows.steps, "time": rows.times, "value": rows.values})
+            columns = pl.DataFrame({"step": every.steps, "time": every.times, "value": every.values})
             # Literals: Polars then holds one value for the whole column.
             literals = [pl.lit(keys[name][0], dtype=POINTS_SCHEMA[name]).alias(name) for name in _KEY_COLUMNS]
             return columns.select(*literals, pl.all())
         named = keys[np.repeat(np.arange(len(batch)), [len(rows) for _, rows in batch])]
-        every = chain_rows([rows for _, rows in batch])
         return named.with_columns(
             pl.Series("step", every.steps), pl.Series("time", every.times), pl.Series("value", every.values)
         )
+
+
+def _chained(columns: list[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
+    return np.concatenate(columns) if columns else np.empty(0, dtype)
 
 
 class Messages:

@@ -95,7 +95,8 @@ class _NameSetTable:
         self._order = np.empty(_FIRST_CAPACITY, dtype=np.int64)
         self._values = np.empty((len(self.names), _FIRST_CAPACITY), dtype=np.float64)
         self._size = 0
-        self._rising = True
+        #: Whether the steps in its columns rise.
+        self.rising = True
         self._gathered: list[tuple[Placed, int]] = []
         #: The smallest and greatest step in its columns.
         self.low, self.high = 0, -1
@@ -143,9 +144,9 @@ class _NameSetTable:
         if size + count > len(self._steps):
             self._grow(max(2 * len(self._steps), size + count))
         low, high = (int(steps[0]),) * 2 if count == 1 else (int(steps.min()), int(steps.max()))
-        if self._rising:
+        if self.rising:
             joined = size == 0 or int(steps[0]) > self.high
-            self._rising = bool(joined and (count == 1 or (steps[1:] > steps[:-1]).all()))
+            self.rising = bool(joined and (count == 1 or (steps[1:] > steps[:-1]).all()))
         self.low, self.high = (low, high) if size == 0 else (min(low, self.low), max(high, self.high))
         self._steps[size : size + count] = steps
         self._times[size : size + count] = times
@@ -166,10 +167,14 @@ class _NameSetTable:
 
     def part(self, row: int) -> TablePart:
         """Return the metric ``row`` as it is now."""
+        rows = self.rows(row)
+        return TablePart(rows, self._order[: len(rows)], self.rising)
+
+    def rows(self, row: int) -> Rows:
+        """Return the rows of the metric ``row`` as they came."""
         self.settle()
         size = self._size
-        rows = Rows(self._steps[:size], self._values[row, :size], self._times[:size])
-        return TablePart(rows, self._order[:size], self._rising)
+        return Rows(self._steps[:size], self._values[row, :size], self._times[:size])
 
     def outline(self) -> TableOutline:
         """Return what it holds, without the points."""
@@ -372,10 +377,14 @@ class Generation:
 
     def contents(self) -> Iterator[tuple[SeriesKey, Rows]]:
         """Yield every series with its rows, steps strictly rising."""
-        for key in self._by_key:
-            series = self.series(key)
-            assert series is not None
-            yield key, series.rows()
+        for key, tables in self._by_key.items():
+            table, row = tables[0]
+            rows = table.rows(row)
+            if len(tables) > 1 or not table.rising:
+                series = self.series(key)
+                assert series is not None
+                rows = series.rows()
+            yield key, rows
 
     def since(self, frame_id: str) -> list[Placed]:
         """Return the rows that came with frames after ``frame_id``."""

@@ -13,13 +13,15 @@ from stabilitybackend.archive.aggregates import (
     EMPTY_AGGS,
     MIN_BLOCK_ROWS,
     MIN_LEVEL,
+    SHORT_ROWS,
     TILE_ROWS,
     aggregate,
+    aggregate_short,
     base_level,
     regroup,
     row_counts,
 )
-from stabilitybackend.archive.series import Rows, join_rows
+from stabilitybackend.archive.series import Rows, chain_rows, join_rows
 from support.points.archive_model import MAX_STEP, assert_aggs, levels, naive, rows, same_rows, steps, table
 
 _NEGATIVE_ZERO = table({5: (0.0, 1.0), 6: (-0.0, 2.0), 7: (0.0, 3.0)})
@@ -52,6 +54,19 @@ def test_blocks_of_mixed_size_regroup_to_what_the_rows_say(found: Rows, data: st
 @given(rows(), levels)
 def test_every_row_is_counted_in_one_block(found: Rows, level: int) -> None:
     assert int(row_counts(aggregate(found, level)).sum()) == len(found)
+
+
+@settings(max_examples=60)
+@given(st.lists(rows().map(lambda found: found[: SHORT_ROWS - 1]).filter(len), min_size=1, max_size=8))
+@example([_NEGATIVE_ZERO, _NOTHING_FINITE, _NEGATIVE_ZERO])
+def test_many_short_series_at_once_are_aggregated_as_each_is_by_itself(many: list[Rows]) -> None:
+    starts = np.cumsum([0, *map(len, many[:-1])])
+
+    found, aggs = aggregate_short(chain_rows(many), starts)
+
+    assert found.tolist() == [base_level(one.steps) for one in many]
+    alone = [aggregate(one, base_level(one.steps)) for one in many]
+    assert aggs.tobytes() == np.concatenate(alone).tobytes()
 
 
 def test_rows_that_fill_many_tiles_are_aggregated_as_a_few_are() -> None:
