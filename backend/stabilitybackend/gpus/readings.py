@@ -26,9 +26,8 @@ class GpuReadings:
     def take(self, placed: Placed) -> None:
         """Take points that no rank logged."""
         gpus = self._nodes.pop(placed.node, {})
-        for row, name in enumerate(placed.names):
+        for name, value in zip(placed.names, placed.values[:, -1].tolist(), strict=True):
             found = gpu_parts(name)
-            value = float(placed.values[row, -1])
             if found is None or not math.isfinite(value):
                 continue
             index, field = found

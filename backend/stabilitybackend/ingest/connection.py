@@ -263,7 +263,7 @@ class AgentConnection:
             await answers.put(Error("busy", error.message))
             return
         parts = frame.parts if isinstance(frame, NodeFrame) else [frame]
-        await answers.put((frame, data, await self._gateway.ingest.enqueue(self._run_id, parts, data)))
+        await answers.put((frame, data, await self._gateway.ingest.enqueue(self._run_id, parts, data, frame)))
 
     async def _answer(self, answers: Answers) -> None:
         async for message in answers.ready():

@@ -22,9 +22,9 @@ from stabilitybackend.errors import Unavailable
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.process.tasks import end
 from stabilitybackend.redis_link import as_unavailable, redis_errors
-from stabilityclient.wire import Frame, FramePart, SourceInfo
+from stabilityclient.wire import Frame, FramePart, NodeFrame, SourceInfo
 
-__all__ = ["QUEUE_BYTES", "Apart", "Beside", "Duplicate", "Gap", "Ingest", "Outcome", "StoredFrames"]
+__all__ = ["QUEUE_BYTES", "Apart", "Beside", "Duplicate", "Gap", "Ingest", "Outcome", "StoredEntry", "StoredFrames"]
 
 #: Frames that wait for the writer. When it is full, ``enqueue`` waits, and so does the agent behind it.
 QUEUE_FRAMES = 512
@@ -63,17 +63,21 @@ class Apart:
 
 
 Outcome = StoredFrames | Duplicate | Gap | Apart
+#: What was stored: stream id, message, and what it says where that is known.
+StoredEntry = tuple[str, bytes, Frame | NodeFrame | None]
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """A message; ``numbers`` has source, first, last and SourceInfo of each of its sources, as the script wants it."""
+    """A message; ``numbers`` has source, first, last and SourceInfo of each of its sources, as the script wants it.
+    ``read``: what the message says, where that is known."""
 
     run_id: str
     message: bytes
     numbers: bytes
     records: int
     done: asyncio.Future[Outcome]
+    read: Frame | NodeFrame | None
 
 
 class Beside(Protocol):
@@ -82,8 +86,8 @@ class Beside(Protocol):
     def followed_to(self, run_id: str) -> str:
         """Return the stream id up to which a run's frames are here, "" where none are wanted."""
 
-    def hand_over(self, run_id: str, after: str, entries: Sequence[tuple[str, bytes]]) -> None:
-        """Take what was stored directly behind ``after``, as (stream id, message). Must return at once."""
+    def hand_over(self, run_id: str, after: str, entries: Sequence[StoredEntry]) -> None:
+        """Take what was stored directly behind ``after``. Must return at once."""
 
 
 class Ingest:
@@ -158,11 +162,14 @@ class Ingest:
         """
         return await (await self.enqueue(run_id, [FramePart(source, first_seq, last_seq, [])], message))
 
-    async def enqueue(self, run_id: str, parts: Sequence[Frame | FramePart], message: bytes) -> asyncio.Future[Outcome]:
+    async def enqueue(
+        self, run_id: str, parts: Sequence[Frame | FramePart], message: bytes, read: Frame | NodeFrame | None = None
+    ) -> asyncio.Future[Outcome]:
         """Return once a message has its place in the queue; they are stored in that order, each whole or not at all.
 
         Args:
             parts: its frame, or the parts of its NodeFrame; their sources and numbers are as for ``append``.
+            read: what the message says, so that whoever follows the run beside us need not read it again.
         """
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         done.add_done_callback(_retrieve_error)
@@ -180,7 +187,7 @@ class Ingest:
             info = msgspec.json.encode(part.source).decode() if first == 1 else ""  # it is kept with the first only
             numbers += (part.source.source, str(first), str(last), info)
             records += last - first + 1
-        await self._queue.put(_Waiting(run_id, message, msgspec.msgpack.encode(numbers), records, done))
+        await self._queue.put(_Waiting(run_id, message, msgspec.msgpack.encode(numbers), records, done, read))
         return done
 
     async def last_seq(self, run_id: str, sources: Sequence[str] | None = None) -> dict[str, int]:
@@ -240,7 +247,7 @@ class Ingest:
             self.owner_seen(run_id, worker.decode(), full.decode())
             outcomes = [self._outcome(one) for one in answers_to_frames]
             stored = [
-                (outcome.stream_id, frame.message)
+                (outcome.stream_id, frame.message, frame.read)
                 for frame, outcome in zip(frames, outcomes, strict=True)
                 if isinstance(outcome, StoredFrames)
             ]

@@ -207,16 +207,16 @@ class RankWatch:
             self._stood_s = min(stalled_s, self._stood_s + GAP_S) if gap else stalled_s
         self.step, self.phase, self._step_start, self._phase_start = step, phase, step_start, phase_start
         self.stepless &= step < 0
-        beat = -1 if slot.beat is None else slot.beat
+        beat, moment = -1 if slot.beat is None else slot.beat, (now, at)
         if first or beat != self._beat:
-            self._beat, self._beat_since = beat, (now, at)
+            self._beat, self._beat_since = beat, moment
         elif gap:
             self._beat_since = (max(self._beat_since[0], now - GAP_S), self._beat_since[1])
         pending = slot.pending
         ran = pending is not None and pending != self._pending
         self._main_ran += (ran - self._main_ran) * LIVELY_FADE
         if pending is not None and (first or ran):
-            self._pending, self._pending_since = pending, (now, at)
+            self._pending, self._pending_since = pending, moment
         self.seen_at = now
         if first and self._first_seen == 0.0:
             self._first_seen = now
@@ -244,9 +244,11 @@ class RankWatch:
             before: where it was before ``observe``.
             excused_until: when some rank was last in a long phase: who waited for it was not slow, unix seconds.
         """
-        alone = self.first_step_done and excused_until < now - before.stalled_s
-        if self.moved_at == now and before.step >= 0 and not before.phase and (self.sparse or alone):
-            budgets.learn_stand(self.stands, before.stalled_s, now, limits, sparse=self.sparse)
+        moved = self.moved_at == now
+        if moved and before.step >= 0 and not before.phase:
+            alone = self.first_step_done and excused_until < now - before.stalled_s
+            if self.sparse or alone:
+                budgets.learn_stand(self.stands, before.stalled_s, now, limits, sparse=self.sparse)
         if self.step > before.step >= 0:
             if not self.first_step_done:
                 self.first_step_done = True
@@ -254,7 +256,7 @@ class RankWatch:
                     budgets.learn_first_step(now - self._first_seen, now)
             elif excused_until < before.step_seen:
                 budgets.learn_step((self._step_seen - before.step_seen) / (self.step - before.step), now, limits)
-        if not self.table and self.moved_at == now and is_long(before.phase):
+        if moved and not self.table and is_long(before.phase):
             budgets.learn_phase(before.phase, before.stalled_s, now, limits)  # a client without tables
         self._looks += 1
         if self.table and (self._looks + self.rank) % TABLE_EVERY == 0:
@@ -310,7 +312,8 @@ class RankWatch:
     @property
     def place(self) -> RankPlace:
         """Where it is."""
-        return RankPlace(self.step, self.phase, self._stood_s, self._step_seen)
+        # A named tuple's own constructor costs three times as much.
+        return tuple.__new__(RankPlace, (self.step, self.phase, self._stood_s, self._step_seen))
 
 
 def _outlasts(table: Mapping[str, Sequence[float]], seconds: float) -> bool:

@@ -7,18 +7,21 @@ from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.rows.usual_rows import fold_message
 from stabilitybackend.runs.state import RunState
 from stabilityclient.node_frames import in_stream
-from stabilityclient.wire import BadMessage, Frame
+from stabilityclient.wire import BadMessage, Frame, NodeFrame
 
 __all__ = ["apply_frame"]
 
 
-def apply_frame(state: RunState, frame_id: str, raw: bytes, settings: DetectorSettings, *, replayed: bool) -> Changes:
+def apply_frame(
+    state: RunState, frame_id: str, raw: bytes | Frame | NodeFrame, settings: DetectorSettings, *, replayed: bool
+) -> Changes:
     """Fold one message of the run's stream; return what it changed, nothing where it can't be read or folded.
 
     The gateway checks what it stores, so that such a message comes from a foreign client, a flipped bit or a mistake of
     ours. It stays stored; ``RunState.unreadable`` names it. Folding it again gives the same.
 
     Args:
+        raw: as the stream holds it, or read already by whoever stored it.
         settings: the run's; the detectors get those that held when the frame came.
         replayed: as for ``RunState.apply``.
     """
@@ -32,7 +35,7 @@ def apply_frame(state: RunState, frame_id: str, raw: bytes, settings: DetectorSe
 
     try:
         settings.apply(state.judge, frame_id)
-        message = in_stream(raw)
+        message = raw if isinstance(raw, Frame | NodeFrame) else in_stream(raw)
     except BadMessage as error:
         state.unreadable.whole("message", str(error), frame_id)
     except Exception as error:

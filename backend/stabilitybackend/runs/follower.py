@@ -92,8 +92,7 @@ class RunFollower:
         self.rest.silent_s = limits.agent_lost_s
         #: What this process stored itself.
         self.handed = Handed(HandedBytes(), self.rest.notify, self.rest.wake)
-        #: What it writes counts while it owns the run.
-        self.fence = ownership.fence(run_id, redis)
+        self.fence = ownership.fence(run_id, redis)  # what it writes counts while it owns the run
         self.fence.dropped = self.rest.wake
         self.journal = Journal(run_id, self.fence, clock)
         self.detectors = DetectorSettings(run_id, self.fence, self.journal.patiently, self.channel, clock)
@@ -238,7 +237,8 @@ class RunFollower:
                     await self._reconcile_incidents()
                 self.cursor = cursor
                 self.window.read(self.state, cursor, len(message))
-                fold = partial(apply_frame, self.state, cursor, message, self.detectors, replayed=replayed)
+                read = self.handed.read(cursor, message)
+                fold = partial(apply_frame, self.state, cursor, read, self.detectors, replayed=replayed)
                 with self.state.store.strictly():
                     changes.add(self._restart.folding(fold), with_incidents=not replayed)
                 if self.window.cut_when_due(self.state):

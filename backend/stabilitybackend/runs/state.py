@@ -63,6 +63,8 @@ from stabilityclient.wire import EventBlock, Frame, Health, PointsBlock, SourceI
 
 __all__ = ["RunState"]
 
+_NO_GPU_NOTE = GpuNote(text="no report about GPUs from this node yet")
+
 
 class RunState:
     """State of one run.
@@ -261,8 +263,7 @@ class RunState:
 
     def agent_view(self, agent: AgentHealth) -> AgentHealth:
         """Return what an agent reports with what is known of its node's GPUs now."""
-        unknown = GpuNote(text="no report about GPUs from this node yet")
-        agent.gpu = self._gpu_notes.of.get(agent.node, unknown)
+        agent.gpu = self._gpu_notes.of.get(agent.node, _NO_GPU_NOTE)
         agent.gpus = self.gpu_readings.of(agent.node)
         return agent
 

@@ -178,7 +178,7 @@ class HealthAnswer(msgspec.Struct):
 class _SentRank(RankHealth, omit_defaults=True, kw_only=True, gc=False):
     """A rank as its agent sends it: the server has not judged it. A factory, for a default would not be shown later."""
 
-    status: RankStatus | None = msgspec.field(default_factory=lambda: None)
+    status: RankStatus | None = msgspec.field(default_factory=type(None))
 
 
 class TypedHealth(Health):

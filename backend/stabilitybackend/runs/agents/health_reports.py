@@ -29,11 +29,12 @@ def take_health(state: RunState, health: Health, now: float, step_clock: StepClo
         state.unreadable.field("health", why, health.agent)
     head = state.fold.tree[state.fold.tree.head]
     for rank in agent.ranks:
+        if rank.step is None or rank.step <= step_clock.newest:
+            continue
         # A rank names the segment it is in; one that was inferred here it does not know, there the fold knows.
-        there = (rank.segment_key or "") == head.key or (
+        if (rank.segment_key or "") == head.key or (
             head.cause == "restart" and state.fold.segment_of(rank.source) == head.id
-        )
-        if there and rank.step is not None and rank.step >= 0:
+        ):
             step_clock.in_step(rank.step)
     state.agents[health.agent] = agent
     while len(state.agents) > MAX_AGENTS:

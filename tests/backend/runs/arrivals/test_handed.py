@@ -51,8 +51,8 @@ def folded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bytes]]:
     seen: list[tuple[str, bytes]] = []
     real: Callable[..., Any] = follower_module.apply_frame
 
-    def noted(state: Any, frame_id: str, raw: bytes, *settings: Any, **options: Any) -> Any:
-        seen.append((frame_id, raw))
+    def noted(state: Any, frame_id: str, raw: bytes | Frame, *settings: Any, **options: Any) -> Any:
+        seen.append((frame_id, raw if isinstance(raw, bytes) else encode_message(raw)))
         return real(state, frame_id, raw, *settings, **options)
 
     monkeypatch.setattr(follower_module, "apply_frame", noted)
@@ -65,7 +65,7 @@ async def worker_of(stage: Stage) -> RunWorker:
 
 
 async def store(ingest: Ingest, frame: Frame) -> None:
-    await ingest.append("run-1", frame.source, frame.first_seq, frame.last_seq, encode_message(frame))
+    await (await ingest.enqueue("run-1", [frame], encode_message(frame), frame))
 
 
 async def held(redis: Redis) -> list[tuple[str, bytes]]:
@@ -145,14 +145,14 @@ def test_frames_that_are_handed_over_are_bounded_and_a_worker_that_has_read_on_l
     one, two = (Handed(share, lambda: calls.append("look"), lambda: calls.append("read")) for _ in range(2))
     for each in (one, two):
         each.folded("1-0", b"x")
-        each.put("1-0", [("2-0", b"y" * 60)])
+        each.put("1-0", [("2-0", b"y" * 60, None)])
     assert (share.waiting, two.take("1-0")) == (60, [])
-    one.put("2-0", [("3-0", b"z" * 40)])
-    one.put("3-0", [("4-0", b"z")])
+    one.put("2-0", [("3-0", b"z" * 40, None)])
+    one.put("3-0", [("4-0", b"z", None)])
     assert (share.waiting, one.newest, calls) == (100, "3-0", ["look", "look"])
     assert one.take("2-0") == [("3-0", b"z" * 40)]
     assert (share.waiting, one.covers("3-0"), one.covers("4-0")) == (0, True, False)
-    one.put("3-0", [("4-0", b"a")])
+    one.put("3-0", [("4-0", b"a", None)])
     assert (one.take("5-0"), share.waiting) == ([], 0)
     one.folded("5-0", b"x" * (MAX_MESSAGE_BYTES + 1))
     assert one.newest == ""
