@@ -261,7 +261,7 @@ class Ingest:
     async def _answers(self, calls: list[list[Any]]) -> list[Any]:
         """Return what Redis answers to each call; Exceptions may be among it, that of a single one is raised."""
         if len(calls) == 1:  # as a pipeline it would cost a quarter more
-            return [await self._redis.execute_command(*calls[0])]
+            return [await self._redis.execute_command(*calls[0])]  # type: ignore[no-untyped-call]
         pipeline: Any = self._redis.pipeline(transaction=False)
         for call in calls:
             pipeline.execute_command(*call)
