@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from stabilitybackend.lineage.tree import FoldedSegment
 from stabilityclient.wire import SourceInfo
 
-__all__ = ["Change", "Forked", "LineageEvent", "Placed"]
+__all__ = ["Change", "Forked", "LineageEvent", "Placed", "PlacedInStep"]
 
 
 class Placed(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -51,12 +52,53 @@ class Placed(msgspec.Struct, frozen=True, eq=False, gc=False):
         steps = self.steps
         return int(steps[0] if len(steps) == 1 else steps.max())
 
+    @property
+    def sets(self) -> int:
+        """How many sets of rows ``each`` returns."""
+        return 1
+
+    def each(self) -> list[Placed]:
+        """Return these rows, as ``PlacedInStep.each``."""
+        return [self]
+
     def at(self, segment: int, part: slice = slice(None), *, stray: bool = False) -> Placed:
         """Return some of these rows (default: all) in ``segment``."""
         steps, times, values = self.steps, self.times, self.values
         if part != slice(None):
             steps, times, values = steps[part], times[part], values[:, part]
         return Placed(segment, self.source, self.rank, self.node, self.names, steps, times, values, stray)
+
+
+class PlacedInStep(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """A row of each of some ranks, all at one step and of the same metrics, as nodes send them.
+
+    Attributes:
+        infos: who logged them, the ranks rising.
+        names: the m metric names.
+        steps: int64 (k,), all the same. times: float64 (k,), unix seconds. values: float64 (m, k).
+    """
+
+    segment: int
+    infos: Sequence[SourceInfo]
+    names: list[str]
+    steps: NDArray[np.int64]
+    times: NDArray[np.float64]
+    values: NDArray[np.float64]
+
+    @property
+    def sets(self) -> int:
+        """How many rows there are."""
+        return len(self.infos)
+
+    def row(self, at: int) -> Placed:
+        """Return one of the rows."""
+        info, part = self.infos[at], slice(at, at + 1)
+        steps, times, values = self.steps[part], self.times[part], self.values[:, part]
+        return Placed(self.segment, info.source, info.rank, info.node, self.names, steps, times, values)
+
+    def each(self) -> list[Placed]:
+        """Return the rows, one after the other."""
+        return [self.row(at) for at in range(len(self.infos))]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from stabilitybackend.archive.aggregates import EMPTY_AGGS, Aggs, aggregate, join_aggs, regroup
 from stabilitybackend.archive.series import Extent, Rows, SeriesKey, join_rows
 from stabilitybackend.errors import ArchiveError
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.changes import Placed, PlacedInStep
 from stabilitybackend.points.memtable import Generation, RowRange
 from stabilitybackend.points.unloaded import Outline, PointsMissing, StillLoading, UnloadedPoints
 from stabilitybackend.streams import stream_order
@@ -239,11 +239,11 @@ class RunStore:
             self._know(key)
         self._note_newest(placed)
 
-    def add_in_step(self, rows: Sequence[Placed]) -> None:
-        """Store a row of each of some ranks, all at one step and of the same metrics."""
+    def add_in_step(self, rows: PlacedInStep) -> None:
+        """Store a row of each of some ranks."""
         for key in self.open.add_in_step(rows):
             self._know(key)
-        self._note_newest(rows[0])
+        self._note_newest(rows.row(0))
 
     def _note_newest(self, placed: Placed) -> None:
         if placed.rank is not None and not placed.stray:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.changes import Placed, PlacedInStep
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.tree import SegmentTree
 from stabilitybackend.points.memtable import series_key
@@ -109,26 +109,39 @@ class RunSummary(Stateful):
         if not placed.stray and placed.segment in self._limits:
             self._note_newest(placed, who)
 
-    def add_in_step(self, rows: Sequence[Placed], store: RunStore, tree: SegmentTree) -> None:
-        """Do the same with a row of each of some ranks, rising, at one step and of the same metrics, in the head."""
-        first, names = rows[0], rows[0].names
+    def add_in_step(self, rows: PlacedInStep, store: RunStore, tree: SegmentTree) -> None:
+        """Do the same with a row of each of some ranks, in the head."""
+        names, step = rows.names, int(rows.steps[0])
         if self._stale:
             self._regroup(store, tree)
         room = len(self._names) <= MAX_LATEST or COUNTED in names
         if room and not self._shown.issuperset(names):
             self._take_names(names)
         if self._counted is not None and self._counted in names:
-            for placed in rows:
-                self._count(placed, (False, placed.rank or 0, ""), store)
-        if first.segment not in self._limits:
+            self._count_in_step(rows, step, store)
+        if rows.segment not in self._limits:
             return
-        for placed in rows:
-            who: _Who = (False, placed.rank or 0, "")
-            self._note_newest(placed, who)
-            if placed is first and self._last is not None and self._last[0] == names:
-                _, step, newest, segment = self._last
-                if segment == first.segment and (step, who) >= (int(first.steps[0]), newest):
+        for at, info in enumerate(rows.infos):
+            who: _Who = (False, info.rank or 0, "")
+            self._note_newest(rows.row(at), who)
+            if at == 0 and self._last is not None and self._last[0] == names:
+                _, reached, newest, segment = self._last
+                if segment == rows.segment and (reached, who) >= (step, newest):
                     return  # those of the ranks above are older
+
+    def _count_in_step(self, rows: PlacedInStep, step: int, store: RunStore) -> None:
+        """Do what ``_count`` does."""
+        series = self._counts.setdefault(rows.segment, {})
+        new = 0
+        for at, info in enumerate(rows.infos):
+            who: _Who = (False, info.rank or 0, "")
+            count = series.get(who)
+            if count is None or step <= count.high or rows.segment != self._head:
+                self._count(rows.row(at), who, store)
+                continue
+            count.high, count.total, count.alive = step, count.total + 1, count.alive + 1
+            new += 1
+        self._total, self._alive = self._total + new, self._alive + new
 
     def _take_names(self, names: Iterable[str]) -> None:
         for name in names:

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from stabilitybackend.archive.aggregates import Aggs
 from stabilitybackend.archive.series import Extent, Rows, SeriesKey
 from stabilitybackend.errors import ArchiveError
-from stabilitybackend.points.memtable import Generation, RowPlace, TableOutline
+from stabilitybackend.points.memtable import Generation, RowPlace
+from stabilitybackend.points.row_table import TableOutline
 
 if TYPE_CHECKING:
     from stabilitybackend.lineage.changes import Placed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.changes import Placed, PlacedInStep
 from stabilitybackend.schema.commands import Command
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.job.autopilot import PilotEntry
@@ -17,7 +17,7 @@ __all__ = ["Changes"]
 class Changes:
     """What one or more frames changed, for storing and publishing."""
 
-    placed: list[Placed] = field(default_factory=list)
+    placed: list[Placed | PlacedInStep] = field(default_factory=list)
     segments: bool = False
     #: Paths of the checkpoints that came, went or were written over.
     checkpoints: set[str] = field(default_factory=set)

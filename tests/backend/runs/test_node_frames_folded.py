@@ -14,6 +14,7 @@ from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.points.store import StoreView
 from stabilitybackend.runs.apply_frame import apply_frame
 from stabilitybackend.runs.archiving import snapshot
+from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.state import RunState
 from stabilityclient.node_frames import together
@@ -51,6 +52,10 @@ def _seen(state: RunState, placed: list[Placed]) -> _Folded:
     return snapshot.freeze(state), rows, state.incidents.all(), to_builtins(state.view()), stored
 
 
+def _placed(changes: Changes) -> list[Placed]:
+    return [placed for some in changes.placed for placed in some.each()]
+
+
 def _columns(view: StoreView, key: SeriesKey) -> list[bytes]:
     rows = view.rows(key)
     return [column.tobytes() for column in (rows.steps, rows.values, rows.times)]
@@ -60,14 +65,14 @@ def _folded(messages: list[bytes]) -> _Folded:
     state = RunState("run", lambda: 9_000.0)
     placed = []
     for number, message in enumerate(messages):
-        placed += apply_frame(state, f"{number}-0", message, _SETTINGS, replayed=False).placed
+        placed += _placed(apply_frame(state, f"{number}-0", message, _SETTINGS, replayed=False))
     return _seen(state, placed)
 
 
 def _one_by_one(frames: list[Frame]) -> _Folded:
     """Fold frames by all rules, those for rows that just go on among them."""
     state = RunState("run", lambda: 9_000.0)
-    placed = [one for frame in frames for one in state.apply(frame, replayed=False).placed]
+    placed = [one for frame in frames for one in _placed(state.apply(frame, replayed=False))]
     return _seen(state, placed)
 
 
@@ -127,5 +132,5 @@ def test_a_source_that_can_t_be_folded_is_named_and_the_others_of_its_message_st
     state.launch_sizes.seen = seen  # type: ignore[method-assign]
     message = encode_message(together([rank.rows([1, 2]) for rank in ranks]))
     changes = apply_frame(state, "1-0", message, _SETTINGS, replayed=False)
-    assert [placed.rank for placed in changes.placed] == [0, 0, 2, 2]
+    assert [placed.rank for placed in _placed(changes)] == [0, 0, 2, 2]
     assert "a mistake of ours" in str(state.unreadable.view())

@@ -8,7 +8,7 @@ from typing import Any
 
 from stabilitybackend.commands.progress import shown as shown_command
 from stabilitybackend.gpus.readings import gpu_parts
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.changes import Placed, PlacedInStep
 from stabilitybackend.query.query import json_numbers
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.feed.pubsub import Channel
@@ -37,12 +37,12 @@ def publish(channel: Channel, state: RunState, changes: Changes, cursor: str) ->
         channel.publish({"type": "segments", "head": tree.head, "segments": tree.news()}, cursor)
     for checkpoint in state.checkpoints(changes.checkpoints) if changes.checkpoints else ():
         channel.publish({"type": "checkpoint", "checkpoint": checkpoint}, cursor)
-    values = sum([len(p.names) * len(p.steps) for p in changes.placed])
+    values = sum([p.values.size for p in changes.placed])
     if values > (MAX_PUSHED_VALUES if channel else MAX_KEPT_VALUES):
         much = {"type": "reset", "reason": "much arrived at once; ask for what is new", "cursor": cursor}
         channel.publish(much, cursor)
     elif changes.placed:
-        size = _ROWS_BYTES * len(changes.placed) + _VALUE_BYTES * values
+        size = _ROWS_BYTES * sum([p.sets for p in changes.placed]) + _VALUE_BYTES * values
         channel.publish_later(functools.partial(_points, tuple(changes.placed), cursor), cursor, size)
     for incident in changes.incidents.values():
         channel.publish({"type": "incident", "incident": shown(incident)}, cursor)
@@ -50,7 +50,8 @@ def publish(channel: Channel, state: RunState, changes: Changes, cursor: str) ->
         channel.publish({"type": "command", "command": shown_command(command)}, cursor)
 
 
-def _points(placed: Sequence[Placed], cursor: str) -> dict[str, Any]:
+def _points(some: Sequence[Placed | PlacedInStep], cursor: str) -> dict[str, Any]:
+    placed = [rows for one in some for rows in one.each()]
     blocks = [_block(p) for p in placed if not p.stray]
     return {"type": "points", "cursor": cursor, "time": max(float(p.times[-1]) for p in placed), "blocks": blocks}
 

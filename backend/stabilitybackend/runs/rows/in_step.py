@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.changes import PlacedInStep
 from stabilitybackend.lineage.usual_rows import go_on_in_step
 from stabilitybackend.runs.rows.table import Table
 from stabilityclient.wire import NodeFrame, SourceInfo
@@ -61,13 +61,9 @@ def take_in_step(
     try:
         state.launch_sizes.seen_again(infos)
         state.liveness.newest_start = state.launch_sizes.newest_start
-        rows = [
-            Placed(
-                segment, info.source, info.rank, info.node, table.names, table.steps[at : at + 1],
-                table.times[at : at + 1], table.values[:, at : at + 1],
-            )
-            for at, info in enumerate(infos, start)
-        ]  # fmt: skip
+        rows = PlacedInStep(
+            segment, infos, table.names, table.steps[start:], table.times[start:], table.values[:, start:]
+        )
         _took(state, rows, table, step, times, changes, reports)
     except Exception as error:  # a mistake of ours; folded again it gives the same: what it did so far is kept
         state.unreadable.whole("points", f"{type(error).__name__}: {error}", infos[0].source, error)
@@ -75,20 +71,22 @@ def take_in_step(
 
 
 def _took(
-    state: RunState, rows: list[Placed], table: Table, step: int, times: list[float], changes: Changes, reports: bool
+    state: RunState, rows: PlacedInStep, table: Table, step: int, times: list[float], changes: Changes, reports: bool
 ) -> None:
-    changes.placed += rows
+    changes.placed.append(rows)
     state.summary.add_in_step(rows, state.store, state.fold.tree)
-    state.stretches.of_rank(rows[0].rank or 0, (min(times), max(times)))
+    state.stretches.of_rank(rows.infos[0].rank or 0, (min(times), max(times)))
     state.step_clock.row(step, times[0], primary=False)
     liveness, judge = state.liveness, state.judge
     if not table.own_work:
         state.store.add_in_step(rows)
-        for placed, time in zip(rows, times, strict=True):
-            liveness.logged(placed.rank or 0, placed.source, step, time)
+        for info, time in zip(rows.infos, times, strict=True):
+            liveness.logged(info.rank or 0, info.source, step, time)
         return
     now = state.clock()
-    for placed, time in zip(rows, times, strict=True):  # what is found of one is judged beside the ranks below it
+    for placed, time in zip(
+        rows.each(), times, strict=True
+    ):  # what is found of one is judged beside the ranks below it
         state.store.add(placed)
         liveness.logs_own_work(placed.rank or 0, now)
         liveness.logged(placed.rank or 0, placed.source, step, time)
