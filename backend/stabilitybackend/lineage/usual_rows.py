@@ -51,8 +51,10 @@ def go_on_in_step(
         state = fold.source(info.source)
         if state is None or state.rank is None or state.segment != head or state.tentative is not None or state.fresh:
             return None
-        if state.high(names) > step:
-            return None
+        marks = state.marks
+        for name in names:
+            if marks.get(name, -1) > step:
+                return None
         states.append(state)
     if not fold.launches.go_on(infos, times):
         return None

@@ -76,7 +76,7 @@ class LaunchSizes(Stateful):
     def seen_again(self, sources: Iterable[SourceInfo]) -> None:
         """Do what ``seen`` does for ranks of which no more is kept (``is_of``)."""
         for source in sources:
-            if source.started >= self._newest:
+            if source.started >= self._newest and (source.started, source.world_size) != (self._newest, self.size):
                 self.seen(source)
 
     def row(self, source: str, first_step: int, last_step: int) -> None:
