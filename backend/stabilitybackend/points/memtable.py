@@ -10,6 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from threading import Lock
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +27,8 @@ __all__ = ["Generation", "HotSeries", "RowPlace", "RowRange", "series_key"]
 #: Sets of rows that a table gathers before it puts them into its columns, which costs as much for many as for one; and
 #: how many all tables of a generation gather, so that those of a large job take some ten MiB.
 _GATHERED, _ALL_GATHERED = 16, 32_768
+#: Held while it is noted where series are: the archiver asks for that in a thread.
+_PLACES = Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,10 @@ class Generation:
         self.frames = self.bytes = self.values = 0
         self._tables: dict[tuple[object, ...], RowTable] = {}
         self._gather = _GATHERED
+        #: (segment, rank, node, stray) -> how many tables there are, and those whose series nobody has asked for yet.
+        self._counts: dict[tuple[object, ...], int] = {}
+        self._unasked: dict[tuple[object, ...], list[RowTable]] = {}
+        #: Series -> where in its tables: of those that somebody asked for, since a hundred thousand take their time.
         self._by_key: dict[SeriesKey, list[tuple[RowTable, int]]] = {}
         self._marks: list[tuple[tuple[int, int], int]] = []
         self._order = order
@@ -122,57 +130,56 @@ class Generation:
         self.bytes += size
         self._marks.append((stream_order(frame_id), self._order))
 
-    def add(self, placed: Placed) -> list[SeriesKey]:
-        """Take rows; return the series that are new here."""
+    def add(self, placed: Placed) -> list[RowTable]:
+        """Take rows; return the tables that are new with it."""
         table, new = self._table_of(placed, tuple(placed.names))
         table.take(placed, self._order, self._gather)
         self._order += len(placed.steps)
         self.values += len(placed.names) * len(placed.steps)
         return new
 
-    def add_in_step(self, rows: PlacedInStep) -> list[SeriesKey]:
+    def add_in_step(self, rows: PlacedInStep) -> list[RowTable]:
         """Do the same with a row of each of some ranks: where they come so again and again, all have one table."""
         ranks, names = tuple([info.rank or 0 for info in rows.infos]), tuple(rows.names)
-        at = (rows.segment, ranks[0], names)
-        table, new = self._tables.get(at), list[SeriesKey]()
-        if table is None:
-            table = self._tables[at] = RowTable(rows.segment, ranks, "", False, names)
-            new = self._took_in(table)
+        table, new = self._table((rows.segment, ranks[0], names), rows.segment, ranks, "", False)
         if table.ranks != ranks:  # another set of ranks each time must not have a table each
-            return [key for placed in rows.each() for key in self.add(placed)]
+            return [table for placed in rows.each() for table in self.add(placed)]
         table.take_in_step(rows, self._order, self._gather)
         self._order += len(ranks)
         self.values += len(names) * len(ranks)
         return new
 
-    def _extend(self, placed: Placed, order: NDArray[np.int64]) -> list[SeriesKey]:
+    def _extend(self, placed: Placed, order: NDArray[np.int64]) -> list[RowTable]:
         table, new = self._table_of(placed, tuple(placed.names))
         table.extend(placed, order)
         self.values += placed.values.size
         return new
 
-    def _table_of(self, placed: Placed, names: tuple[str, ...]) -> tuple[RowTable, list[SeriesKey]]:
-        """Return the table for some rows, of metrics ``names``, and the series that are new with it."""
-        node = "" if placed.rank is not None else placed.node
-        at = (placed.segment, placed.rank, node, placed.stray, names)
+    def _table_of(self, placed: Placed, names: tuple[str, ...]) -> tuple[RowTable, list[RowTable]]:
+        """Return the table for some rows, of metrics ``names``, and whether it is new, as a list of those that are."""
+        segment, rank, stray, node = placed.segment, placed.rank, placed.stray, placed.node
+        node = "" if rank is not None else node
+        return self._table((segment, rank, node, stray, names), segment, (rank,), node, stray)
+
+    def _table(
+        self, at: tuple[Any, ...], segment: int, ranks: tuple[int | None, ...], node: str, stray: bool
+    ) -> tuple[RowTable, list[RowTable]]:
+        """Return the table under ``at``, which ends with its metrics, and the same as ``_table_of``."""
         table = self._tables.get(at)
         if table is not None:
             return table, []
-        table = self._tables[at] = RowTable(placed.segment, (placed.rank,), node, placed.stray, names)
-        return table, self._took_in(table)
-
-    def _took_in(self, table: RowTable) -> list[SeriesKey]:
-        """Note a new table; return the series that are new with it."""
+        table = self._tables[at] = RowTable(at, segment, ranks, node, stray)
         self._gather = max(1, min(_GATHERED, _ALL_GATHERED // len(self._tables)))
-        new = []
-        for row, key in enumerate(table.series()):
-            tables = self._by_key.get(key)
-            if tables is None:
-                self._by_key[key] = [(table, row)]
-                new.append(key)
-            else:
-                tables.append((table, row))
-        return new
+        for rank in ranks:
+            who = (segment, rank, node, stray)
+            self._counts[who] = self._counts.get(who, 0) + 1
+            self._unasked.setdefault(who, []).append(table)
+        return table, [table]
+
+    def has(self, table: RowTable) -> bool:
+        """Return whether there is such a table here, too."""
+        known = self._tables.get(table.at)
+        return known is not None and known.ranks == table.ranks
 
     # --- parts of it, for a file ---------------------------------------------------------------------------------
 
@@ -188,9 +195,9 @@ class Generation:
             begin, self.place, np.array(marks, dtype=np.int64).reshape(-1, 3), list(self._after(begin.order))
         )
 
-    def put_back(self, stretch: RowRange) -> list[SeriesKey]:
-        """Take the next stretch of what this generation held before; return the series that are new here."""
-        new = [key for rows in stretch.tables for key in self._extend(rows.placed, rows.order)]
+    def put_back(self, stretch: RowRange) -> list[RowTable]:
+        """Take the next stretch of what this generation held before; return the tables that are new with it."""
+        new = [table for rows in stretch.tables for table in self._extend(rows.placed, rows.order)]
         self._marks += [((ms, number), order) for ms, number, order in stretch.marks.tolist()]
         self.to_id, self._order = stretch.end.to_id, stretch.end.order
         self.frames += stretch.end.frames - stretch.begin.frames
@@ -203,12 +210,22 @@ class Generation:
 
     def keys(self) -> list[SeriesKey]:
         """Return the series of this generation, in the order in which they appeared."""
-        return list(self._by_key)
+        return list(dict.fromkeys(key for table in self._tables.values() for key in table.series()))
+
+    def _places(self, key: SeriesKey) -> list[tuple[RowTable, int]]:
+        """Return the tables that have a series, and where."""
+        with _PLACES:
+            for table in self._unasked.pop((key.segment, key.rank, key.node, key.stray), ()):
+                if not table.placed:
+                    table.placed = True
+                    for row, one in enumerate(table.series()):
+                        self._by_key.setdefault(one, []).append((table, row))
+            return self._by_key.get(key, [])
 
     def series(self, key: SeriesKey) -> HotSeries | None:
         """Return one series as it is now, None where there is none."""
-        tables = self._by_key.get(key)
-        if tables is None:
+        tables = self._places(key)
+        if not tables:
             return None
         parts = [table.part(row) for table, row in tables]
         low, high = min(table.low for table, _ in tables), max(table.high for table, _ in tables)
@@ -216,14 +233,18 @@ class Generation:
 
     def contents(self) -> Iterator[tuple[SeriesKey, Rows]]:
         """Yield every series with its rows, steps strictly rising."""
-        for key, tables in self._by_key.items():
-            table, row = tables[0]
-            rows = table.rows(row)
-            if len(tables) > 1 or not table.rising:
-                series = self.series(key)
-                assert series is not None
-                rows = series.rows()
-            yield key, rows
+        yielded = set[SeriesKey]()
+        for table in self._tables.values():
+            alone = [self._counts[table.segment, rank, table.node, table.stray] == 1 for rank in table.ranks]
+            for row, key in enumerate(table.series()):
+                rows = table.rows(row)
+                if alone[row % len(alone)] and table.rising:
+                    yield key, rows
+                elif key not in yielded:
+                    yielded.add(key)
+                    series = self.series(key)
+                    assert series is not None
+                    yield key, series.rows()
 
     def since(self, frame_id: str) -> list[Placed]:
         """Return the rows that came with frames after ``frame_id``."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from threading import Lock
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -76,13 +77,18 @@ class RowTable:
     Args:
         ranks: k of them, None for an agent; with more than one each row of the table holds a row of each, which follow
             each other in the order of the run. node: of an agent. stray: as of ``Placed``.
-        names: the m metrics. Row ``i * k + j`` of its values is the metric ``i`` of the rank ``j``.
+        at: its name in its generation, which ends with the m metrics. Row ``i * k + j`` of its values is the metric
+            ``i`` of the rank ``j``.
     """
 
     def __init__(
-        self, segment: int, ranks: tuple[int | None, ...], node: str, stray: bool, names: Sequence[str]
-    ) -> None:  # fmt: skip
+        self, at: tuple[Any, ...], segment: int, ranks: tuple[int | None, ...], node: str, stray: bool
+    ) -> None:
+        names: tuple[str, ...] = at[-1]
+        self.at = at
         self.segment, self.ranks, self.node, self.stray, self.names = segment, ranks, node, stray, list(names)
+        #: Whether its generation has noted where its series are.
+        self.placed = False
         self._steps = np.empty(_FIRST_CAPACITY, dtype=np.int64)
         #: Of the first rank.
         self._order = np.empty(_FIRST_CAPACITY, dtype=np.int64)

@@ -17,6 +17,7 @@ from stabilitybackend.archive.series import Extent, Rows, SeriesKey, join_rows
 from stabilitybackend.errors import ArchiveError
 from stabilitybackend.lineage.changes import Placed, PlacedInStep
 from stabilitybackend.points.memtable import Generation, RowRange
+from stabilitybackend.points.row_table import RowTable
 from stabilitybackend.points.unloaded import Outline, PointsMissing, StillLoading, UnloadedPoints
 from stabilitybackend.streams import stream_order
 
@@ -210,6 +211,14 @@ class RunStore:
             self._known.add(key)
             keys.append(key)
 
+    def _know_of(self, tables: Iterable[RowTable]) -> None:
+        """Note the series of new tables of the open generation."""
+        for table in tables:
+            if len(self.generations) > 1 and self.generations[-2].has(table):
+                continue  # as nearly all: they are known
+            for key in table.series():
+                self._know(key)
+
     @property
     def open(self) -> Generation:
         """The generation that grows."""
@@ -235,14 +244,12 @@ class RunStore:
         """Store rows that found their segment."""
         if not placed.names or not len(placed.steps):
             return
-        for key in self.open.add(placed):
-            self._know(key)
+        self._know_of(self.open.add(placed))
         self._note_newest(placed)
 
     def add_in_step(self, rows: PlacedInStep) -> None:
         """Store a row of each of some ranks."""
-        for key in self.open.add_in_step(rows):
-            self._know(key)
+        self._know_of(self.open.add_in_step(rows))
         self._note_newest(rows.row(0))
 
     def _note_newest(self, placed: Placed) -> None:
@@ -253,8 +260,7 @@ class RunStore:
 
     def put_back(self, stretch: RowRange) -> None:
         """Take rows that were placed before a restart into the open generation."""
-        for key in self.open.put_back(stretch):
-            self._know(key)
+        self._know_of(self.open.put_back(stretch))
         for rows in stretch.tables:
             self._note_newest(rows.placed)
 
