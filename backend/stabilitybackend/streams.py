@@ -7,8 +7,12 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-__all__ = ["entries_between", "next_id", "stream_order"]
+from stabilityclient.wire import Frame, NodeFrame
 
+__all__ = ["StoredEntry", "entries_between", "next_id", "stream_order"]
+
+#: What was stored: stream id, message, and what it says where that is known.
+StoredEntry = tuple[str, bytes, Frame | NodeFrame | None]
 #: Entries read in one round trip.
 READ_COUNT = 64
 

@@ -21,10 +21,11 @@ from redis.asyncio import Redis
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.process.tasks import end
-from stabilitybackend.redis_link import as_unavailable, redis_errors
+from stabilitybackend.redis_link import HeldConnection, as_unavailable, redis_errors
+from stabilitybackend.streams import StoredEntry
 from stabilityclient.wire import Frame, FramePart, NodeFrame, SourceInfo
 
-__all__ = ["QUEUE_BYTES", "Apart", "Beside", "Duplicate", "Gap", "Ingest", "Outcome", "StoredEntry", "StoredFrames"]
+__all__ = ["QUEUE_BYTES", "Apart", "Beside", "Duplicate", "Gap", "Ingest", "Outcome", "StoredFrames"]
 
 #: Frames that wait for the writer. When it is full, ``enqueue`` waits, and so does the agent behind it.
 QUEUE_FRAMES = 512
@@ -63,8 +64,6 @@ class Apart:
 
 
 Outcome = StoredFrames | Duplicate | Gap | Apart
-#: What was stored: stream id, message, and what it says where that is known.
-StoredEntry = tuple[str, bytes, Frame | NodeFrame | None]
 
 
 @dataclass(slots=True)
@@ -101,7 +100,7 @@ class Ingest:
     """
 
     def __init__(self, redis: Redis) -> None:
-        self._redis = redis
+        self._redis, self._held = redis, HeldConnection(redis)
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(QUEUE_FRAMES)
         self._script = resources.files("stabilitybackend.ingest").joinpath("ingest.lua").read_text(encoding="utf-8")
         self._writer: asyncio.Task[None] | None = None
@@ -260,8 +259,8 @@ class Ingest:
 
     async def _answers(self, calls: list[list[Any]]) -> list[Any]:
         """Return what Redis answers to each call; Exceptions may be among it, that of a single one is raised."""
-        if len(calls) == 1:  # as a pipeline it would cost a quarter more
-            return [await self._redis.execute_command(*calls[0])]  # type: ignore[no-untyped-call]
+        if len(calls) == 1:
+            return [await self._held.execute(*calls[0])]
         pipeline: Any = self._redis.pipeline(transaction=False)
         for call in calls:
             pipeline.execute_command(*call)

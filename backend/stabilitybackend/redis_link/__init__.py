@@ -7,9 +7,10 @@ from stabilitybackend.redis_link.away import answer_of, as_unavailable, redis_er
 from stabilitybackend.redis_link.checks import check_server
 from stabilitybackend.redis_link.clients import InRedis, make_redis, make_watchful
 from stabilitybackend.redis_link.cluster import ClusterClient
+from stabilitybackend.redis_link.held import HeldConnection
 from stabilitybackend.redis_link.notes import RedisNote, examine_redis
 
 __all__ = [
-    "ClusterClient", "InRedis", "RedisNote", "answer_of", "as_unavailable", "check_server", "examine_redis",
-    "make_redis", "make_watchful", "redis_errors", "shown_url",
+    "ClusterClient", "HeldConnection", "InRedis", "RedisNote", "answer_of", "as_unavailable", "check_server",
+    "examine_redis", "make_redis", "make_watchful", "redis_errors", "shown_url",
 ]  # fmt: skip

@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stabilitybackend.streams import stream_order
+from stabilitybackend.streams import StoredEntry, stream_order
 from stabilityclient.wire import Frame, NodeFrame
 
 if TYPE_CHECKING:
-    from stabilitybackend.ingest.ingest import StoredEntry
     from stabilitybackend.runs.worker import RunWorker
 
 __all__ = ["MAX_BYTES", "MAX_MESSAGE_BYTES", "Handed", "HandedBytes", "HandedFrames"]

@@ -1,0 +1,39 @@
+"""A connection that is kept between calls.
+
+To take one from the pool, to look after each try and to give it back costs twice as much as a small command itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError
+
+from stabilitybackend.redis_link.cluster import ClusterClient
+
+__all__ = ["HeldConnection"]
+
+
+class HeldConnection:
+    """A connection of a client, for one call after the other. It is closed with the client."""
+
+    def __init__(self, redis: Redis | ClusterClient) -> None:
+        self._redis = redis
+        self._connection: Any = None
+
+    async def execute(self, *command: Any) -> Any:
+        """Return what Redis answers to a command; raise as the client does, which tries it where the connection broke.
+
+        After that the connection opens itself again. A cluster has another one for each key: its client has it at once.
+        """
+        if isinstance(self._redis, ClusterClient):
+            return await self._redis.execute_command(*command)
+        try:
+            if self._connection is None:
+                pool: Any = self._redis.connection_pool
+                self._connection = await pool.get_connection()
+            await self._connection.send_command(*command)
+            return await self._redis.parse_response(self._connection, command[0])
+        except ConnectionError:
+            return await self._redis.execute_command(*command)  # type: ignore[no-untyped-call]
