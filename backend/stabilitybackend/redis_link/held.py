@@ -5,10 +5,12 @@ To take one from the pool, to look after each try and to give it back costs twic
 
 from __future__ import annotations
 
+import asyncio
+import builtins
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError
+from redis.exceptions import ConnectionError, TimeoutError
 
 from stabilitybackend.redis_link.cluster import ClusterClient
 
@@ -21,6 +23,7 @@ class HeldConnection:
     def __init__(self, redis: Redis | ClusterClient) -> None:
         self._redis = redis
         self._connection: Any = None
+        self._timeout_s: float | None = None
 
     async def execute(self, *command: Any) -> Any:
         """Return what Redis answers to a command; raise as the client does, which tries it where the connection broke.
@@ -30,10 +33,18 @@ class HeldConnection:
         if isinstance(self._redis, ClusterClient):
             return await self._redis.execute_command(*command)
         try:
-            if self._connection is None:
-                pool: Any = self._redis.connection_pool
-                self._connection = await pool.get_connection()
-            await self._connection.send_command(*command)
-            return await self._redis.parse_response(self._connection, command[0])
+            connection = self._connection or await self._take()
+            async with asyncio.timeout(self._timeout_s):
+                await connection.send_command(*command)
+                return await self._redis.parse_response(connection, command[0])
         except ConnectionError:
             return await self._redis.execute_command(*command)  # type: ignore[no-untyped-call]
+        except builtins.TimeoutError as error:
+            raise TimeoutError("Timeout waiting for an answer") from error
+
+    async def _take(self) -> Any:
+        client: Any = self._redis
+        self._connection = await client.connection_pool.get_connection()
+        # Once for the whole call: for each step redis-py makes a task.
+        self._timeout_s, self._connection.socket_timeout = self._connection.socket_timeout, None
+        return self._connection
