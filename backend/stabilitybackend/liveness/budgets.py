@@ -164,11 +164,14 @@ class Budgets:
             if len(self.phases) >= MAX_PHASES:
                 return
             seen = self.phases[phase] = Seen()
+        elif _is_known(seen, took_s, now):
+            return
         _take(seen, took_s, _long(seen) if is_long(phase) else self._budget_for(took_s, phase, limits), now)
 
     def learn_step(self, took_s: float, now: float, limits: Limits) -> None:
         """Take the time of one step."""
-        if _take(self.step, took_s, self._budget_for(took_s, "", limits), now):
+        known = took_s <= limits.hang_floor_s and _is_known(self.step, took_s, now)
+        if known or _take(self.step, took_s, self._budget_for(took_s, "", limits), now):
             self._steps_s.append(took_s)
 
     def learn_first_step(self, took_s: float, now: float) -> None:
@@ -206,6 +209,11 @@ def _long(seen: Seen | None) -> float:
         return LONG_FLOOR_S
     floor_s = LONG_FLOOR_S if seen.times < 2 else LONG_SEEN_FLOOR_S
     return min(max(floor_s, FACTOR * seen.longest_s), LONG_CEILING_S)
+
+
+def _is_known(seen: Seen, took_s: float, now: float) -> bool:
+    """Return whether a time says nothing new, as nearly all do where thousands of ranks make the same step."""
+    return 0 <= took_s <= seen.longest_s and 0 <= now - seen.at < SAME_TIME_S
 
 
 def _take(seen: Seen, took_s: float, budget_s: float, now: float) -> bool:

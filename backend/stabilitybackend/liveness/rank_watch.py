@@ -266,9 +266,9 @@ class RankWatch:
         at_first_sight = self._learned_at == 0.0
         clean = excused_until < self._learned_at
         for name, (count, total, longest) in islice(self.table.items(), MAX_TABLE):
-            if len(self._learned) >= MAX_TABLE and name not in self._learned:
-                self._learned.clear()  # names that change all the time: nothing to learn from
             known = self._learned.get(name)
+            if known is None and len(self._learned) >= MAX_TABLE:
+                self._learned.clear()  # names that change all the time: nothing to learn from
             if known == (count, total, longest) or min(count, total, longest) < 0:
                 continue
             self._learned[name] = (count, total, longest)
