@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
 from stabilitybackend.liveness.budgets import Budgets, Limits, Seen, is_long
-from stabilitybackend.schema.health import GpuOfRank, Proc, RankHealth
+from stabilitybackend.schema.health import GpuOfRank, PhaseTimes, Proc, RankHealth
 from stabilitybackend.schema.json_data import NAME_CHARS
 
 #: The beat grows once a second while Python runs. Standing still so long means: stopped, or the GIL is held, seconds.
@@ -94,8 +94,8 @@ class RankWatch:
     #: What the kernel said last.
     proc: Proc = field(default_factory=Proc)
     gpu: GpuOfRank | None = None
-    #: The newest table of phases: name -> [count, total s, longest s].
-    table: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    #: The newest table of phases.
+    table: Mapping[str, PhaseTimes] = field(default_factory=dict)
     _step_start: float = 0.0
     _phase_start: float = 0.0
     _at: float = 0.0
@@ -265,7 +265,8 @@ class RankWatch:
     def _learn_table(self, budgets: Budgets, limits: Limits, excused_until: float, now: float) -> None:
         at_first_sight = self._learned_at == 0.0
         clean = excused_until < self._learned_at
-        for name, (count, total, longest) in islice(self.table.items(), MAX_TABLE):
+        for name, seen in islice(self.table.items(), MAX_TABLE):
+            count, total, longest = seen.count, seen.total_s, seen.longest_s
             known = self._learned.get(name)
             if known is None and len(self._learned) >= MAX_TABLE:
                 self._learned.clear()  # names that change all the time: nothing to learn from
@@ -316,9 +317,9 @@ class RankWatch:
         return tuple.__new__(RankPlace, (self.step, self.phase, self._stood_s, self._step_seen))
 
 
-def _outlasts(table: Mapping[str, Sequence[float]], seconds: float) -> bool:
+def _outlasts(table: Mapping[str, PhaseTimes], seconds: float) -> bool:
     """Say whether the passes through a phase took longer than the step has: then they began in an earlier one."""
     return any(
-        not is_long(name) and count >= 2 and total > max(0.0, seconds) + OUTLASTS_S
-        for name, (count, total, _) in islice(table.items(), MAX_TABLE)
+        not is_long(name) and seen.count >= 2 and seen.total_s > max(0.0, seconds) + OUTLASTS_S
+        for name, seen in islice(table.items(), MAX_TABLE)
     )

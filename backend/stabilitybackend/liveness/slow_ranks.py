@@ -8,7 +8,7 @@ before the waiting tells, and it is one in which few ranks are slow while the ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -22,6 +22,7 @@ from stabilitybackend.liveness.budgets import is_long
 from stabilitybackend.liveness.format import MAX_NAMED_RANKS, capital, gpus_of, seat_of
 from stabilitybackend.liveness.rank_watch import MAX_TABLE, RankWatch
 from stabilitybackend.schema.evidence import StragglerFacts, facts
+from stabilitybackend.schema.health import PhaseTimes
 
 #: A window lasts at least so many seconds, beside its steps: slots are read once a second.
 WINDOW_S = 10.0
@@ -172,7 +173,7 @@ class SlowRanks:
         )
 
 
-def _passes(table: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]]:
+def _passes(table: Mapping[str, PhaseTimes]) -> dict[str, tuple[float, float]]:
     """Return name -> (passes, seconds) of a table of phases; one that was never passed is left out."""
     named = islice(table.items(), MAX_TABLE)
-    return {name: (count, total) for name, (count, total, _) in named if count > 0 and total >= 0}
+    return {name: (seen.count, seen.total_s) for name, seen in named if seen.count > 0 and seen.total_s >= 0}

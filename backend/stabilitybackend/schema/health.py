@@ -1,6 +1,6 @@
 """What a Health message says (docs/wire.md): of each rank of the node, and of the agent itself.
 
-What there is of each rank is out of the garbage collector's sight (``gc=False``): of a large job thousands come a
+What comes each second is out of the garbage collector's sight (``gc=False``): of a large job thousands come a
 second, and none is part of a cycle.
 """
 
@@ -24,6 +24,7 @@ __all__ = [
     "GpuOfRank",
     "HealthAnswer",
     "LogFacts",
+    "PhaseTimes",
     "Proc",
     "RankHealth",
     "TypedHealth",
@@ -51,6 +52,14 @@ class Proc(msgspec.Struct, omit_defaults=True, gc=False):
     wchan: _Text | None = None
     threads: Whole | None = None
     cpu: Finite | None = None
+
+
+class PhaseTimes(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
+    """A phase in a slot's table: how often a process passed through it, all seconds there, and those of the longest."""
+
+    count: Finite
+    total_s: Finite
+    longest_s: Finite
 
 
 class RankHealth(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
@@ -84,7 +93,7 @@ class RankHealth(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
     last_seq: _Count | None = None
     dropped: _Count | None = None
     segment_key: _Text | None = None
-    phases: dict[str, tuple[Finite, Finite, Finite]] | None = None
+    phases: dict[str, PhaseTimes] | None = None
     pending: Whole | None = None
     budget_s: float | UnsetType | None = UNSET
     status: RankStatus | None
@@ -98,7 +107,7 @@ class VisibilityGap(msgspec.Struct, omit_defaults=True):
     do: _Text | None = None
 
 
-class SpoolFacts(msgspec.Struct, omit_defaults=True):
+class SpoolFacts(msgspec.Struct, omit_defaults=True, gc=False):
     """The room for what is not sent yet."""
 
     free_mib: Finite | None = None
@@ -124,7 +133,7 @@ class LogFacts(msgspec.Struct, frozen=True):
         return self.quiet_s > self.limit_s
 
 
-class AgentState(msgspec.Struct, omit_defaults=True):
+class AgentState(msgspec.Struct, omit_defaults=True, gc=False):
     """What the agent says of itself."""
 
     gpu: GpuNoteNow | None = None
@@ -147,7 +156,7 @@ class GpuNoteNow(msgspec.Struct, omit_defaults=True):
     time: Finite | None = None
 
 
-class AgentHealth(msgspec.Struct, kw_only=True):
+class AgentHealth(msgspec.Struct, kw_only=True, gc=False):
     """The newest report of one agent.
 
     Attributes:
