@@ -1729,6 +1729,9 @@ export interface PartSeen {
   ordered: boolean;
 }
 
+/** A phase in a slot's table: how often a process passed through it, all seconds there, and those of the longest. */
+export type PhaseTimes = [number, number, number];
+
 /**
  * What a launcher should do next.
  *
@@ -1951,7 +1954,7 @@ export interface RankHealth {
   last_seq?: number | null;
   dropped?: number | null;
   segment_key?: string | null;
-  phases?: Record<string, [number, number, number]> | null;
+  phases?: Record<string, PhaseTimes> | null;
   pending?: number | null;
   budget_s?: number | null;
   status: "behind" | "dead" | "finished" | "long" | "over" | "running" | "unheard" | "unread" | "waits" | null;

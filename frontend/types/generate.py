@@ -36,6 +36,9 @@ def declarations(document: Schema) -> str:
     """
     parts = [_HEAD]
     for name, schema in sorted(document["components"]["schemas"].items()):
+        if schema.get("type") == "array":
+            parts.append(f"{_comment(schema)}export type {name} = {_type(schema)};\n")
+            continue
         members = "".join(_members(schema))
         parts.append(f"{_comment(schema)}export interface {name} {{\n{members}}}\n")
     parts.append(

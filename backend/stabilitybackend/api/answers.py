@@ -82,14 +82,15 @@ def always_there(kind: type[msgspec.Struct]) -> frozenset[str]:
 
 
 def _structs(kinds: Iterable[Any]) -> set[type[msgspec.Struct]]:
-    """Return the Structs that types consist of."""
+    """Return the Structs that types consist of and that are objects in JSON."""
     found, ahead = set(), list(kinds)
     while ahead:
         one = ahead.pop()
         if isinstance(one, inspect.StructType):
             if one.cls in found:
                 continue
-            found.add(one.cls)
+            if not one.array_like:  # an array has no names
+                found.add(one.cls)
             ahead += [field.type for field in one.fields]
         names = ("type", "item_type", "key_type", "value_type", "types", "item_types")
         for inner in (getattr(one, name, ()) for name in names):
