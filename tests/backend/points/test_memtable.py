@@ -6,10 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from stabilitybackend.archive.series import SeriesKey
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.archive.series import Rows, SeriesKey
+from stabilitybackend.lineage.changes import Placed, PlacedInStep
 from stabilitybackend.points.memtable import Generation
+from stabilityclient.wire import SourceInfo
 
 LOSS = SeriesKey("loss", 0, 0, "")
 
@@ -61,3 +64,55 @@ def test_the_rows_since_a_frame_are_whole_while_a_thread_asks_and_more_come() ->
                 generation.add(_rows(10_000 + step, 1, rank=1))
                 rows = [int(one) for placed in asked.result() if placed.rank == 0 for one in placed.steps]
                 assert rows == list(range(11, step + 1))
+
+
+def _in_step(step: int, ranks: list[int]) -> PlacedInStep:
+    count, infos = len(ranks), [SourceInfo(f"r{rank}-1", rank, node="n0") for rank in ranks]
+    values = np.array([[2.0 * step + 100 * rank for rank in ranks], [3.0 * step for _ in ranks]])
+    return PlacedInStep(0, infos, ["loss", "lr"], np.full(count, step), 0.5 * np.array(ranks) + step, values)
+
+
+def _columns(rows: Rows) -> list[list[float]]:
+    return [rows.steps.tolist(), rows.values.tolist(), rows.times.tolist()]
+
+
+def _held(generation: Generation) -> dict[SeriesKey, list[list[float]]]:
+    found = {key: _columns(rows) for key, rows in generation.contents()}
+    assert list(found) == generation.keys()
+    for key, columns in found.items():
+        series = generation.series(key)
+        assert series is not None
+        assert _columns(series.rows()) == columns
+    return found
+
+
+def _since(generation: Generation, frame_id: str) -> list[tuple[int | None, int, list[float]]]:
+    some = generation.since(frame_id)
+    return sorted((p.rank, int(p.steps[at]), p.values[:, at].tolist()) for p in some for at in range(len(p.steps)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.sets(st.integers(0, 4), min_size=1)), min_size=1, max_size=60),
+    st.integers(0, 60),
+)
+def test_rows_in_step_are_read_as_if_each_had_come_by_itself(came: list[tuple[int, set[int]]], cut: int) -> None:
+    together, apart = Generation("0-0", 0), Generation("0-0", 0)
+    begin = together.place
+    for number, (back, ranks) in enumerate(came, 1):
+        rows = _in_step(max(0, number - back), sorted(ranks))
+        for generation in (together, apart):
+            generation.begin(f"{number}-0", 10)
+        together.add_in_step(rows)
+        for placed in rows.each():
+            apart.add(placed)
+        if number == cut:
+            begin = together.place
+    again = Generation("0-0", 0)
+    if begin.frames == 0:
+        again.put_back(together.stretch(begin))
+    whole = _held(apart)
+    assert _held(together) == whole
+    assert (together.order, together.values) == (apart.order, apart.values)
+    assert _since(together, f"{cut}-0") == _since(apart, f"{cut}-0")
+    assert begin.frames or _held(again) == whole
