@@ -30,10 +30,11 @@ def strict(kind: Any) -> Any:
             if field.encode_name not in there:
                 given["default"] = None if field.default is NODEFAULT else field.default
             fields.append((field.name, strict(field.type), msgspec.field(**given)))
-        tag, tag_field = kind.__struct_config__.tag, kind.__struct_config__.tag_field
+        form = kind.__struct_config__
         return msgspec.defstruct(
-            kind.__name__, fields, forbid_unknown_fields=True, kw_only=True, tag=tag, tag_field=tag_field
-        )
+            kind.__name__, fields, forbid_unknown_fields=True, kw_only=True, tag=form.tag, tag_field=form.tag_field,
+            array_like=form.array_like,
+        )  # fmt: skip
     inner, origin = get_args(kind), get_origin(kind)
     if not inner or origin is Literal:
         return kind

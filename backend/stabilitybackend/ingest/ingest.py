@@ -132,6 +132,7 @@ class Ingest:
         """Stop the writer. Frames that still wait fail with Unavailable: their agents send them again."""
         writer, self._writer = self._writer, None
         await end(writer)
+        await self._held.give_back()
         while not self._queue.empty():  # reading wakes those who wait to put, so it ends only when all have failed
             waiting = self._queue.get_nowait()
             self._waiting_bytes -= len(waiting.message)

@@ -18,12 +18,20 @@ __all__ = ["HeldConnection"]
 
 
 class HeldConnection:
-    """A connection of a client, for one call after the other. It is closed with the client."""
+    """A connection of a client, for one call after the other."""
 
     def __init__(self, redis: Redis | ClusterClient) -> None:
         self._redis = redis
         self._connection: Any = None
         self._timeout_s: float | None = None
+
+    async def give_back(self) -> None:
+        """Let others have the connection; the next call takes one again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            client: Any = self._redis
+            connection.socket_timeout = self._timeout_s
+            await client.connection_pool.release(connection)
 
     async def execute(self, *command: Any) -> Any:
         """Return what Redis answers to a command; raise as the client does, which tries it where the connection broke.

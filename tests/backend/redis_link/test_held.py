@@ -15,6 +15,8 @@ async def test_a_held_connection_serves_one_call_after_the_other_whatever_redis_
     with pytest.raises(ResponseError):
         await held.execute("EVAL", "return redis.error_reply('no')", 0)
     assert await held.execute("CLIENT", "ID") == mine
+    await held.give_back()
+    assert await client.execute_command("CLIENT", "ID") == mine
     await client.aclose()
 
 
