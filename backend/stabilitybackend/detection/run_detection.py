@@ -76,6 +76,8 @@ class Judge(Stateful):
         self._ranks = DetectorBank(of_every_rank, in_order=False)
         #: Detectors of the primary rank that have to judge the past again -> why (``judge_again``).
         self.unfit: dict[str, str] = {}
+        #: Step -> what was found in its row, of rows that ``take`` has not got yet (``look_ahead``).
+        self._ahead: dict[int, list[Found]] = {}
 
     def detector(self, name: str) -> Detector | None:
         """Return a detector of the primary rank as it is now, None where there is none of that name."""
@@ -126,11 +128,43 @@ class Judge(Stateful):
             found += self._marks(int(first.steps[0]), first)
             if self.mixtures.row(int(first.steps[0])):
                 self.names.declare_mixture()
+            self._fed_segment, self._source = first.segment, first.source
+            if self._ahead:
+                self.mixtures.due(int(first.steps[-1]), float(first.times[-1]))
+                return self._own_names([one for step in first.steps.tolist() for one in self._ahead.pop(step, ())])
             for stage in self._stages(placed):
                 found += self._mixture_marks(stage[0])
                 found += _feed(self._bank, stage, self.names)
-            self._fed_segment, self._source = first.segment, first.source
         return self._own_names(found + _feed(self._ranks, placed))
+
+    def steady_to(self, source: str, segment: int, names: Sequence[str]) -> float:
+        """Return the step before which rows of the judged rank may be given to ``look_ahead``, -1 where none may.
+
+        Args:
+            source: a process of that rank. segment: the head, where its rows belong. names: of their metrics.
+        """
+        went_on = self._source not in (None, source) and segment == self._fed_segment
+        plain = segment in self._marked and not went_on and self.names.is_settled(names)
+        return self.mixtures.steady_to if plain else -1
+
+    def look_ahead(self, placed: Placed) -> bool:
+        """Judge rows that ``take`` gets later, at once or in parts; return whether anything is found in them.
+
+        Detectors know their own rows and nothing else of the run: what they find is that of rows that come one by one.
+
+        Args:
+            placed: rows as ``steady_to`` allows, whose steps and times rise.
+        """
+        steps = dict(zip(placed.times.tolist(), placed.steps.tolist(), strict=True))
+        self._ahead = {step: [] for step in steps.values()}
+        found = _feed(self._bank, [placed], self.names) + _feed(self._ranks, [placed])
+        for time, finding in found:
+            self._ahead[steps[time]].append((time, finding))
+        return bool(found)
+
+    def looked_ahead(self) -> None:
+        """Note that ``take`` has got all those rows that will come."""
+        self._ahead.clear()
 
     def take_other(self, placed: Placed, steps: Sequence[int], times: Sequence[float]) -> list[Found]:
         """Do the same with rows of a rank above the judged one, in the head; ``steps`` and ``times`` are theirs."""
@@ -351,14 +385,8 @@ def _feed(bank: DetectorBank, placed: Sequence[Placed], known: WatchedNames | No
 
 
 def _resume(last_step: int, step: int, time: float) -> Mark:
-    data = {
-        "fork_step": last_step,
-        "cause": "resume",
-        "reason": "",
-        "changes": {},
-        "last_step": last_step,
-        "left_behind": {},
-    }
+    data = {"fork_step": last_step, "cause": "resume", "reason": "", "changes": {}, "last_step": last_step}
+    data["left_behind"] = {}
     return Mark("fork", step, time, f"another process went on after step {last_step}", data)
 
 

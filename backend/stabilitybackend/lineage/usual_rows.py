@@ -8,7 +8,23 @@ from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.sources import SourceState
 from stabilityclient.wire import SourceInfo
 
-__all__ = ["go_on", "go_on_in_step"]
+__all__ = ["go_on", "go_on_in_step", "goes_on"]
+
+
+def goes_on(fold: LineageFold, info: SourceInfo, names: list[str], step: int, time: float) -> SourceState | None:
+    """Return where a rank is, if rows from ``step`` and ``time`` on, both rising, would go on there; None where not.
+
+    Nothing is taken: that does ``go_on``, which takes any of them then.
+    """
+    state = fold.source(info.source)
+    if state is None or state.rank is None or state.rank != info.rank or state.segment != fold.tree.head:
+        return None
+    if state.fresh or state.tentative is not None or step <= fold.tree[state.segment].fork_step:
+        return None
+    launch = fold.launches.of(state.source)
+    if launch is not None and (fold.launches.after(launch) is not None or launch.trained > time):
+        return None
+    return state if state.high(names) <= step else None
 
 
 def go_on(fold: LineageFold, source: str, names: list[str], steps: list[int], time: float) -> SourceState | None:

@@ -73,6 +73,12 @@ class LaunchSizes(Stateful):
         """Return whether more is kept of a rank than when it started."""
         return self._rank is None or rank <= self._rank
 
+    def knows(self, source: SourceInfo) -> bool:
+        """Return whether ``seen`` would change nothing of a rank."""
+        kept = source.source in self._launches or (self._rank is not None and (source.rank or 0) > self._rank)
+        same = (source.started, max(1, source.world_size)) == (self._newest, self.size)
+        return kept and (source.started < self._newest or same)
+
     def seen_again(self, sources: Iterable[SourceInfo]) -> None:
         """Do what ``seen`` does for ranks of which no more is kept (``is_of``)."""
         for source in sources:

@@ -149,7 +149,13 @@ class Generation:
         self.values += len(names) * len(ranks)
         return new
 
-    def _extend(self, placed: Placed, order: NDArray[np.int64]) -> list[RowTable]:
+    def reserve(self, rows: int) -> int:
+        """Note that so many rows of the newest frame come by ``put``; return which of the run the first one is."""
+        self._order += rows
+        return self._order - rows
+
+    def put(self, placed: Placed, order: NDArray[np.int64]) -> list[RowTable]:
+        """Take rows, which are the rows ``order`` of the run; return the tables that are new with them."""
         table, new = self._table_of(placed, tuple(placed.names))
         table.extend(placed, order)
         self.values += placed.values.size
@@ -197,7 +203,7 @@ class Generation:
 
     def put_back(self, stretch: RowRange) -> list[RowTable]:
         """Take the next stretch of what this generation held before; return the tables that are new with it."""
-        new = [table for rows in stretch.tables for table in self._extend(rows.placed, rows.order)]
+        new = [table for rows in stretch.tables for table in self.put(rows.placed, rows.order)]
         self._marks += [((ms, number), order) for ms, number, order in stretch.marks.tolist()]
         self.to_id, self._order = stretch.end.to_id, stretch.end.order
         self.frames += stretch.end.frames - stretch.begin.frames

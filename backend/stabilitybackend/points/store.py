@@ -12,6 +12,9 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stabilitybackend.archive.aggregates import EMPTY_AGGS, Aggs, aggregate, join_aggs, regroup
 from stabilitybackend.archive.series import Extent, Rows, SeriesKey, join_rows
 from stabilitybackend.errors import ArchiveError
@@ -251,6 +254,12 @@ class RunStore:
         """Store a row of each of some ranks."""
         self._know_of(self.open.add_in_step(rows))
         self._note_newest(rows.row(0))
+
+    def put(self, placed: Placed, order: NDArray[np.int64]) -> None:
+        """Store rows of several frames, which are the rows ``order`` of the run (``Generation.reserve``)."""
+        for key in self.open.put(placed, order):
+            self._know(key)
+        self._note_newest(placed)
 
     def _note_newest(self, placed: Placed) -> None:
         if placed.rank is not None and not placed.stray:

@@ -176,6 +176,11 @@ class ResumeBook(Stateful):
             watch.points, watch.newest = watch.points + 1, step
         return found
 
+    def compares(self, source: str, segment: int) -> bool:
+        """Return whether rows of a process in a segment, the head, are compared, or begin to be."""
+        went_on = self._source and source != self._source and segment == self._segment
+        return bool(went_on) or (self._watch is not None and self._watch.segment == segment)
+
     def reports(self, event: LineageEvent) -> list[Found]:
         """Take what a process reports of itself; look again where that shows another environment than it did."""
         self.reported.take(event)

@@ -9,7 +9,7 @@ from stabilitybackend.runs.state import RunState
 from stabilityclient.node_frames import in_stream
 from stabilityclient.wire import BadMessage, Frame, NodeFrame
 
-__all__ = ["apply_frame"]
+__all__ = ["apply_frame", "apply_read"]
 
 
 def apply_frame(
@@ -26,13 +26,6 @@ def apply_frame(
         replayed: as for ``RunState.apply``.
     """
     changes = Changes()
-
-    def fold(frame: Frame) -> None:
-        try:
-            changes.add(state.apply(frame, replayed=replayed))
-        except Exception as error:
-            state.unreadable.whole("message", f"{type(error).__name__}: {error}", frame_id, error)
-
     try:
         settings.apply(state.judge, frame_id)
         message = raw if isinstance(raw, Frame | NodeFrame) else in_stream(raw)
@@ -41,5 +34,17 @@ def apply_frame(
     except Exception as error:
         state.unreadable.whole("message", f"{type(error).__name__}: {error}", frame_id, error)
     else:
-        fold_message(state, message, changes, fold, replayed=replayed)
+        apply_read(state, frame_id, message, changes, replayed=replayed)
     return changes
+
+
+def apply_read(state: RunState, frame_id: str, message: Frame | NodeFrame, changes: Changes, *, replayed: bool) -> None:
+    """Fold a message that was read; ``changes`` get what it changed."""
+
+    def fold(frame: Frame) -> None:
+        try:
+            changes.add(state.apply(frame, replayed=replayed))
+        except Exception as error:
+            state.unreadable.whole("message", f"{type(error).__name__}: {error}", frame_id, error)
+
+    fold_message(state, message, changes, fold, replayed=replayed)

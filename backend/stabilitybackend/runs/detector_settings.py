@@ -125,6 +125,10 @@ class DetectorSettings:
                     usable.setdefault(detector, {}).update(known[detector])
         return usable
 
+    def settled(self, judge: _Configurable) -> bool:
+        """Return whether the detectors of ``judge`` stay as they are configured, whatever frames come."""
+        return judge is self._judge and self._applied == len(self._changes)
+
     def apply(self, judge: _Configurable, frame_id: str) -> None:
         """Configure the detectors of ``judge`` as they were when the frame ``frame_id`` came; call it before folding.
 

@@ -24,7 +24,6 @@ from stabilitybackend.points.unloaded import PointsMissing, strictly
 from stabilitybackend.process.slices import Slices
 from stabilitybackend.process.tasks import end
 from stabilitybackend.runs.agents.connected_agents import Senders, hand_out
-from stabilitybackend.runs.apply_frame import apply_frame
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles, RunArchive
 from stabilitybackend.runs.archiving.points_loading import PointsLoader
 from stabilitybackend.runs.archiving.recovery import Recovery
@@ -48,6 +47,7 @@ from stabilitybackend.runs.readiness import Readiness
 from stabilitybackend.runs.reconcile_incidents import Reconciliation
 from stabilitybackend.runs.run_listing import RunListing
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.runs.waiting import Waiting
 from stabilitybackend.runs.wakeups import Wakeups
 from stabilitybackend.schema.commands import Command
 from stabilitybackend.streams import stream_order
@@ -231,16 +231,15 @@ class RunFollower:
             if await self.window.has_diverged(self.journal, self.state, self.cursor):
                 return
             changes = Changes()
-            for cursor, message in entries:
-                replayed = stream_order(cursor) <= stream_order(applied)
-                if not replayed:
+            waiting = Waiting(entries, self.handed.read)
+            while waiting:
+                if not (replayed := waiting.is_replayed(applied)):
                     await self._reconcile_incidents()
-                self.cursor = cursor
-                self.window.read(self.state, cursor, len(message))
-                read = self.handed.read(cursor, message)
-                fold = partial(apply_frame, self.state, cursor, read, self.detectors, replayed=replayed)
+                begin, room = partial(self.window.read, self.state), self.window.until_cut(self.state)
+                fold = partial(waiting.fold, self.state, self.detectors, begin, applied, room)
                 with self.state.store.strictly():
                     changes.add(self._restart.folding(fold), with_incidents=not replayed)
+                self.cursor, message = waiting.newest
                 if self.window.cut_when_due(self.state):
                     self._restart.sealed(self.state.store, message)
                 if len(entries) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -62,6 +63,12 @@ class MixtureSchedule(Stateful):
                 self._known = sorted([*others, one._replace(step=at)], key=_step)[-MAX_DECLARED:]
         self._waiting = []
         return True
+
+    @property
+    def steady_to(self) -> float:
+        """The step from which a row would show another mixture; infinite where none is declared."""
+        step = self.next_step(-1)
+        return -1 if self._waiting else math.inf if step is None else step
 
     def forked(self, fork_step: int) -> None:
         """Forget what was declared on the branch that is left, but for what the job had planned."""

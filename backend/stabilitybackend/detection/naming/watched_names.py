@@ -137,6 +137,10 @@ class WatchedNames(Stateful):
             if family.are == GROWING:
                 family.last = {}
 
+    def is_settled(self, names: Sequence[str]) -> bool:
+        """Return whether ``observe`` would find nothing in rows of these metrics: all is known of them."""
+        return tuple(names) in self._settled
+
     def observe(self, names: Sequence[str], steps: NDArray[np.int64], values: NDArray[np.float64]) -> int | None:
         """Look at rows of the primary rank before they are judged.
 

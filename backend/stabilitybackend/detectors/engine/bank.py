@@ -211,8 +211,9 @@ class DetectorBank(Stateful):
         """
         found: list[tuple[float, Finding]] = []
         receivers = self._plans.of(names).receivers
-        if receivers and steps:
-            self.context.enter(steps[-1], times[-1])
+        if receivers:
+            for step, time in zip(steps, times, strict=True):
+                self.context.enter(step, time)
         for place, who in receivers:
             values = column(place)
             for name in who:

@@ -113,6 +113,10 @@ class RunWindow:
             self._ahead -= self._unread.pop(next(iter(self._unread)))  # Redis has lost it
         state.store.begin(frame_id, size + FRAME_OVERHEAD_BYTES)
 
+    def until_cut(self, state: RunState) -> int:
+        """Return how many bytes of frames may still come before ``cut_when_due`` seals the open generation."""
+        return -(-self.limit_bytes // GENERATIONS_A_WINDOW) - state.store.open.bytes
+
     def cut_when_due(self, state: RunState) -> bool:
         """Seal the open generation when it is large enough, and return whether it was. Call it between two frames."""
         due = state.store.open.bytes * GENERATIONS_A_WINDOW >= self.limit_bytes

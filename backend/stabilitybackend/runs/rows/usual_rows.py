@@ -23,7 +23,7 @@ from stabilityclient.wire import Frame, NodeFrame, PointsBlock, SourceInfo
 if TYPE_CHECKING:
     from stabilitybackend.runs.state import RunState
 
-__all__ = ["fold_message"]
+__all__ = ["fold_message", "takes_usual"]
 
 
 def fold_message(
@@ -67,6 +67,13 @@ def fold_message(
         fold(frame_of(message, part, at))
 
 
+def takes_usual(state: RunState) -> bool:
+    """Return whether rows may be taken as usual ones at all: nobody waits for the first one after something."""
+    tree, commands = state.fold.tree, state.commands
+    awaited = commands.get(tree[tree.head].key) is not None or commands.restart_under_way() is not None
+    return state.judge.primary is not None and not awaited and not state.batches.waits
+
+
 class _UsualRows:
     """Takes rows of the judged rank and of those above it, into the head, as long as nothing unusual comes."""
 
@@ -74,10 +81,7 @@ class _UsualRows:
         self._state, self._changes = state, changes
         self._reports = not replayed or state.reconciling
         self._now = state.clock()
-        tree, commands = state.fold.tree, state.commands
-        awaited = commands.get(tree[tree.head].key) is not None or commands.restart_under_way() is not None
-        #: Whether rows may be taken at all: nobody waits for the first one after something.
-        self._open = state.judge.primary is not None and not awaited and not state.batches.waits
+        self._open = takes_usual(state)
 
     def take(self, info: SourceInfo, table: Table, start: int, stop: int) -> bool:
         """Take some rows of a table; return False, with nothing done, where they are not usual."""

@@ -1,0 +1,90 @@
+"""Messages of a run's stream that wait to be folded: taken one by one, or several at once where that is the same."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from stabilitybackend.runs.apply_frame import apply_frame, apply_read
+from stabilitybackend.runs.archiving.window import FRAME_OVERHEAD_BYTES
+from stabilitybackend.runs.changes import Changes
+from stabilitybackend.runs.detector_settings import DetectorSettings
+from stabilitybackend.runs.rows.together import Together
+from stabilitybackend.runs.state import RunState
+from stabilitybackend.streams import stream_order
+from stabilityclient.node_frames import in_stream
+from stabilityclient.wire import BadMessage, Frame, NodeFrame
+
+__all__ = ["Waiting"]
+
+#: Fewer messages are folded one by one: to look at what they have in common costs more.
+FEW = 3
+
+
+class Waiting:
+    """Messages that wait, as (stream id, bytes), oldest first."""
+
+    def __init__(self, entries: Iterable[tuple[str, bytes]]) -> None:
+        self._entries = deque(entries)
+        #: The first ones of them, read.
+        self._read: deque[Frame | NodeFrame] = deque()
+        #: The newest one that was folded.
+        self.newest: tuple[str, bytes] = "", b""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def is_replayed(self, applied: str) -> bool:
+        """Return whether what follows from the first one is stored: it is up to the stream id ``applied``."""
+        return stream_order(self._entries[0][0]) <= stream_order(applied)
+
+    def fold(
+        self, state: RunState, settings: DetectorSettings, begin: Callable[[str, int], None], applied: str, room: int
+    ) -> Changes:
+        """Fold the first one, and those after it with which that gives the same; return what they changed.
+
+        Args:
+            settings: of the run's detectors.
+            begin: called with id and size of each message, before its rows come.
+            applied: as for ``is_replayed``; all that are folded at once are, or none is.
+            room: bytes of the stream after which the open generation is sealed, between two messages.
+        """
+        replayed = self.is_replayed(applied)
+        together = self._together(state, applied if replayed else "", room) if settings.settled(state.judge) else None
+        if together is None:
+            self.newest = frame_id, raw = self._entries.popleft()
+            begin(frame_id, len(raw))
+            if self._read:
+                changes = Changes()
+                apply_read(state, frame_id, self._read.popleft(), changes, replayed=replayed)
+                return changes
+            return apply_frame(state, frame_id, raw, settings, replayed=replayed)
+        count, changes = len(together.messages), Changes()
+        some = [self._entries.popleft() for _ in range(count)]
+        read = [self._read.popleft() for _ in range(count)]
+        self.newest = some[-1]
+        together.fold(
+            changes,
+            lambda at: begin(some[at][0], len(some[at][1])),
+            lambda at: apply_read(state, some[at][0], read[at], changes, replayed=replayed),
+            reports=not replayed or state.reconciling,
+        )
+        return changes
+
+    def _together(self, state: RunState, upto: str, room: int) -> Together | None:
+        """Return the first ones, up to the stream id ``upto`` where given, as far as they are folded at once."""
+        if len(self._entries) < FEW:
+            return None
+        found = Together(state)
+        for at, (frame_id, raw) in enumerate(self._entries):
+            if room <= 0 or (upto and stream_order(frame_id) > stream_order(upto)):
+                break
+            if at == len(self._read):
+                try:
+                    self._read.append(in_stream(raw))
+                except BadMessage:
+                    break  # whoever folds it alone names it
+            if not found.take(self._read[at]):
+                break
+            room -= len(raw) + FRAME_OVERHEAD_BYTES
+        return found if len(found.messages) >= FEW else None

@@ -1,0 +1,157 @@
+"""Messages that wait together are folded as they are one by one, wherever the run is cut between two of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import chain, groupby
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from msgspec import to_builtins
+
+from stabilitybackend.runs.archiving import snapshot
+from stabilitybackend.runs.archiving.window import FRAME_OVERHEAD_BYTES
+from stabilitybackend.runs.detector_settings import DetectorSettings
+from stabilitybackend.runs.rows import together as together_module
+from stabilitybackend.runs.state import RunState
+from stabilitybackend.runs.waiting import Waiting
+from stabilitybackend.schema.detectors import DetectorChange
+from stabilityclient.node_frames import together
+from stabilityclient.wire import Frame, PointsBlock, encode_message
+from support.job_frames import Job
+from support.jobs.job_stories import MOVES, Story, stories, tell
+
+#: What moves of a story leave out here: jobs log row by row.
+_MOVES = (*MOVES, "spike", "train")
+
+
+def _rows_of(frame: Frame) -> list[Frame]:
+    """Return a frame for each row of a frame, or the frame itself where it is an event."""
+    (block,) = frame.blocks
+    if not isinstance(block, PointsBlock):
+        return [frame]
+    steps, times = (np.frombuffer(one, "<i8") for one in (block.steps, block.times))
+    values, rows = np.frombuffer(block.values, "<i8").reshape(len(block.names), len(steps)), []
+    for at in range(len(steps)):
+        columns = [np.ascontiguousarray(one).tobytes() for one in (steps[at], times[at], values[:, at])]
+        seq = frame.first_seq + at
+        rows.append(Frame(frame.source, seq, seq, [PointsBlock(block.names, *columns)]))
+    return rows
+
+
+def _row_by_row(frames: Sequence[Frame], *, nodes: bool) -> list[bytes]:
+    """Return messages of a row a rank: of all ranks that log in turn, or of each rank alone."""
+    messages: list[bytes] = []
+    for _, some in groupby(frames, key=lambda frame: (type(frame.blocks[0]), len(_rows_of(frame)))):
+        ranks: list[list[Frame]] = []
+        for frame in [*some, None]:
+            if frame is None or frame.source.source in {rank[0].source.source for rank in ranks}:
+                for row in zip(*ranks, strict=True):
+                    if nodes and len(row) > 1:
+                        messages.append(encode_message(together(row)))
+                    else:
+                        messages += [encode_message(one) for one in row]
+                ranks = []
+            if frame is not None:
+                ranks.append(_rows_of(frame))
+    return messages
+
+
+class _Run:
+    """A run whose messages come in batches.
+
+    Args:
+        changes: positions at which detectors get another setting.
+        limit_bytes: of a generation.
+        applied: up to there it is replayed.
+    """
+
+    def __init__(self, changes: Sequence[int], limit_bytes: int, applied: int) -> None:
+        self.state = RunState("run", lambda: 9_000.0)
+        nowhere: Any = SimpleNamespace(redis=None)
+        self.settings = DetectorSettings("run", nowhere, nowhere, nowhere, nowhere)
+        self.settings._changes = [
+            DetectorChange(f"{at}-0", {"spike": {"sensitivity": 1.0 + 0.5 * (number % 2)}}, "ada", 1.0)
+            for number, at in enumerate(sorted(changes))
+        ]
+        self.limit_bytes, self.applied = limit_bytes, f"{applied}-0"
+        #: What it knew after each batch of messages that were folded at once.
+        self.frozen: dict[str, Any] = {}
+        self.rows: list[tuple[Any, ...]] = []
+        self.cuts: list[str] = []
+
+    def take(self, messages: Sequence[tuple[str, bytes]], *, look: bool = True) -> None:
+        waiting = Waiting(messages)
+        while waiting:
+            room = self.limit_bytes - self.state.store.open.bytes
+            found = waiting.fold(self.state, self.settings, self._begin, self.applied, room)
+            newest, _ = waiting.newest
+            for placed in found.placed:
+                for at, step in enumerate(placed.steps.tolist()):
+                    row = (placed.source, step, placed.values[:, at].tobytes(), placed.names, placed.stray)
+                    self.rows.append((placed.segment, *row))
+            if look:
+                self.frozen[newest] = (snapshot.freeze(self.state), to_builtins(self.state.incidents.all()))
+            if self.state.store.open.bytes >= self.limit_bytes:
+                self.state.store.cut(b"")
+                self.cuts.append(newest)
+
+    def _begin(self, frame_id: str, size: int) -> None:
+        self.state.store.begin(frame_id, size + FRAME_OVERHEAD_BYTES)
+
+    def seen(self) -> tuple[Any, ...]:
+        """Return all that the run knows, in points the order of arrival as well."""
+        state, view = self.state, self.state.store.view()
+        stored = [
+            (key, *(column.tobytes() for column in (rows.steps, rows.values, rows.times)))
+            for metric in view.metrics() for key in view.keys(metric) for rows in [view.rows(key)]
+        ]  # fmt: skip
+        stretches = [
+            (stretch.marks.tolist(), stretch.end,
+             [(rows.placed.names, rows.placed.rank, rows.order.tolist()) for rows in stretch.tables])
+            for generation in state.store.generations for stretch in [generation.stretch(generation.start)]
+        ]  # fmt: skip
+        return snapshot.freeze(state), to_builtins(state.view()), stored, stretches, sorted(self.rows), self.cuts
+
+
+def _numbered(messages: Sequence[bytes]) -> list[tuple[str, bytes]]:
+    return [(f"{number}-0", message) for number, message in enumerate(messages, 1)]
+
+
+def _batches(messages: Sequence[Any], sizes: Sequence[int]) -> Iterator[Sequence[Any]]:
+    at = 0
+    for size in chain(sizes, [len(messages)]):
+        yield messages[at : at + size]
+        at += size
+
+
+def _compared(messages: Sequence[bytes], sizes: Sequence[int], *facts: Any) -> _Run:
+    """Fold messages together and one by one; assert that it is the same after each that ended a batch."""
+    alone, at_once = _Run(*facts), _Run(*facts)
+    for some in _batches(_numbered(messages), sizes):
+        at_once.take(some)
+    for one in _numbered(messages):
+        alone.take([one], look=one[0] in at_once.frozen)
+    assert at_once.frozen == alone.frozen
+    assert at_once.seen() == alone.seen()
+    return at_once
+
+
+@settings(deadline=None, max_examples=60, phases=[Phase.generate])
+@given(
+    stories(_MOVES), st.booleans(), st.lists(st.integers(1, 90), max_size=12), st.lists(st.integers(1, 600), max_size=3),
+    st.sampled_from([3_000, 20_000, 10**9]), st.integers(0, 200),
+)  # fmt: skip
+def test_any_job_is_the_same_run_however_many_messages_wait(
+    told: tuple[Story, int], nodes: bool, sizes: list[int], changes: list[int], limit_bytes: int, applied: int
+) -> None:
+    _compared(_row_by_row(tell(*told), nodes=nodes), sizes, changes, limit_bytes, applied)
+
+
+if False:
+    print(together_module, math, pytest, Job)
