@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -13,7 +14,7 @@ from stabilitybackend.runs.rows.together import Together
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.streams import stream_order
 from stabilityclient.node_frames import in_stream
-from stabilityclient.wire import BadMessage, Frame, NodeFrame
+from stabilityclient.wire import Frame, NodeFrame
 
 __all__ = ["Waiting"]
 
@@ -22,10 +23,20 @@ FEW = 3
 
 
 class Waiting:
-    """Messages that wait, as (stream id, bytes), oldest first."""
+    """Messages that wait.
 
-    def __init__(self, entries: Iterable[tuple[str, bytes]]) -> None:
+    Args:
+        entries: as (stream id, message), oldest first.
+        read: returns what one of them says, where that is known, else its message; asked once for each.
+    """
+
+    def __init__(
+        self,
+        entries: Iterable[tuple[str, bytes]],
+        read: Callable[[str, bytes], bytes | Frame | NodeFrame] = lambda stream_id, message: message,
+    ) -> None:
         self._entries = deque(entries)
+        self._known = read
         #: The first ones of them, read.
         self._read: deque[Frame | NodeFrame] = deque()
         #: The newest one that was folded.
@@ -39,7 +50,12 @@ class Waiting:
         return stream_order(self._entries[0][0]) <= stream_order(applied)
 
     def fold(
-        self, state: RunState, settings: DetectorSettings, begin: Callable[[str, int], None], applied: str, room: int
+        self,
+        state: RunState,
+        settings: DetectorSettings,
+        begin: Callable[[str, int], None],
+        applied: str,
+        room: float = math.inf,
     ) -> Changes:
         """Fold the first one, and those after it with which that gives the same; return what they changed.
 
@@ -54,11 +70,8 @@ class Waiting:
         if together is None:
             self.newest = frame_id, raw = self._entries.popleft()
             begin(frame_id, len(raw))
-            if self._read:
-                changes = Changes()
-                apply_read(state, frame_id, self._read.popleft(), changes, replayed=replayed)
-                return changes
-            return apply_frame(state, frame_id, raw, settings, replayed=replayed)
+            message = self._read.popleft() if self._read else self._known(frame_id, raw)
+            return apply_frame(state, frame_id, message, settings, replayed=replayed)
         count, changes = len(together.messages), Changes()
         some = [self._entries.popleft() for _ in range(count)]
         read = [self._read.popleft() for _ in range(count)]
@@ -71,7 +84,7 @@ class Waiting:
         )
         return changes
 
-    def _together(self, state: RunState, upto: str, room: int) -> Together | None:
+    def _together(self, state: RunState, upto: str, room: float) -> Together | None:
         """Return the first ones, up to the stream id ``upto`` where given, as far as they are folded at once."""
         if len(self._entries) < FEW:
             return None
@@ -80,10 +93,11 @@ class Waiting:
             if room <= 0 or (upto and stream_order(frame_id) > stream_order(upto)):
                 break
             if at == len(self._read):
+                known = self._known(frame_id, raw)
                 try:
-                    self._read.append(in_stream(raw))
-                except BadMessage:
-                    break  # whoever folds it alone names it
+                    self._read.append(in_stream(known) if isinstance(known, bytes) else known)
+                except Exception:
+                    break  # whoever folds it alone says what is wrong
             if not found.take(self._read[at]):
                 break
             room -= len(raw) + FRAME_OVERHEAD_BYTES

@@ -17,11 +17,9 @@ from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import LocalFolder, open_location
 from stabilitybackend.archive.part import Part, PartReader
 from stabilitybackend.errors import AgentGone, Unavailable
-from stabilitybackend.runs import follower as follower_file
-from stabilitybackend.runs.apply_frame import apply_frame
-from stabilitybackend.runs.archiving import recovery
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles, RunArchive
 from stabilitybackend.runs.changes import Changes
+from stabilitybackend.runs.waiting import Waiting
 from stabilitybackend.runs.worker import RunWorker
 from support.job_frames import Job
 from support.manager_stack import HELLO, KEYS, WINDOW_BYTES, Lossy, Stage, points, rows
@@ -338,12 +336,13 @@ async def test_while_archived_frames_are_folded_again_others_get_their_turn_afte
         state.write_bytes(b"damaged")
     turn, seen = 0, []
 
-    def noted(*arguments: Any, replayed: bool) -> Changes:
-        seen.append(turn)
-        return apply_frame(*arguments, replayed=replayed)
+    fold = Waiting.fold
 
-    for folder_again in (recovery, follower_file):
-        monkeypatch.setattr(folder_again, "apply_frame", noted)
+    def noted(*arguments: Any) -> Changes:
+        seen.append(turn)
+        return fold(*arguments)
+
+    monkeypatch.setattr(Waiting, "fold", noted)
     await stage.restart()
     again = asyncio.create_task(stage.manager.get("run-1"))
     while not again.done():

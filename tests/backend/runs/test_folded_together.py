@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest

@@ -14,9 +14,9 @@ from redis.asyncio import Redis
 
 from stabilitybackend.backtest import backtest
 from stabilitybackend.detectors.registry import DETECTORS
-from stabilitybackend.runs import follower
 from stabilitybackend.runs.archiving import restart_points
 from stabilitybackend.runs.archiving.restart_files import RestartFiles
+from stabilitybackend.runs.archiving.window import RunWindow
 from stabilitybackend.runs.worker import RunWorker
 from support.eventful_run import as_frames, eventful_rows, facts
 from support.job_frames import Job
@@ -38,13 +38,13 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 def folded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The stream ids that were folded, as they were."""
     found: list[str] = []
-    apply_frame = follower.apply_frame
+    read = RunWindow.read
 
-    def noted(state: Any, frame_id: str, *rest: Any, **more: Any) -> Any:
+    def noted(window: RunWindow, state: Any, frame_id: str, size: int) -> None:
         found.append(frame_id)
-        return apply_frame(state, frame_id, *rest, **more)
+        read(window, state, frame_id, size)
 
-    monkeypatch.setattr(follower, "apply_frame", noted)
+    monkeypatch.setattr(RunWindow, "read", noted)
     return found
 
 

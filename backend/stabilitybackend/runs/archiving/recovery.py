@@ -18,7 +18,6 @@ from stabilitybackend.errors import ArchiveError, SnapshotError
 from stabilitybackend.points.memtable import Generation
 from stabilitybackend.points.store import RunStore, series_of
 from stabilitybackend.points.unloaded import PointsMissing
-from stabilitybackend.runs.apply_frame import apply_frame
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.archiver import RunArchive
 from stabilitybackend.runs.archiving.restart_files import Found
@@ -26,6 +25,7 @@ from stabilitybackend.runs.archiving.restart_in_redis import TakenOver
 from stabilitybackend.runs.archiving.restart_points import RestartPoints
 from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.runs.waiting import Waiting
 from stabilitybackend.schema.incidents import Incident
 
 __all__ = ["Recovery"]
@@ -165,9 +165,9 @@ class Recovery:
             )
             state.store.skipped(reader, await asyncio.to_thread(series_of, reader))
             return None
-        for frame_id, raw in frames:
-            state.store.begin(frame_id, len(raw))
-            apply_frame(state, frame_id, raw, self.settings, replayed=True)
+        waiting = Waiting(frames)
+        while waiting:
+            waiting.fold(state, self.settings, state.store.begin, reader.part.to_id)
             await asyncio.sleep(0)  # the live requests of other runs go on meanwhile
         state.store.open.to_id = reader.part.to_id
         return state.store.cut(snapshot.freeze(state)), frames

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 from msgspec.structs import replace
@@ -16,13 +17,13 @@ from redis.asyncio import Redis
 
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.keys import RunKeys
-from stabilitybackend.runs.apply_frame import apply_frame
 from stabilitybackend.runs.archiving.recovery import Recovery
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.feed.messages import publish
 from stabilitybackend.runs.follower import RunFollower
 from stabilitybackend.runs.ownership.fence import Fence, Ownership, Write
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.runs.waiting import Waiting
 from stabilitybackend.runs.worker import NOT_ON_A_REPLICA, RunWorker
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.incidents import Incident
@@ -158,12 +159,12 @@ class RunReader(RunWorker):
         )
 
     async def _take_entries(self, entries: list[tuple[str, bytes]]) -> None:
-        changes = Changes()
-        for cursor, message in entries:
-            self.cursor = cursor
-            self.window.read(self.state, cursor, len(message))
-            changes.add(apply_frame(self.state, cursor, message, self.detectors, replayed=True), with_incidents=False)
-            if len(entries) > 1:
+        changes, waiting = Changes(), Waiting(entries)
+        while waiting:
+            begin = partial(self.window.read, self.state)
+            changes.add(waiting.fold(self.state, self.detectors, begin, entries[-1][0]), with_incidents=False)
+            self.cursor, _ = waiting.newest
+            if waiting:
                 await asyncio.sleep(0)  # the live requests of other runs go on meanwhile
         if changes.commands:
             changes.commands.clear()

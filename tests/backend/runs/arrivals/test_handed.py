@@ -14,6 +14,7 @@ from stabilitybackend.ingest.ingest import Ingest
 from stabilitybackend.runs import follower as follower_module
 from stabilitybackend.runs.arrivals import handed as handed_module
 from stabilitybackend.runs.arrivals.handed import MAX_MESSAGE_BYTES, Handed, HandedBytes
+from stabilitybackend.runs.waiting import Waiting
 from stabilitybackend.runs.worker import RunWorker
 from stabilityclient.wire import Frame, encode_message
 from support.job_frames import Job
@@ -49,13 +50,14 @@ async def another(stage: Stage) -> AsyncIterator[Ingest]:
 def folded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bytes]]:
     """What workers fold, as (stream id, message)."""
     seen: list[tuple[str, bytes]] = []
-    real: Callable[..., Any] = follower_module.apply_frame
 
-    def noted(state: Any, frame_id: str, raw: bytes | Frame, *settings: Any, **options: Any) -> Any:
-        seen.append((frame_id, raw if isinstance(raw, bytes) else encode_message(raw)))
-        return real(state, frame_id, raw, *settings, **options)
+    class Noted(Waiting):
+        def __init__(self, entries: list[tuple[str, bytes]], read: Callable[[str, bytes], bytes | Frame]) -> None:
+            said = {stream_id: read(stream_id, message) for stream_id, message in entries}
+            seen.extend((at, one if isinstance(one, bytes) else encode_message(one)) for at, one in said.items())
+            super().__init__(entries, lambda stream_id, message: said[stream_id])
 
-    monkeypatch.setattr(follower_module, "apply_frame", noted)
+    monkeypatch.setattr(follower_module, "Waiting", Noted)
     return seen
 
 
