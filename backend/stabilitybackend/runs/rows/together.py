@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from itertools import accumulate
 from operator import gt
 from struct import unpack
 from typing import TYPE_CHECKING
