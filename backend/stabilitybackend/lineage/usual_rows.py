@@ -8,13 +8,13 @@ from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.sources import SourceState
 from stabilityclient.wire import SourceInfo
 
-__all__ = ["go_on", "go_on_in_step", "goes_on"]
+__all__ = ["go_on", "go_on_in_step", "goes_on", "went_on"]
 
 
 def goes_on(fold: LineageFold, info: SourceInfo, names: list[str], step: int, time: float) -> SourceState | None:
     """Return where a rank is, if rows from ``step`` and ``time`` on, both rising, would go on there; None where not.
 
-    Nothing is taken: that does ``go_on``, which takes any of them then.
+    Nothing is taken: that does ``went_on``.
     """
     state = fold.source(info.source)
     if state is None or state.rank is None or state.rank != info.rank or state.segment != fold.tree.head:
@@ -45,6 +45,16 @@ def go_on(fold: LineageFold, source: str, names: list[str], steps: list[int], ti
     fold.tree[state.segment].saw(steps[0], steps[-1], len(names) * len(steps))
     fold.tree.touch(state.segment)
     return state
+
+
+def went_on(fold: LineageFold, state: SourceState, names: list[str], steps: list[int], time: float) -> None:
+    """Take rows that go on (``goes_on``); arguments as of ``go_on``."""
+    state.go_on(names, steps[-1], steps[-2] if len(steps) > 1 else None)
+    segment, launch = fold.tree[state.segment], fold.launches.of(state.source)
+    segment.saw(steps[0], steps[-1], len(names) * len(steps))
+    fold.tree.touch(segment.id)
+    if launch is not None:
+        launch.newest = max(launch.newest, time)
 
 
 def go_on_in_step(

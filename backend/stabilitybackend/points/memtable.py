@@ -157,8 +157,22 @@ class Generation:
     def put(self, placed: Placed, order: NDArray[np.int64]) -> list[RowTable]:
         """Take rows, which are the rows ``order`` of the run; return the tables that are new with them."""
         table, new = self._table_of(placed, tuple(placed.names))
-        table.extend(placed, order)
+        table.extend(placed.steps, placed.times[None], placed.values, order)
         self.values += placed.values.size
+        return new
+
+    def put_in_step(self, rows: Sequence[Placed], order: NDArray[np.int64]) -> list[RowTable]:
+        """Do the same with rows of ranks that log in step; ``order`` is that of the first one's rows."""
+        first, ranks, names = rows[0], tuple([placed.rank for placed in rows]), tuple(rows[0].names)
+        table, new = self._table((first.segment, ranks[0], names), first.segment, ranks, "", False)
+        if table.ranks != ranks:
+            return [table for at, placed in enumerate(rows) for table in self.put(placed, order + at)]
+        times, values = (
+            np.stack([placed.times for placed in rows]),
+            np.stack([placed.values for placed in rows], axis=1),
+        )
+        table.extend(first.steps, times, values.reshape(-1, len(order)), order)
+        self.values += values.size
         return new
 
     def _table_of(self, placed: Placed, names: tuple[str, ...]) -> tuple[RowTable, list[RowTable]]:

@@ -125,11 +125,21 @@ class RowTable:
             if len(self._gathered) >= gather or len(steps) > gather:
                 self._settle()
 
-    def extend(self, placed: Placed, order: NDArray[np.int64]) -> None:
-        """Append rows, which are the rows ``order`` of the run. What was read before stays as it was."""
+    def extend(
+        self,
+        steps: NDArray[np.int64],
+        times: NDArray[np.float64],
+        values: NDArray[np.float64],
+        order: NDArray[np.int64],
+    ) -> None:
+        """Append rows of each of its ranks. What was read before stays as it was.
+
+        Args:
+            steps: (n,). times: (k, n). values: (m k, n), as in the table. order: of the first rank's, (n,).
+        """
         with _COLUMNS:
             self._settle()
-            self._extend(placed.steps, placed.times[None], placed.values, order)
+            self._extend(steps, times, values, order)
 
     def settle(self) -> None:
         """Put what was gathered into the columns."""
@@ -160,10 +170,9 @@ class RowTable:
         count, size = len(steps), self._size
         if size + count > len(self._steps):
             self._grow(max(2 * len(self._steps), size + count))
-        low, high = (int(steps[0]),) * 2 if count == 1 else (int(steps.min()), int(steps.max()))
-        if self.rising:
-            joined = size == 0 or int(steps[0]) > self.high
-            self.rising = bool(joined and (count == 1 or (steps[1:] > steps[:-1]).all()))
+        rising = count == 1 or bool((steps[1:] > steps[:-1]).all())
+        low, high = (int(steps[0]), int(steps[-1])) if rising else (int(steps.min()), int(steps.max()))
+        self.rising = self.rising and rising and (size == 0 or low > self.high)
         self.low, self.high = (low, high) if size == 0 else (min(low, self.low), max(high, self.high))
         self._steps[size : size + count] = steps
         self._order[size : size + count] = order

@@ -257,9 +257,13 @@ class RunStore:
 
     def put(self, placed: Placed, order: NDArray[np.int64]) -> None:
         """Store rows of several frames, which are the rows ``order`` of the run (``Generation.reserve``)."""
-        for key in self.open.put(placed, order):
-            self._know(key)
+        self._know_of(self.open.put(placed, order))
         self._note_newest(placed)
+
+    def put_in_step(self, rows: Sequence[Placed], order: NDArray[np.int64]) -> None:
+        """Do the same with rows of ranks that log in step; ``order`` is that of the first one's rows."""
+        self._know_of(self.open.put_in_step(rows, order))
+        self._note_newest(rows[0])
 
     def _note_newest(self, placed: Placed) -> None:
         if placed.rank is not None and not placed.stray:

@@ -91,7 +91,7 @@ class _Run:
             room = self.limit_bytes - self.state.store.open.bytes
             found = waiting.fold(self.state, self.settings, self._begin, self.applied, room)
             newest, _ = waiting.newest
-            for placed in found.placed:
+            for placed in [one for some in found.placed for one in some.each()]:
                 for at, step in enumerate(placed.steps.tolist()):
                     row = (placed.source, step, placed.values[:, at].tobytes(), placed.names, placed.stray)
                     self.rows.append((placed.segment, *row))

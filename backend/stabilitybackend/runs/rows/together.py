@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from operator import gt
+from operator import gt, lt
 from struct import unpack
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from stabilitybackend.detectors.straggler import reports_own_work
 from stabilitybackend.lineage.changes import Placed
-from stabilitybackend.lineage.usual_rows import go_on, goes_on
+from stabilitybackend.lineage.usual_rows import goes_on, went_on
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.rows.usual_rows import takes_usual
 from stabilityclient.wire import Frame, NodeFrame, PointsBlock, SourceInfo
@@ -92,6 +92,7 @@ class Together:
             alike.sources.append(source)
         if not alike.is_steady():
             return None
+        alike.find_in_step(lambda rank: state.stretches.is_of(rank) or state.launch_sizes.is_of(rank))
         self._ranks |= ranks
         self._judged = alike if alike.judged is not None else self._judged
         return alike
@@ -129,18 +130,23 @@ class Together:
         """Do what ``_UsualRows._took`` does for each of the rows."""
         state = self._state
         for alike in self._alike.values():
-            orders = np.array(alike.orders, dtype=np.int64)
+            orders, in_step = np.array(alike.orders, dtype=np.int64), list[Placed]()
             for at, source in enumerate(alike.sources):
                 placed = alike.rows(at)
                 steps, times = placed.steps.tolist(), placed.times.tolist()
-                go_on(state.fold, source.source, placed.names, steps, times[-1])
+                went_on(state.fold, source, placed.names, steps, times[-1])
                 state.summary.add(placed, state.store, state.fold.tree)
-                state.store.put(placed, orders + at)
+                if at >= alike.in_step:
+                    in_step.append(placed)
+                else:
+                    state.store.put(placed, orders + at)
                 changes.placed.append(placed)
                 if state.stretches.of_rank(source.rank or 0, (times[0], times[-1])):
                     state.stretches.rows(placed, state.launch_sizes.size)
                 state.launch_sizes.row(source.source, steps[0], steps[-1])
                 alike.columns.append((steps, times))
+            if in_step:
+                state.store.put_in_step(in_step, orders + alike.in_step)
         self._in_turn()
         if self._judged is not None:
             rows = [self._judged.judged_rows()]
@@ -169,6 +175,7 @@ class _Alike:
         judged: the place of the rank that is judged among them. steady_to: the step before which its rows may be given
             to detectors at once.
         tables: of each message. orders: which row of the run the first one of each is.
+        in_step: the place from which on they are in step: their rows are kept in one table.
         newest: steps and times of the newest message, table after table. among_all: the row of each source there.
         columns: steps and times of each source. turn: messages that were gone through.
     """
@@ -180,6 +187,7 @@ class _Alike:
         self.sources: list[SourceState] = []
         self.judged: int | None = None
         self.steady_to = -1.0
+        self.in_step, self._may_be_in_step = 0, False
         self.tables: list[Sequence[PointsBlock]] = []
         self.orders: list[int] = []
         self.columns: list[tuple[list[int], list[float]]] = []
@@ -198,8 +206,21 @@ class _Alike:
         newest, (steps, times) = _steps_and_times(tables), self.newest
         if not all(map(gt, newest[0], steps)) or not all(map(gt, newest[1], times)):
             return False
+        if self._in_step_from(newest[0]) != self.in_step:
+            return False
         self.newest = newest
         return self.is_steady()
+
+    def find_in_step(self, has_more: Callable[[int], bool]) -> None:
+        """Find out which rows ``rows/in_step.py`` would take; ``has_more``: whether more is kept of a rank."""
+        above = [info.rank or 0 for info in self.whose[0][0 if self.judged is None else 1 :]]
+        rises = self.judged in (None, 0) and all(map(lt, above, above[1:]))
+        self._may_be_in_step = len(self.whose[0]) > 1 and len(self.names) == 1 and rises and not has_more(above[0])
+        self.in_step = self._in_step_from(self.newest[0])
+
+    def _in_step_from(self, steps: Sequence[int]) -> int:
+        begin = 0 if self.judged is None else 1
+        return begin if self._may_be_in_step and len({*steps[begin:]}) == 1 else len(self.sources)
 
     def is_steady(self) -> bool:
         """Return whether the newest judged row, where there is one, may be given to detectors with those before it."""
