@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import to_builtins
 
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.window import FRAME_OVERHEAD_BYTES
 from stabilitybackend.runs.detector_settings import DetectorSettings
-from stabilitybackend.runs.rows import together as together_module
+from stabilitybackend.runs.rows.together import Together
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.waiting import Waiting
 from stabilitybackend.schema.detectors import DetectorChange
@@ -25,9 +25,6 @@ from stabilityclient.node_frames import together
 from stabilityclient.wire import Frame, PointsBlock, encode_message
 from support.job_frames import Job
 from support.jobs.job_stories import MOVES, Story, stories, tell
-
-#: What moves of a story leave out here: jobs log row by row.
-_MOVES = (*MOVES, "spike", "train")
 
 
 def _rows_of(frame: Frame) -> list[Frame]:
@@ -142,16 +139,81 @@ def _compared(messages: Sequence[bytes], sizes: Sequence[int], *facts: Any) -> _
     return at_once
 
 
-@settings(deadline=None, max_examples=60, phases=[Phase.generate])
+@settings(deadline=None, max_examples=12)
 @given(
-    stories(_MOVES), st.booleans(), st.lists(st.integers(1, 90), max_size=12), st.lists(st.integers(1, 600), max_size=3),
-    st.sampled_from([3_000, 20_000, 10**9]), st.integers(0, 200),
-)  # fmt: skip
+    stories((*MOVES, "spike", "train")),
+    st.booleans(),
+    st.lists(st.integers(1, 90), max_size=12),
+    st.lists(st.integers(1, 600), max_size=3),
+    st.sampled_from([3_000, 20_000, 10**9]),
+    st.integers(0, 200),
+)
 def test_any_job_is_the_same_run_however_many_messages_wait(
     told: tuple[Story, int], nodes: bool, sizes: list[int], changes: list[int], limit_bytes: int, applied: int
 ) -> None:
     _compared(_row_by_row(tell(*told), nodes=nodes), sizes, changes, limit_bytes, applied)
 
 
-if False:
-    print(together_module, math, pytest, Job)
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many messages were folded at once, each time."""
+    counts, fold = list[int](), Together.fold
+
+    def noted(together: Together, *arguments: Any, **reports: bool) -> None:
+        counts.append(len(together.messages))
+        fold(together, *arguments, **reports)
+
+    monkeypatch.setattr(Together, "fold", noted)
+    return counts
+
+
+def _messages(step: int, ranks: Sequence[Job], loss: float, names: Sequence[str]) -> list[bytes]:
+    """Return what a node of two ranks and one of the others send for a step."""
+    rows = []
+    for number, job in enumerate(ranks):
+        shares = {name: [loss * (1 + 0.01 * ((7 * step + 3 * at) % 11))] for at, name in enumerate(names)}
+        rows.append(job.rows([step], {"loss": [loss], "lr": [1e-3], **shares} if number < 3 else {"tokens": [step]}))
+    return [encode_message(together(rows[:2])), encode_message(together(rows[2:]))]
+
+
+def _noisy(step: int) -> float:
+    return 2.0 + 0.02 * ((7 * step) % 13 - 6) / 6 + 1 / (1 + step)
+
+
+@pytest.mark.parametrize("size", [5, 16, 90])
+def test_spikes_and_losses_that_are_no_numbers_are_found_alike_among_messages_that_wait(
+    size: int, at_once: list[int]
+) -> None:
+    ranks, messages = [Job(rank, world_size=4) for rank in range(4)], []
+    for step in range(1, 420):
+        loss = math.nan if step in (300, 371) else _noisy(step) * (3 if 340 <= step < 345 else 1)
+        messages += _messages(step, ranks, loss, ["loss/web", "loss/code"])
+    run = _compared(messages, [size] * (len(messages) // size), [], 10**9, 0)
+    assert {incident.kind for incident in run.state.incidents.all()} == {"nonfinite", "spike"}
+    assert sum(at_once) > len(messages) / 2
+
+
+def test_a_setting_that_comes_while_messages_wait_holds_from_the_next_one(at_once: list[int]) -> None:
+    job = Job()
+    messages = [encode_message(job.rows([step], {"loss": [_noisy(step)]})) for step in range(1, 200)]
+    messages += [encode_message(job.rows([step], {"loss": [3 * _noisy(step)]})) for step in range(200, 240)]
+    before, after = (_Run([], 10**9, 0) for _ in range(2))
+    for run, wait in ((before, len(messages)), (after, 1)):
+        for some in _batches(_numbered(messages[:180]), [wait]):
+            run.take(some)
+        run.settings._changes = [DetectorChange("180-0", {"spike": {"sensitivity": 0.0}}, "ada", 1.0)]
+        for some in _batches([*_numbered(messages)][180:], [1] * wait if run is after else [wait]):
+            run.take(some)
+    assert before.seen() == after.seen()
+    assert [incident.kind for incident in before.state.incidents.all() if incident.kind == "spike"] == []
+    assert max(at_once) > 20
+
+
+def test_rows_that_tell_the_time_of_a_ranks_own_work_and_those_of_large_nodes_are_folded_alone(
+    at_once: list[int],
+) -> None:
+    ranks = [Job(rank, world_size=80) for rank in range(80)]
+    messages = [encode_message(together([job.rows([step]) for job in ranks])) for step in range(1, 30)]
+    messages += [encode_message(ranks[0].rows([step], {"data_time_s": [0.1]})) for step in range(30, 60)]
+    _compared(messages, [], [], 10**9, 0)
+    assert at_once == []
