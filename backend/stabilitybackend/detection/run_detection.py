@@ -76,7 +76,7 @@ class Judge(Stateful):
         self._ranks = DetectorBank(of_every_rank, in_order=False)
         #: Detectors of the primary rank that have to judge the past again -> why (``judge_again``).
         self.unfit: dict[str, str] = {}
-        #: Step -> what was found in its row, of rows that ``take`` has not got yet (``look_ahead``).
+        #: Step -> what was found in its row, of rows that ``take`` has not got yet (``judge_ahead``).
         self._ahead: dict[int, list[Found]] = {}
 
     def detector(self, name: str) -> Detector | None:
@@ -138,7 +138,7 @@ class Judge(Stateful):
         return self._own_names(found + _feed(self._ranks, placed))
 
     def steady_to(self, source: str, segment: int, names: Sequence[str]) -> float:
-        """Return the step before which rows of the judged rank may be given to ``look_ahead``, -1 where none may.
+        """Return the step before which rows of the judged rank may be given to ``judge_ahead``, -1 where none may.
 
         Args:
             source: a process of that rank. segment: the head, where its rows belong. names: of their metrics.
@@ -147,7 +147,7 @@ class Judge(Stateful):
         plain = segment in self._marked and not went_on and self.names.is_settled(names)
         return self.mixtures.steady_to if plain else -1
 
-    def look_ahead(self, placed: Placed) -> bool:
+    def judge_ahead(self, placed: Placed) -> bool:
         """Judge rows that ``take`` gets later, at once or in parts; return whether anything is found in them.
 
         Detectors know their own rows and nothing else of the run: what they find is that of rows that come one by one.
@@ -162,7 +162,7 @@ class Judge(Stateful):
             self._ahead[steps[time]].append((time, finding))
         return bool(found)
 
-    def looked_ahead(self) -> None:
+    def end_ahead(self) -> None:
         """Note that ``take`` has got all those rows that will come."""
         self._ahead.clear()
 

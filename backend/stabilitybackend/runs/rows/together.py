@@ -111,7 +111,7 @@ class Together:
         judge, store = self._state.judge, self._state.store
         for alike in self._alike.values():
             alike.join()
-        apart = self._judged is not None and judge.look_ahead(self._judged.judged_rows())
+        apart = self._judged is not None and judge.judge_ahead(self._judged.judged_rows())
         for at, alike in enumerate(self.messages):
             begin(at)
             if apart:
@@ -124,7 +124,7 @@ class Together:
             except Exception as error:  # a mistake of ours: what it did so far is kept
                 source = self.messages[0].sources[0].source
                 self._state.unreadable.whole("points", f"{type(error).__name__}: {error}", source, error)
-        judge.looked_ahead()
+        judge.end_ahead()
 
     def _all(self, changes: Changes, *, reports: bool) -> None:
         """Do what ``_UsualRows._took`` does for each of the rows."""
