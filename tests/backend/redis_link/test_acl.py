@@ -20,8 +20,8 @@ from support.redis_servers.users import PASSWORD, allow
 ROOT = Path(__file__).parents[3]
 #: Methods of redis-py's clients and pipelines that are no command, and commands with another name.
 _NO_COMMANDS = {
-    "pipeline", "execute", "execute_command", "parse_response", "aclose", "initialize", "masters", "master_of", "key_of_each", "on_node",
-    "xgroup_create",
+    "pipeline", "execute", "execute_command", "aclose", "initialize", "masters", "master_of", "key_of_each", "on_node",
+    "parse_response", "xgroup_create",
 }  # fmt: skip
 #: A command that is called, or called from a script.
 _CALL = re.compile(r"(?:\b_?(?:redis|pipe|pipeline)\.(?=[a-z_]+\()|\bredis\.call\(['\"])(?!call\()(\w+)")
