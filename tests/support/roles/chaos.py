@@ -18,7 +18,7 @@ from stabilitybackend.membership.members import EXPIRY_S
 from support.agent.store_proxy import Mood, StoreProxy
 from support.outside.black_hole import black_hole
 from support.plain_redis import PlainRedis
-from support.processes import Ranks
+from support.processes import Ranks, Server
 from support.redis_servers.cluster import NODE_TIMEOUT_MS, ClusterNode, RedisNodes
 from support.roles.servers import RoleServers
 from support.waiting import wait_until
@@ -158,7 +158,14 @@ class Chaos:
         if self._servers.nodes is not None:
             wait_until(self._servers.nodes.well, 60, "all nodes are well")
         for name, server in self._servers.servers.items():
-            wait_until(server.answers, 60, f"{name} answers")
+
+            def answers(server: Server = server) -> bool:
+                self.supervise()  # one that started while Redis was away ends by itself, perhaps only now
+                with suppress(AssertionError):
+                    return server.answers()
+                return False
+
+            wait_until(answers, 60, f"{name} answers")
 
     def _is_due(self, *names: str) -> bool:
         return any(name in names for _, name in self._due)
