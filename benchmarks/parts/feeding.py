@@ -1,6 +1,8 @@
-"""Processes that send rows of 12 metrics as fast as a server confirms: each is several agents, a thread each.
+"""Processes that send rows of 12 metrics, mostly as fast as a server confirms: each is several agents, a thread each.
 
-    python -m parts.feeding AGENTS WORLD ROWS BEGIN SECONDS    # in benchmarks/; AGENTS: [[port, run, [rank, ...]], ...]
+    python -m parts.feeding AGENTS WORLD ROWS BEGIN SECONDS RATE    # in benchmarks/
+
+AGENTS: [[port, run, [rank, ...]], ...]; RATE: points a second of each agent, 0 for as fast as the server confirms;
 
 prints what was sent as JSON. An agent of several ranks sends the rows of all of them in one message.
 """
@@ -33,15 +35,18 @@ Agent = tuple[int, str, Sequence[int]]
 _BATCH_ROWS, _MESSAGES = 8_192, 256
 
 
-def feed(agents: Sequence[Agent], world: int, rows: int, begin: float, seconds: float) -> subprocess.Popen[str]:
+def feed(
+    agents: Sequence[Agent], world: int, rows: int, begin: float, seconds: float, rate: float = 0.0
+) -> subprocess.Popen[str]:
     """Start a process that sends as ``agents``.
 
     Args:
         world: ranks of each run. rows: of each rank in a message.
         begin: unix seconds. seconds: how long.
+        rate: points a second of each agent at most; 0: as fast as the server confirms.
     """
     command = [sys.executable, "-m", "parts.feeding", json.dumps(agents)]
-    command += [str(world), str(rows), repr(begin), repr(seconds)]
+    command += [str(world), str(rows), repr(begin), repr(seconds), repr(rate)]
     return subprocess.Popen(command, cwd=Path(__file__).parents[1], stdout=subprocess.PIPE, text=True)
 
 
@@ -57,7 +62,9 @@ def reports_of(feeders: Iterable[subprocess.Popen[str]]) -> list[dict[str, Any]]
     return found
 
 
-def _feed_as(agent: Agent, world: int, rows: int, begin: float, seconds: float, sent: list[dict[str, Any]]) -> None:
+def _feed_as(
+    agent: Agent, world: int, rows: int, begin: float, seconds: float, rate: float, sent: list[dict[str, Any]]
+) -> None:
     port, run_id, ranks = agent
     started = begin - 10.0
     node = f"n{ranks[0]}"
@@ -86,6 +93,9 @@ def _feed_as(agent: Agent, world: int, rows: int, begin: float, seconds: float, 
                     frames.append(Frame(info, seq + 1, seq + count, [block]))
                 wire.send(together(frames) if len(frames) > 1 else frames[0])
                 seq += count
+                if rate:
+                    due = end - seconds + (seq - 1) * len(ranks) * len(names) / rate
+                    time.sleep(max(0.0, min(due, end) - time.time()))
             first += batch
         wire.drain()
         one = {"run": run_id, "rows": first - 1, "frames": wire.acked / len(ranks), "busy": wire.busy}
@@ -93,10 +103,11 @@ def _feed_as(agent: Agent, world: int, rows: int, begin: float, seconds: float, 
 
 
 def _main(agents: Sequence[Agent], *numbers: float) -> None:
-    world, rows, begin, seconds = numbers
+    world, rows, begin, seconds, rate = numbers
     sent: list[dict[str, Any]] = []
     threads = [
-        threading.Thread(target=_feed_as, args=(agent, int(world), int(rows), begin, seconds, sent)) for agent in agents
+        threading.Thread(target=_feed_as, args=(agent, int(world), int(rows), begin, seconds, rate, sent))
+        for agent in agents
     ]
     for thread in threads:
         thread.start()
