@@ -60,7 +60,7 @@ def test_words_and_patterns_find_metrics_and_a_bad_pattern_keeps_what_the_last_o
     page.fill("#all-filter", "/^part.0[1-/")
     assert page.inner_text("#all-trouble").startswith("Not a regular expression")
     assert page.locator(".metric").count() == 3
-    wait_in(page, "location.search.includes('find=')")
+    wait_in(page, "new URLSearchParams(location.search).get('find') === '/^part.0[1-3]$/'")
     again = visit(page.evaluate("location.pathname + location.search"))
     wait_in(again, "document.querySelectorAll('.metric').length === 3")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ from support.waiting import wait_until
 __all__ = ["ClusterNode", "RedisNodes"]
 
 SLOTS = 16_384
+#: How often other ports are drawn where nodes end as they start.
+TRIES = 3
 #: A node that is silent for so long is taken over, milliseconds; as docs/operations.md advises, but quicker.
 NODE_TIMEOUT_MS = 1_000
 
@@ -178,6 +181,29 @@ class RedisNodes:
             node.ask("FLUSHALL")
 
     def __enter__(self) -> RedisNodes:
+        try:
+            for _ in range(TRIES):
+                self._start()
+                wait_until(lambda: self._lost() or self.well(), 30, "the cluster is well")
+                if not self._lost():
+                    return self
+                self._draw_again()
+            raise AssertionError(f"{TRIES} times nodes of a cluster ended as they started: was a port taken?")
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    def _lost(self) -> bool:
+        """Whether a node ended: another process took one of its ports since they were found free."""
+        return any(node.process is not None and node.process.poll() is not None for node in self.nodes)
+
+    def _draw_again(self) -> None:
+        for node in self.nodes:
+            node.kill()
+            shutil.rmtree(node.folder)
+            node.port, node.bus = free_port(), free_port()
+
+    def _start(self) -> None:
         share = SLOTS // len(self.masters)
         lines = []
         for n, node in enumerate(self.masters):
@@ -194,12 +220,6 @@ class RedisNodes:
             epochs = f"vars currentEpoch {len(self.masters)} lastVoteEpoch 0"
             (me.folder / "nodes.conf").write_text("\n".join([*known, epochs, ""]))
             me.start()
-        try:
-            wait_until(self.well, 30, "the cluster is well")
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
