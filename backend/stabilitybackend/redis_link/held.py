@@ -18,7 +18,7 @@ __all__ = ["HeldConnection"]
 
 
 class HeldConnection:
-    """A connection of a client, for one call after the other."""
+    """A connection of a client, for one call after the other: who calls waits for the answer before the next call."""
 
     def __init__(self, redis: Redis | ClusterClient) -> None:
         self._redis = redis
@@ -34,9 +34,14 @@ class HeldConnection:
             await client.connection_pool.release(connection)
 
     async def execute(self, *command: Any) -> Any:
-        """Return what Redis answers to a command; raise as the client does, which tries it where the connection broke.
+        """Return what Redis answers to a command.
 
-        After that the connection opens itself again. A cluster has another one for each key: its client has it at once.
+        Where the connection broke, the client tries it once more, and the connection opens itself again at the next
+        call. On a cluster each key may have another node: there it is the client's own call.
+
+        Raises:
+            TimeoutError: no answer within the time-out of the client's connections.
+            RedisError: as the client does.
         """
         if isinstance(self._redis, ClusterClient):
             return await self._redis.execute_command(*command)

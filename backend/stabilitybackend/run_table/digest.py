@@ -63,8 +63,9 @@ def digest_of(worker: RunWorker, fleet: Fleet, now: float) -> Callable[[], RunDi
     wanted = [name for name in (metric, tokens[0] if tokens else None) if name is not None]
     primary = []  # of a large job the series of one rank, not those of thousands
     for name in dict.fromkeys(wanted):
-        rank = primary_rank(state.store.keys(name))
-        primary += [key for key in state.store.keys(name) if key.rank == rank]
+        keys = state.store.keys(name)
+        rank = primary_rank(keys)
+        primary += [key for key in keys if key.rank == rank]
     view, lineage = state.store.view_of(primary), LineageView.of(state.fold)
     stops = fleet.stops(worker.run_id), fleet.stops(worker.run_id)
     costs = rollback_costs_of(state, now, stops)
