@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,15 @@ def test_lines_of_a_page_end_within_the_columns(page: str) -> None:
     long = [line for line in lines if len(line) > _LINE_COLUMNS and not line.lstrip().startswith(("|", "!["))]
 
     assert long == []
+
+
+@pytest.mark.parametrize("page", [page for page in _PAGES if page != "CHANGELOG.md"])
+def test_no_sentence_occurs_twice_in_a_page(page: str) -> None:
+    text = re.sub(r"```.*?```", "", (REPOSITORY / page).read_text(), flags=re.DOTALL)
+    paragraphs = [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if not part.startswith(("    ", "|"))]
+    found = Counter(one for part in paragraphs for one in re.split(r"(?<=[.:;!?])\s+", part) if len(one) >= 40)
+
+    assert [sentence for sentence, count in found.items() if count > 1] == []
 
 
 #: Finds any of them at once: hardly a text has one.
