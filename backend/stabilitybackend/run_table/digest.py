@@ -20,8 +20,10 @@ from stabilitybackend.schema.pages.run_table import CURVE_BUCKETS, CURVE_TOP, Cu
 
 __all__ = ["curve", "curve_metric", "digest_of", "token_metric"]
 
-#: Points that a curve is made of: each stretch gets its extremes.
-POINTS = 4 * CURVE_BUCKETS
+#: Points that a curve is made of: two buckets of the grid are no wider than a stretch, which gets their extremes.
+POINTS = 8 * CURVE_BUCKETS
+#: Two points further apart than so many usual distances have a hole between them.
+HOLE = 2.0
 #: Share of the stretches at each end that does not stretch the curve's height: a far spike leaves the rest in sight.
 CUT = 0.03
 #: Metrics that count the tokens seen so far, without a prefix such as ``train/``. Megatron-LM, Hugging Face's Trainer,
@@ -73,10 +75,11 @@ def digest_of(worker: RunWorker, fleet: Fleet, now: float) -> Callable[[], RunDi
 
     def read(name: str) -> Curve | None:
         request = SeriesRequest.of([name], view="effective", points=POINTS, rank="primary")
-        found = select(view, lineage, request).series
-        if not found:
+        answer = select(view, lineage, request)
+        if not answer.series:
             return None
-        return curve(name, np.concatenate([one.steps for one in found]), np.concatenate([one.values for one in found]))
+        steps, values = (np.concatenate([getattr(one, part) for one in answer.series]) for part in ("steps", "values"))
+        return curve(name, steps, values, 1 << answer.level)
 
     def work() -> RunDigest:
         digest = RunDigest(step=run.last_step, head=run.head, status=run.status, made=now)
@@ -124,11 +127,12 @@ def _rises(found: Curve | None) -> bool:
     return len(high) > 1 and high[-1] > high[0] and all(a <= b for a, b in pairwise(high))
 
 
-def curve(metric: str, steps: NDArray[np.int64], values: NDArray[np.float64]) -> Curve | None:
+def curve(metric: str, steps: NDArray[np.int64], values: NDArray[np.float64], bucket: int = 1) -> Curve | None:
     """Return the extremes of up to 60 stretches of a line; None of one with fewer than two steps.
 
     Args:
         steps: of the points, in any order. values: NaN and infinities are marked, and drawn nowhere.
+        bucket: the points are the extremes of each so many steps.
     """
     if len(steps) < 2 or int(steps.min()) == int(steps.max()):
         return None
@@ -145,6 +149,10 @@ def curve(metric: str, steps: NDArray[np.int64], values: NDArray[np.float64]) ->
         return Curve(metric, first, last, [None] * count, [None] * count, 0.0, 0.0, odd)
     least, most = _range(low[there], high[there])
     span = (most - least) or 1.0
+    passed = _passed_over(steps, finite, at, count, bucket)
+    for extreme in (low, high):
+        extreme[passed] = np.interp(passed, np.flatnonzero(there), extreme[there])
+    there[passed] = True
 
     def scaled(of: NDArray[np.float64]) -> list[int | None]:
         part = np.clip((of / span - least / span), 0.0, 1.0) if most > least else np.full(count, 0.5)
@@ -152,6 +160,22 @@ def curve(metric: str, steps: NDArray[np.int64], values: NDArray[np.float64]) ->
 
     with np.errstate(invalid="ignore"):
         return Curve(metric, first, last, scaled(low), scaled(high), least, most, odd)
+
+
+def _passed_over(
+    steps: NDArray[np.int64], finite: NDArray[np.bool_], at: NDArray[np.int64], count: int, bucket: int
+) -> NDArray[np.int64]:
+    """Return the stretches that have no point though the log has no hole there: a line passes over them.
+
+    A job that logs each 50 steps, and a grid that keeps two points of each 8 steps, leave stretches without a point.
+    """
+    order = np.argsort(steps, kind="stable")
+    distances = np.diff(steps[order])
+    usual = float(np.median(distances[distances > 0]))
+    near = (distances <= max(HOLE * usual, 2.0 * bucket)) & finite[order][1:] & finite[order][:-1]
+    before, after = at[order][:-1][near], at[order][1:][near]
+    found = [np.arange(a + 1, b) for a, b in zip(before, after, strict=True) if b > a + 1]
+    return np.concatenate([np.empty(0, np.int64), *found])[:count]
 
 
 def _range(low: NDArray[np.float64], high: NDArray[np.float64]) -> tuple[float, float]:

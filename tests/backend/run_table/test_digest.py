@@ -7,8 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stabilitybackend.run_table.digest import curve, curve_metric, token_metric
+from stabilitybackend.query.query import select
+from stabilitybackend.query.request import SeriesRequest
+from stabilitybackend.run_table.digest import POINTS, curve, curve_metric, token_metric
 from stabilitybackend.run_table.rows import unit_of_speed
+from stabilitybackend.schema.pages.run_table import Curve
+from support.job_frames import Job
+from support.points.naive_store import NaiveRun
+
+
+def logged(rows: int, every: int, hole: range = range(0)) -> Curve:
+    """Return the curve of a run that logged ``rows`` rows, one each ``every`` steps, without those of a hole."""
+    numbers = [row for row in range(rows) if row not in hole]
+    noise = np.random.default_rng(rows).normal(0.0, 0.05, len(numbers))
+    run = NaiveRun([Job().rows([every * row for row in numbers], {"loss": [2.0 + one for one in noise.tolist()]})])
+    answer = select(run.store, run.lineage, SeriesRequest.of(["loss"], view="effective", points=POINTS))
+    found = curve("loss", answer.series[0].steps, answer.series[0].values, 1 << answer.level)
+    assert found is not None
+    return found
 
 
 def test_one_spike_among_a_million_steps_is_in_the_curve_and_does_not_flatten_it() -> None:
@@ -27,6 +43,19 @@ def test_values_that_are_no_numbers_are_marked_and_drawn_nowhere() -> None:
     found = curve("loss", np.arange(4), values)
     assert found is not None
     assert (found.odd, found.low) == ([1, 3], [100, None, 0, None])
+
+
+@pytest.mark.parametrize("every", [1, 7, 10, 30, 250])
+@pytest.mark.parametrize("rows", [2, 40, 59, 600, 1_327])
+def test_a_curve_of_a_log_without_a_hole_has_none(rows: int, every: int) -> None:
+    assert None not in logged(rows, every).low
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_a_hole_in_the_log_is_a_hole_in_the_curve(every: int) -> None:
+    found = logged(900, every, hole=range(300, 600)).low
+    assert found[21:39] == [None] * 18
+    assert None not in found[:19] + found[41:]
 
 
 @pytest.mark.parametrize("values", [[np.nan, np.nan], [1.0, 1.0], [-1e308, 1e308]])
