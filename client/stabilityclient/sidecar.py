@@ -79,7 +79,7 @@ class Sidecar:
         import subprocess
 
         folder = os.path.join(self._folder, "agent")
-        os.makedirs(folder, exist_ok=True)
+        os.makedirs(folder, 0o700, exist_ok=True)
         log = os.path.join(folder, "agent.log")
         env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         env |= self._env
@@ -88,7 +88,7 @@ class Sidecar:
         env["PYTHONPATH"] = os.pathsep.join(part for part in (env.get("PYTHONPATH"), root) if part)
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            fd = os.open(log, flags, 0o644)
+            fd = os.open(log, flags, 0o600)
             try:
                 if os.fstat(fd).st_size > LOG_BYTES:
                     os.ftruncate(fd, 0)

@@ -335,7 +335,7 @@ class SpoolWriter:
 
     def _reserve(self, name: str) -> mmap.mmap:
         path = os.path.join(self._folder, name)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(fd, 0, CHUNK_BYTES)
             return mmap.mmap(fd, CHUNK_BYTES)

@@ -63,8 +63,9 @@ def open_source(
     ranks = settings.ranks
     source = f"r{ranks.rank}-{started_ns:x}-{pid}"
     home = os.path.join(folder, "sources", source)
-    for each in (home, *(os.path.join(folder, name) for name in ("agent", "commands", "arbiter"))):
-        os.makedirs(each, exist_ok=True)
+    _make_private(folder)
+    for each in ("sources", os.path.join("sources", source), "agent", "commands", "arbiter"):
+        os.makedirs(os.path.join(folder, each), 0o700, exist_ok=True)
     make_mailbox(os.path.join(folder, "mailbox"))
     started = started_ns / 1e9
     _write_run(settings, folder, started, lambda text: note("spool", text))
@@ -142,14 +143,24 @@ def pid_namespace() -> str:
         return ""
 
 
-def write_whole(path: str, data: bytes, *, durable: bool = False) -> None:
+def _make_private(folder: str) -> None:
+    """Make the run folder, for its owner alone: it holds texts as the job wrote them, before they are cleaned."""
+    os.makedirs(folder, 0o700, exist_ok=True)
+    try:
+        os.chmod(folder, 0o700)  # an older client made it for everybody
+    except OSError:
+        pass  # another user's folder: how open it is was that user's choice
+
+
+def write_whole(path: str, data: bytes, *, durable: bool = False, mode: int = 0o600) -> None:
     """Write a file so that a reader sees the old or the new one, never a half.
 
     Args:
         durable: it is on the disk when this returns, its name too: the node may be reset next.
+        mode: who may read it, as far as the umask allows; by default the owner alone.
     """
     part = f"{path}.{os.getpid()}.tmp"
-    with open(part, "wb") as file:
+    with open(part, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(data)
         if durable:
             file.flush()
@@ -168,6 +179,8 @@ def write_whole(path: str, data: bytes, *, durable: bool = False) -> None:
 
 
 def _write_run(settings: ClientSettings, folder: str, created: float, trouble: Callable[[str], None]) -> None:
+    from stabilityclient.secrets import clean_config
+
     path = os.path.join(folder, "run.json")
     before = read_json(path)
     if before and settings.ranks.local_rank != 0:
@@ -175,14 +188,11 @@ def _write_run(settings: ClientSettings, folder: str, created: float, trouble: C
     facts = {
         "run_id": settings.run_id,
         "project": settings.project,
-        "name": settings.name,
         "config": _fitting(plain(settings.config), trouble) or {},
-        "tags": settings.tags,
-        "notes": settings.notes,
-        "url": settings.url,
         "created": before.get("created", created),
     }
-    write_whole(path, json.dumps(facts).encode())
+    texts = clean_config({name: getattr(settings, name) for name in ("name", "tags", "notes", "url")})
+    write_whole(path, json.dumps(facts | texts).encode())
 
 
 def add_config(folder: str, values: Mapping[str, Any], trouble: Callable[[str], None]) -> None:
@@ -200,7 +210,10 @@ def add_config(folder: str, values: Mapping[str, Any], trouble: Callable[[str], 
 
 
 def _fitting(config: dict[str, Any], trouble: Callable[[str], None]) -> dict[str, Any] | None:
-    """Return a config, None where it is too long."""
+    """Return a config without its secrets, None where it is too long."""
+    from stabilityclient.secrets import clean_config
+
+    config = clean_config(config)
     size = len(json.dumps(config))
     if size <= MAX_CONFIG_BYTES:
         return config

@@ -123,7 +123,7 @@ class AgentEvents:
         }
         spool = None
         try:
-            self._home.mkdir(parents=True, exist_ok=True)
+            self._home.mkdir(0o700, parents=True, exist_ok=True)
             spool = SpoolWriter(str(self._home), self._limit_bytes, self._no_room)
             write_whole(str(self._home / "source.json"), json.dumps(info).encode())
         except OSError as error:

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from stabilityclient import __version__
-from stabilityclient.agent.facts.secrets import clean_config
 from stabilityclient.agent.sources import Sources
+from stabilityclient.secrets import clean_config
 from stabilityclient.sidecar import read_json
 from stabilityclient.wire import PROTOCOL_VERSION, Hello
 
@@ -18,10 +18,10 @@ __all__ = ["lock_folder", "make_hello", "written"]
 
 def lock_folder(folder: Path, wait_s: float) -> int | None:
     """Return the held lock of a run folder (a file descriptor), None when another agent has it."""
-    (folder / "agent").mkdir(parents=True, exist_ok=True)
+    (folder / "agent").mkdir(0o700, parents=True, exist_ok=True)
     path = folder / "agent" / "lock"
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a disk that is read-only by now: what lies there is delivered
     deadline = time.monotonic() + wait_s

@@ -31,8 +31,9 @@ class StateFile:
         error: why the newest value is not on disk; empty while it is.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mode: int = 0o600) -> None:
         self._path = path
+        self._mode = mode
         self._written = b""
         self.error = ""
 
@@ -46,7 +47,7 @@ class StateFile:
         if data == self._written:
             return True
         try:
-            write_whole(str(self._path), data)
+            write_whole(str(self._path), data, mode=self._mode)
         except OSError as error:
             self.error = f"{self._path.name} can't be written: {error.strerror or error}"
             return False

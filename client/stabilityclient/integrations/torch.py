@@ -248,7 +248,7 @@ class Training:
 
     def _note(self, path: Path) -> None:
         name = path.name if path.parent == self._folder else str(path)
-        write_whole(str(self._folder / _LATEST), name.encode(), durable=True)
+        write_whole(str(self._folder / _LATEST), name.encode(), durable=True, mode=0o666)
         if self._keep is not None:
             saved = sorted(self._folder.glob("step-*"), key=lambda one: one.stat().st_mtime)
             for old in saved[: -self._keep]:

@@ -101,7 +101,7 @@ class Slot:
     """
 
     def __init__(self, path: str, *, pid: int, rank: int, world_size: int, started: float) -> None:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(fd, 0, SLOT_BYTES)  # so that a full disk is an error here, never a SIGBUS later
             self._map: mmap.mmap | bytearray = mmap.mmap(fd, SLOT_BYTES)

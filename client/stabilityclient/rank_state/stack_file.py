@@ -70,7 +70,7 @@ class StackFile:
     def _open(self, path: str) -> None:
         import fcntl
 
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             if _Registered.fd >= 0 and _still_ours():
                 os.dup2(fd, _Registered.fd, inheritable=False)

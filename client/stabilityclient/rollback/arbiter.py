@@ -106,9 +106,9 @@ class FileArbiter:
         self._link = os.path.join(folder, "decision")
 
     def mark_ready(self, rank: int) -> None:
-        os.makedirs(self._folder, exist_ok=True)
+        os.makedirs(self._folder, 0o700, exist_ok=True)
         try:
-            os.close(os.open(os.path.join(self._folder, f"ready.{rank}"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+            os.close(os.open(os.path.join(self._folder, f"ready.{rank}"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
             pass  # proposed already
 
@@ -120,7 +120,7 @@ class FileArbiter:
         return all(f"ready.{rank}" in names for rank in range(world_size))
 
     def decide(self, decision: str) -> str:
-        os.makedirs(self._folder, exist_ok=True)
+        os.makedirs(self._folder, 0o700, exist_ok=True)
         try:
             os.symlink(decision, self._link)
         except FileExistsError:

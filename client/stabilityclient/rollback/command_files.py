@@ -24,7 +24,7 @@ _U64 = struct.Struct("<Q")
 
 def make_mailbox(path: str) -> None:
     """Make the counter file if it is not there; all ranks and the agent may try at once."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if os.fstat(fd).st_size < MAILBOX_BYTES:
             os.posix_fallocate(fd, 0, MAILBOX_BYTES)

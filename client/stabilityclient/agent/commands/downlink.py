@@ -66,7 +66,7 @@ class Downlink:
             raise ValueError(f"command {command_id} has {len(data)} bytes, expected at most {MAX_COMMAND_BYTES}")
         if {**before, "clock_offset_s": 0.0} == {**facts, "clock_offset_s": 0.0}:
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(0o700, parents=True, exist_ok=True)
         write_whole(str(path), data)
         add_to_mailbox(str(self._mailbox))
         self._tidy()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stabilityclient.agent.facts.git import checkout
-from stabilityclient.agent.facts.secrets import clean_arguments, clean_text
+from stabilityclient.secrets import clean_arguments, clean_text
 
 __all__ = ["IMAGES", "LAUNCHER", "launch_facts"]
 

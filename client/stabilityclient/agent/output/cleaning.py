@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stabilityclient.agent.facts.secrets import clean_text
+from stabilityclient.secrets import clean_text
 
 __all__ = ["MAX_LINE_CHARS", "Lines"]
 

@@ -49,7 +49,7 @@ class ProgressFile:
         clock: Callable[[], float] = time.time,
     ) -> None:
         path = environ.get(_FILE, "").strip()
-        self._file = StateFile(Path(path)) if path else None
+        self._file = StateFile(Path(path), mode=0o644) if path else None
         self._folder, self._node, self._sources = folder, node, sources
         self._log, self._clock = log, clock
         self._run_id = str(read_json(str(folder / "run.json")).get("run_id") or "")

@@ -82,7 +82,8 @@ def write_orders(file: str, orders: dict[str, Order]) -> None:
     Raises:
         OSError: it can't be written.
     """
-    write_whole(file, json.dumps({name: order._asdict() for name, order in orders.items()}).encode(), durable=True)
+    data = json.dumps({name: order._asdict() for name, order in orders.items()}).encode()
+    write_whole(file, data, durable=True, mode=0o666)  # beside the checkpoints, which others may share
 
 
 def read_orders(file: str) -> dict[str, Order]:
