@@ -155,7 +155,11 @@ class Run(DataCalls, Declarations, StepCalls, SkipCalls):
                 wait_s = self._settings.finish_s if timeout_s is None else timeout_s
                 left = parts.sidecar.await_delivery(parts.source, parts.spool.last_seq, wait_s)
                 if left:
-                    self._guard.note("finish()", f"{left} records are not delivered yet, they are in {parts.folder}")
+                    died = parts.sidecar.trouble()
+                    why = f"; {died}" if died else ""
+                    self._guard.note(
+                        "finish()", f"{left} records are not delivered yet, they are in {parts.folder}{why}"
+                    )
                 else:
                     self._outcome = "delivered"
         except Exception as error:

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from subprocess import Popen
     from typing import Any
 
-__all__ = ["LOG_BYTES", "Sidecar", "agent_lives", "read_json"]
+__all__ = ["JOB_PATH_VARIABLE", "LOG_BYTES", "Sidecar", "agent_lives", "read_json"]
+
+#: Where the job looks for its modules, for the agent: what it lacks is searched there last (agent/modules.py).
+JOB_PATH_VARIABLE = "STABILITY_JOB_PATH"
 
 #: agent.log is cut to nothing when it is longer than this, bytes.
 LOG_BYTES = 1024 * 1024
@@ -23,6 +26,33 @@ AWAY_S = 5.0
 REFUSED_S = 1.0
 #: Seconds between two polls of the agent's files.
 POLL_S = 0.02
+#: An agent that ended within so long did not come to work, seconds.
+STEADY_S = 10.0
+#: So many such ends in a row are told: the first may have been an accident.
+DEATHS_TOLD = 2
+#: Longest wait before another one is started, seconds: each start costs the node a third of a second of CPU.
+MAX_WAIT_S = 60.0
+#: Bytes of agent.log that are read for the reason of a death.
+REASON_BYTES = 4096
+#: Of the variables that Python itself reads, those that an agent gets. PYTHONPATH, a start-up file or warnings as
+#: errors are meant for the job: with them a file beside the script (uuid.py, sitecustomize.py) would be the agent's.
+_KEPT = ("PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE")
+#: Loads this very package, wherever the job has it from, in an interpreter that searches neither the working folder nor
+#: the job's paths. Not by ``-I``: it knows no PYTHONHOME. Not by ``-P``: Python 3.10 has none.
+_FOR_THE_JOB = ("PYTHON", "PYTEST_")
+_START = """\
+import sys
+sys.path[:] = [entry for entry in sys.path if entry]
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+spec = PathFinder.find_spec("stabilityclient", [{root!r}])
+sys.modules["stabilityclient"] = package = module_from_spec(spec)
+spec.loader.exec_module(package)
+from stabilityclient.agent.modules import search_job_path
+search_job_path()
+from stabilityclient.agent.main import main
+sys.exit(main(sys.argv[2:]))
+"""
 
 
 def agent_lives(run_folder: str) -> bool:
@@ -69,6 +99,9 @@ class Sidecar:
         if api_key:
             self._env["STABILITY_API_KEY"] = api_key
         self._process: Popen[bytes] | None = None
+        self._started = 0.0
+        self._deaths = 0
+        self._died_of = ""
 
     def start(self) -> None:
         """Start an agent. If another one lives, the new one finds its lock and leaves.
@@ -81,11 +114,12 @@ class Sidecar:
         folder = os.path.join(self._folder, "agent")
         os.makedirs(folder, 0o700, exist_ok=True)
         log = os.path.join(folder, "agent.log")
-        env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        env = {name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith(_FOR_THE_JOB)}
         env |= self._env
-        # The agent must find this very package, also when it was found through sys.path and is not installed.
-        root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        env["PYTHONPATH"] = os.pathsep.join(part for part in (env.get("PYTHONPATH"), root) if part)
+        env[JOB_PATH_VARIABLE] = os.pathsep.join(entry for entry in sys.path if isinstance(entry, str) and entry)
+        # The agent must be of this very package, also when it was found through sys.path and is not installed.
+        code = _START.format(root=os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        self._started = time.monotonic()
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             fd = os.open(log, flags, 0o600)
@@ -95,7 +129,7 @@ class Sidecar:
                 # A session of its own: the launcher's signals to the job's process group don't reach it, so it
                 # delivers the tail after the job was killed.
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "stabilityclient.agent", self._folder],
+                    [sys.executable, "-s", "-c", code, "stabilityclient.agent", self._folder],
                     stdin=subprocess.DEVNULL,
                     stdout=fd,
                     stderr=fd,
@@ -111,10 +145,32 @@ class Sidecar:
         """Start an agent if none lives."""
         # One that we started and that still runs has the lock, will have it in a moment, or is on its way out.
         # The poll also keeps a dead agent of ours from staying a zombie.
-        if self._process is not None and self._process.poll() is None:
-            return
-        if not agent_lives(self._folder):
+        if self._process is not None:
+            if self._process.poll() is None:
+                return
+            self._note_end(self._process)
+        waits_s = min(2.0**self._deaths, MAX_WAIT_S) if self._deaths >= DEATHS_TOLD else 0.0
+        if time.monotonic() - self._started >= waits_s and not agent_lives(self._folder):
             self.start()
+
+    def trouble(self) -> str:
+        """Return why no agent comes to work, empty while one may."""
+        if self._deaths < DEATHS_TOLD:
+            return ""
+        times = "twice" if self._deaths == 2 else f"{self._deaths} times in a row"
+        return f"the agent died {times} at its start, nothing reaches the server: {self._died_of}"
+
+    def _note_end(self, process: Popen[bytes]) -> None:
+        """Count the end of an agent of ours, unless it left or lived long enough to have worked."""
+        self._process = None
+        state = self.state()
+        left = state.get("pid") == process.pid and state.get("state") in ("left", "done")
+        if process.returncode == 0 or left or time.monotonic() - self._started >= STEADY_S:
+            self._deaths = 0
+            return
+        self._deaths += 1
+        log = os.path.join(self._folder, "agent", "agent.log")
+        self._died_of = f"signal {-process.returncode}" if process.returncode < 0 else f"{_last_line(log)} ({log})"
 
     def forget(self) -> None:
         """Let the agent go on by itself after this process: no warning about a child that still runs."""
@@ -140,6 +196,10 @@ class Sidecar:
             waited = time.monotonic() - begin
             if left <= 0 or waited >= timeout_s or self._is_away(source in held, waited):
                 return max(0, left)
+            if self._process is not None and self._process.poll() is not None:
+                self.ensure()
+            if self.trouble():
+                return left
             time.sleep(POLL_S)
 
     def _is_away(self, held: bool, waited: float) -> bool:
@@ -148,3 +208,13 @@ class Sidecar:
             return waited >= REFUSED_S
         away_s = min(waited, time.time() - float(state.get("since") or 0))
         return state.get("state") == "connecting" and away_s >= AWAY_S
+
+
+def _last_line(log: str) -> str:
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - REASON_BYTES))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError as error:
+        return f"its log can't be read: {error}"
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "its log is empty")

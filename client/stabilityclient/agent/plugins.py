@@ -9,6 +9,8 @@ import os
 import runpy
 from collections.abc import Callable, Mapping
 
+from stabilityclient.agent.modules import add_job_path
+
 __all__ = ["VARIABLE", "load"]
 
 VARIABLE = "STABILITY_AGENT_PLUGINS"
@@ -16,7 +18,10 @@ VARIABLE = "STABILITY_AGENT_PLUGINS"
 
 def load(environ: Mapping[str, str], log: Callable[[str], None]) -> None:
     """Run every file, before the agent begins."""
-    for path in filter(None, environ.get(VARIABLE, "").split(os.pathsep)):
+    paths = [path for path in environ.get(VARIABLE, "").split(os.pathsep) if path]
+    if paths:
+        add_job_path()
+    for path in paths:
         try:
             runpy.run_path(path)
         except Exception as error:

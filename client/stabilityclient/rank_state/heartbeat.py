@@ -121,7 +121,7 @@ class HeartbeatThread:
                 self._leave_signal()
                 self._ask_main_thread()
                 self._probe.poll()
-                if self._sidecar is not None and self._slot.beat % self._poll_beats == 0:
+                if self._sidecar is not None and (self._slot.beat % self._poll_beats == 0 or self._slot.beat == 1):
                     self._poll(self._sidecar)
             except Exception as error:  # strict or not: an exception in a daemon thread helps nobody
                 self._guard.swallowed += 1
@@ -152,6 +152,9 @@ class HeartbeatThread:
 
     def _poll(self, sidecar: Sidecar) -> None:
         sidecar.ensure()
+        died = sidecar.trouble()
+        if died:
+            self._guard.note("agent start", died)
         state = sidecar.state()
         if state.get("state") == "refused" and state.get("error") != self._reported:
             self._reported = str(state.get("error"))
