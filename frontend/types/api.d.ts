@@ -2700,6 +2700,8 @@ export interface SaveInterval {
  *     undone: a person undid this inferred segment.
  *     returns_to: the discarded segment whose state it went on from: a rollback was undone; null for any other.
  *     shared_step: of one that returns, up to where its path is the one that was left for it; null for any other.
+ *     inferred: nobody declared or ordered it. ``start``: the first steps of a new process show it. ``steps``: those
+ *         of a process that ran on, which went back. "": declared or ordered, or the first segment.
  */
 export interface Segment {
   id: number;
@@ -2725,6 +2727,7 @@ export interface Segment {
   undone: boolean;
   returns_to: number | null;
   shared_step: number | null;
+  inferred: "" | "start" | "steps";
 }
 
 /**

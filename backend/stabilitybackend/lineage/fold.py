@@ -8,7 +8,6 @@ back without any call is recognised by its steps, once they go on from there (``
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from heapq import heappop, heappush
 from itertools import groupby, repeat
 
 from msgspec.structs import replace
@@ -19,6 +18,7 @@ from stabilitybackend.lineage.checkpoints import CheckpointBook
 from stabilitybackend.lineage.launches import Launch, Launches
 from stabilitybackend.lineage.relaunches import WENT_BACK, WENT_ON, Relaunches
 from stabilitybackend.lineage.returns import taken_up
+from stabilitybackend.lineage.source_book import SourceBook
 from stabilitybackend.lineage.sources import SourceState, Tentative, joinable
 from stabilitybackend.lineage.tree import FoldedSegment, SegmentTree
 from stabilitybackend.schema.lineage import Cause
@@ -31,8 +31,6 @@ __all__ = ["MAX_HELD_ROWS", "LineageFold"]
 MAX_HELD_ROWS = 1_000
 #: A rank that logs rarely and never reported that it went back follows the head after this long, seconds of log time.
 FOLLOW_HEAD_AFTER_S = 5.0
-#: Sources remembered per run (every restart adds one a rank); beyond it the oldest that is no rank's newest goes.
-MAX_SOURCES = 20_000
 
 
 class LineageFold(Stateful):
@@ -45,11 +43,7 @@ class LineageFold(Stateful):
     undone: frozenset[str] = frozenset()
     tree: SegmentTree = fresh(SegmentTree)
     checkpoints: CheckpointBook = fresh(CheckpointBook)
-    _sources: dict[str, SourceState] = fresh(dict)
-    _newest: dict[int, str] = fresh(dict)
-    #: (number, source) of those that are not their rank's newest, as a heap: the oldest is forgotten first.
-    _replaced: list[tuple[int, str]] = fresh(list)
-    _seen: int = 0
+    _sources: SourceBook = fresh(SourceBook)
     _held: dict[str, list[Placed]] = fresh(dict)
     #: (when it was created, id) of each segment that became the head, in order; the root is not among them.
     heads: list[tuple[float, int]] = fresh(list)
@@ -58,25 +52,25 @@ class LineageFold(Stateful):
     def __init__(self, undone: Collection[str] = ()) -> None:
         super().__init__()
         self.undone = frozenset(undone)
-        self._relaunches = Relaunches(self.tree, self._sources)
+        self._relaunches = Relaunches(self.tree, self._sources.of)
 
     @property
     def ranks(self) -> list[int]:
         """Ranks seen so far, in order."""
-        return sorted(self._newest)
+        return sorted(self._sources.newest)
 
     @property
     def starts(self) -> list[float]:
         """When the processes started that say it, unix seconds."""
-        return [state.started for state in self._sources.values() if state.started > 0]
+        return [state.started for state in self._sources.of.values() if state.started > 0]
 
     def source(self, source: str) -> SourceState | None:
         """Return where a source is, None for one that is not known."""
-        return self._sources.get(source)
+        return self._sources.of.get(source)
 
     def segment_of(self, source: str) -> int | None:
         """Return the segment that a source is in, None for one that is not known."""
-        return None if (state := self._sources.get(source)) is None else state.segment
+        return None if (state := self._sources.of.get(source)) is None else state.segment
 
     @property
     def launches(self) -> Launches:
@@ -111,24 +105,11 @@ class LineageFold(Stateful):
     def _source(self, info: SourceInfo) -> SourceState:
         if (known := self.source(info.source)) is not None:
             return known
-        before = None if info.rank is None else self._newest.get(info.rank)
-        if before is not None and self._sources[before].started <= info.started:
-            old = self._sources[before]
-            reached = (dict(old.marks), old.stride, old.last_step)
-            state = SourceState(info.source, info.rank, info.node, old.segment, *reached)
-        else:
-            state = SourceState(info.source, info.rank, info.node, self._head_at(info.started))
-        self._seen = state.number = self._seen + 1
-        self._sources[info.source] = state
-        state.started = info.started
+        state = self._sources.add(info, self._head_at(info.started))
         self._relaunches.saw(info)
-        replaced: str | None = info.source
-        if info.rank is not None and (before is None or self._sources[before].started <= info.started):
-            self._newest[info.rank], replaced = info.source, before
-        if replaced is not None:
-            heappush(self._replaced, (self._sources[replaced].number, replaced))
-        if len(self._sources) > MAX_SOURCES:
-            self._forget_oldest()
+        if (forgotten := self._sources.forgotten()) is not None:
+            self._relaunches.launches.forget(forgotten)
+            self._held.pop(forgotten, None)
         return state
 
     def _head_at(self, time: float) -> int:
@@ -138,13 +119,6 @@ class LineageFold(Stateful):
     def _lead(self, segment: FoldedSegment) -> None:
         self.tree.head = segment.id
         self.heads.append((segment.created, segment.id))
-
-    def _forget_oldest(self) -> None:
-        if self._replaced:
-            source = heappop(self._replaced)[1]
-            self._relaunches.launches.forget(source)
-            self._sources.pop(source, None)
-            self._held.pop(source, None)
 
     # --- points --------------------------------------------------------------------------------------------------
 
@@ -187,6 +161,9 @@ class LineageFold(Stateful):
 
     def _row(self, state: SourceState, row: Placed) -> Iterator[Change]:
         step, time = int(row.steps[0]), float(row.times[0])
+        if state.no_rollbacks and not self._should_follow_head(state, step, time):
+            yield self._on_the_line(state, row, step)
+            return
         if state.tentative is not None:
             if state.tentative.goes_on(step, state.stride):
                 self._hold(state, row)
@@ -224,14 +201,20 @@ class LineageFold(Stateful):
         if self._relaunches.succeeded(state, step):
             yield row.at(state.segment, stray=True)
             return
-        if state.fresh or launch is not None:
+        if launch is not None:
+            self._relaunches.began(state, step)
+        yield self._on_the_line(state, row, step)
+
+    def _on_the_line(self, state: SourceState, row: Placed, step: int) -> Placed:
+        """Place a row on the line that its source is in, whatever its step."""
+        if state.fresh:
             self._relaunches.began(state, step)
         self.tree[state.segment].entered.setdefault(state.rank or 0, state.source)
         state.mark(row.names, step)
-        yield self._place(row, self.tree.segment_at(state.segment, step))
+        return self._place(row, self.tree.segment_at(state.segment, step))
 
     def _should_follow_head(self, state: SourceState, step: int, time: float) -> bool:
-        if state.segment == self.tree.head or state.rank is None or self._newest.get(state.rank) != state.source:
+        if state.segment == self.tree.head or not self._sources.is_newest(state):
             return False
         head = self.tree[self.tree.head]
         # One that runs on may have logged this in the moment in which the others went back: it is given some time.
@@ -246,7 +229,7 @@ class LineageFold(Stateful):
         back = self.tree.reaches_past(origin, fork_step)
         cause: Cause = "restart" if back else "resume"
         key, why = self.tree.new_key(f"u-{state.source}-{first_step}"), WENT_BACK if back else WENT_ON
-        target = self.tree.fork(origin, fork_step, key=key, cause=cause, created=time, reason=why)
+        target = self.tree.fork(origin, fork_step, key=key, cause=cause, created=time, reason=why, inferred="start")
         launch.segment, target.undone = target.id, key in self.undone
         if target.undone:
             yield Forked(target, False)
@@ -256,7 +239,7 @@ class LineageFold(Stateful):
         self._enter(state, target)
         yield Forked(target, is_head)
         for rank, source in launch.members.items():
-            other = self._sources[source]
+            other = self._sources.of[source]
             if rank == state.rank or not other.fresh:
                 continue
             tentative = other.tentative
@@ -298,7 +281,9 @@ class LineageFold(Stateful):
         origin = state.segment
         key, fork_step = self.tree.new_key(f"u-{state.source}-{first_step}"), self._fork_step(first_step, state)
         why = "the steps went back and went on from there"
-        target = self.tree.fork(origin, fork_step, key=key, cause="restart", created=created, reason=why)
+        target = self.tree.fork(
+            origin, fork_step, key=key, cause="restart", created=created, reason=why, inferred="steps"
+        )
         target.undone = key in self.undone
         if not target.undone and self._leads(state, origin):
             self._lead(target)
@@ -322,8 +307,9 @@ class LineageFold(Stateful):
         launches = self._relaunches.launches
         if (launch := launches.of(state.source)) is None or launches.after(launch) is not None:
             return False
-        newest = state.rank is not None and self._newest.get(state.rank) == state.source
-        return newest and (origin == self.tree.head or self.tree.is_ancestor(origin, self.tree.head) or state.fresh)
+        return self._sources.is_newest(state) and (
+            origin == self.tree.head or self.tree.is_ancestor(origin, self.tree.head) or state.fresh
+        )
 
     def _enter(self, state: SourceState, segment: FoldedSegment) -> None:
         state.enter(segment.id, segment.fork_step)
@@ -365,6 +351,9 @@ class LineageFold(Stateful):
             self.checkpoints.take(block, self.tree.segment_at(state.segment, block.step), info.node)
         elif block.type in ("checkpoint_gone", "checkpoint_seen"):
             self.checkpoints.take(block, state.segment, info.node)
+        elif block.type == "no_rollbacks":
+            yield from self._release(state)
+            state.no_rollbacks = True
         elif block.type in ("process_death", "exception"):
             self._relaunches.launches.ended(str(block.data.get("source") or info.source), block.time)
         self.tree.note_applied(block)

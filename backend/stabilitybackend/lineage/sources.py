@@ -66,6 +66,7 @@ class SourceState:
         stray_until: steps up to this one that lie before the marks are strays: somebody undid their segment.
         number: counts the sources of the run in the order in which they first appeared.
         started: when its process started, unix seconds.
+        no_rollbacks: its steps that go back are no rollback and no restart: the event ``no_rollbacks`` came.
     """
 
     source: str
@@ -80,6 +81,7 @@ class SourceState:
     stray_until: int = -1
     number: int = 0
     started: float = 0.0
+    no_rollbacks: bool = False
 
     def high(self, names: list[str]) -> int:
         """Return the greatest step at which any of ``names`` was logged in this stretch, -1 for none."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stabilitybackend.errors import Conflict, NotFound
-from stabilitybackend.schema.lineage import Cause, Segment, Segments
+from stabilitybackend.schema.lineage import Cause, Inferred, Segment, Segments
 from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import EventBlock
 
@@ -39,6 +39,7 @@ class FoldedSegment:
         points: values stored in it, dead ones too.
         returns_to: the discarded segment whose state it went on from: a rollback was undone. None for any other.
         shared_step: of one that returns, the greatest step up to which the path before and the one to it are the same.
+        inferred: of one that nobody declared, from what it was inferred, see ``schema.lineage.Segment``.
     """
 
     id: int
@@ -59,6 +60,7 @@ class FoldedSegment:
     applied: dict[str, Any] | None = None
     returns_to: int | None = None
     shared_step: int | None = None
+    inferred: Inferred = ""
 
     @property
     def kept_step(self) -> int:
@@ -314,6 +316,7 @@ class SegmentTree(Stateful):
             undone=segment.undone,
             returns_to=segment.returns_to,
             shared_step=segment.shared_step,
+            inferred=segment.inferred,
         )
 
 

@@ -39,7 +39,7 @@ _Texts = Annotated[dict[_Name, Annotated[str, Meta(max_length=200)]], Meta(max_l
 
 
 class Empty(msgspec.Struct):
-    """``start``, ``finish``: the type says it all."""
+    """``start``, ``finish``; ``no_rollbacks``: from here on only an event opens a segment, not steps that go back."""
 
 
 class SegmentEntered(msgspec.Struct):
@@ -355,6 +355,7 @@ class KernelLine(msgspec.Struct):
 EVENTS: dict[str, type[msgspec.Struct]] = {
     "start": Empty,
     "finish": Empty,
+    "no_rollbacks": Empty,
     "segment": SegmentEntered,
     "checkpoint": CheckpointNamed,
     "checkpoint_gone": CheckpointNamed,

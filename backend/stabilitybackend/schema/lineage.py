@@ -9,13 +9,15 @@ import msgspec
 
 __all__ = [
     "MAX_ANNOTATION_CHARS", "Annotation", "AnnotationRequest", "Annotations", "Branch", "Cause", "ChangedAnnotation",
-    "Checkpoint", "Checkpoints", "Offer", "OfferedBranch", "OfferedCheckpoint", "Segment", "Segments",
+    "Checkpoint", "Checkpoints", "Inferred", "Offer", "OfferedBranch", "OfferedCheckpoint", "Segment", "Segments",
     "SpoiledBy", "why_lost",
 ]  # fmt: skip
 
 
 #: Why a segment began. ``resume``: a launch that did not go back.
 Cause = Literal["start", "command", "declared", "restart", "resume"]
+#: From what a segment that nobody declared was inferred.
+Inferred = Literal["", "start", "steps"]
 
 
 class Branch(msgspec.Struct):
@@ -40,6 +42,8 @@ class Segment(msgspec.Struct):
         undone: a person undid this inferred segment.
         returns_to: the discarded segment whose state it went on from: a rollback was undone; null for any other.
         shared_step: of one that returns, up to where its path is the one that was left for it; null for any other.
+        inferred: nobody declared or ordered it. ``start``: the first steps of a new process show it. ``steps``: those
+            of a process that ran on, which went back. "": declared or ordered, or the first segment.
     """
 
     id: int
@@ -65,6 +69,7 @@ class Segment(msgspec.Struct):
     undone: bool
     returns_to: int | None = None
     shared_step: int | None = None
+    inferred: Inferred = ""
 
 
 class Segments(msgspec.Struct):
@@ -77,6 +82,13 @@ class Segments(msgspec.Struct):
     head: int
     segments: list[Segment]
     cursor: str | None = None
+
+    def inferred(self) -> list[Segment]:
+        """Return the rollbacks and restarts that were inferred from steps alone, and that nobody took back.
+
+        Each went back to ``fork_step`` (null: to before the first step); its own steps begin at ``first_step``.
+        """
+        return [one for one in self.segments if one.inferred and one.label and not one.undone]
 
 
 class SpoiledBy(msgspec.Struct, frozen=True):

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.lineage.checkpoints import CheckpointBook, CheckpointInspection
-from stabilitybackend.lineage.fold import MAX_SOURCES, LineageFold
+from stabilitybackend.lineage.fold import LineageFold
+from stabilitybackend.lineage.source_book import MAX_SOURCES
 from stabilitybackend.lineage.tree import PathRange, SegmentTree
 from stabilityclient.wire import EventBlock, Frame, SourceInfo
 from support.checkpoints import checkpoint
