@@ -20,8 +20,14 @@ T = TypeVar("T")
 MAX_YAML_CHARS = 64 * 1024
 #: Levels of nesting.
 MAX_DEPTH = 12
+#: Values, lists and mappings together: some hundred routes, and 20 ms of CPU.
+MAX_VALUES = 5_000
+#: Longest plain number, characters: a longer one is a text. Digits are read in a time that grows with their square.
+MAX_NUMBER_CHARS = 64
 #: Characters of a wrong value that are shown.
 _SHOWN = 60
+#: libyaml's reader, which every wheel of PyYAML has: the one in Python takes a second for MAX_YAML_CHARS.
+_Loader = yaml.CSafeLoader
 #: A step of a path such as ``$.routes[0].receivers``.
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 
@@ -154,40 +160,60 @@ class YamlPlace:
 def read_yaml(text: str, file: str) -> YamlPlace:
     """Return the one document in a text.
 
-    Only plain values, lists and mappings are read; anchors, tags and a name that comes twice are refused.
+    Only plain values, lists and mappings are read; anchors, tags and a name that comes twice are refused. The work is
+    bounded: nesting is refused as soon as the reader meets it, since libyaml and PyYAML take a time that grows with the
+    square of the depth. Still some 20 ms of CPU: call it in a thread where a request brought the text.
 
     Args:
         file: its name, for messages.
 
     Raises:
-        BadYaml: it is no YAML, or too long.
+        BadYaml: it is no YAML, too long, or too deep.
     """
     if len(text) > MAX_YAML_CHARS:
         raise _bad(file, 1, f"the text has {len(text):,} characters, expected at most {MAX_YAML_CHARS:,}")
     try:
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-                raise _bad(file, event.start_mark.line + 1, "an anchor or alias is there, expected plain values")
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        _check_events(text, file)
+        node = yaml.compose(text, Loader=_Loader)
         loader = yaml.SafeLoader("")
-        return YamlPlace(None, file, 1, "") if node is None else _place(node, file, "", loader, 0)
+        return YamlPlace(None, file, 1, "") if node is None else _place(node, file, "", loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = 1 if mark is None else mark.line + 1
         raise _bad(file, line, f"it is no YAML: {error.problem or error.context}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeError) as error:
         raise _bad(file, 1, f"it is no YAML: {error!s:.200}") from error
 
 
-def _place(node: yaml.Node, file: str, path: str, loader: yaml.SafeLoader, depth: int) -> YamlPlace:
+def _check_events(text: str, file: str) -> None:
+    """Refuse anchors, aliases, tags, more than MAX_DEPTH levels or MAX_VALUES, at the event that brings them."""
+    depth = count = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.NodeEvent):
+            if isinstance(event, yaml.AliasEvent) or event.anchor:
+                raise _bad(file, line, "an anchor or alias is there, expected plain values")
+            if event.tag:
+                raise _bad(file, line, f"a tag ({event.tag:.{_SHOWN}}) is there, expected plain values")
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            count += 1
+        if depth > MAX_DEPTH:
+            raise _bad(file, line, f"more than {MAX_DEPTH} levels, expected fewer")
+        if count > MAX_VALUES:
+            raise _bad(file, line, f"more than {MAX_VALUES:,} values, expected fewer")
+
+
+def _place(node: yaml.Node, file: str, path: str, loader: yaml.SafeLoader) -> YamlPlace:
     line = node.start_mark.line + 1
-    if depth > MAX_DEPTH:
-        raise _bad(file, line, f"more than {MAX_DEPTH} levels, expected fewer")
     if isinstance(node, yaml.SequenceNode):
-        items = [_place(one, file, f"{path}[{at}]", loader, depth + 1) for at, one in enumerate(node.value, 1)]
+        items = [_place(one, file, f"{path}[{at}]", loader) for at, one in enumerate(node.value, 1)]
         return YamlPlace(items, file, line, path)
     if isinstance(node, yaml.MappingNode):
-        return YamlPlace(dict(_entries(node, file, path, loader, depth)), file, line, path)
+        return YamlPlace(dict(_entries(node, file, path, loader)), file, line, path)
+    if len(node.value) > MAX_NUMBER_CHARS and not node.style:
+        return YamlPlace(node.value, file, line, path)
     try:
         value = loader.construct_object(node)
     except (yaml.YAMLError, ValueError, OverflowError) as error:
@@ -197,9 +223,7 @@ def _place(node: yaml.Node, file: str, path: str, loader: yaml.SafeLoader, depth
     return YamlPlace(value, file, line, path)
 
 
-def _entries(
-    node: yaml.MappingNode, file: str, path: str, loader: yaml.SafeLoader, depth: int
-) -> Iterator[tuple[str, YamlPlace]]:
+def _entries(node: yaml.MappingNode, file: str, path: str, loader: yaml.SafeLoader) -> Iterator[tuple[str, YamlPlace]]:
     seen: dict[str, int] = {}
     for key, value in node.value:
         line = key.start_mark.line + 1
@@ -209,7 +233,7 @@ def _entries(
         if name in seen:
             raise _bad(file, line, f"{name!r:.{_SHOWN}} is there twice, first in line {seen[name]}, expected once")
         seen[name] = line
-        place = _place(value, file, f"{path}.{name}" if path else name, loader, depth + 1)
+        place = _place(value, file, f"{path}.{name}" if path else name, loader)
         place.line = line if place.value is None or isinstance(place.value, dict) else place.line
         yield name, place
 

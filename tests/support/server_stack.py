@@ -85,6 +85,12 @@ class RunningServer:
         )  # fmt: skip
 
     @property
+    def thread_ident(self) -> int:
+        """The thread that serves, for its CPU clock."""
+        assert self._thread.ident is not None
+        return self._thread.ident
+
+    @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 

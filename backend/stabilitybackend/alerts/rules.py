@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import uuid
@@ -87,6 +88,9 @@ class AlertRules(InRedis):
         self._rules = Rules()
         self._read_at = float("-inf")
         self._problem = ""
+        #: The text that Redis held last, and its routes: most reads find the same.
+        self._stored_text = ""
+        self._stored_table: RoutingTable | None = None
 
     async def now(self) -> Rules:
         """Return what holds now, at most a second old. Raises RedisError when it is away."""
@@ -95,17 +99,20 @@ class AlertRules(InRedis):
             table = self._table
             if table is None:
                 raw: Any = await self._redis.hget(ALERT_ROUTES, "text")
-                table = self._usable((raw or b"").decode())
+                table = await self._usable((raw or b"").decode())
             self._rules = Rules(table, tuple(await self._mutes()))
             self._read_at = asked
         return self._rules
 
-    def _usable(self, text: str) -> RoutingTable | None:
+    async def _usable(self, text: str) -> RoutingTable | None:
         """Return the stored routes. What no longer fits, since a receiver is gone, is not used: everybody gets all."""
+        if text == self._stored_text:
+            return self._stored_table
         try:
-            found, problem = (read_routes(text, _PAGE, self._receivers) if text else None), ""
+            found, problem = await self.table_of(text), ""
         except BadYaml as error:
             found, problem = None, error.message
+        self._stored_text, self._stored_table = text, found
         if problem and problem != self._problem:
             _log.error("the stored routes of alerts are not used, each receiver gets everything: %s", problem)
         self._problem = problem
@@ -123,19 +130,21 @@ class AlertRules(InRedis):
         text = found[b"text"].decode()
         problem = ""
         try:
-            read_routes(text, _PAGE, self._receivers)
+            await self.table_of(text)
         except BadYaml as error:
             problem = error.message
         by, at = found[b"by"].decode(), float(found[b"at"])
         return Routes(text, "page", "", int(found[b"version"]), by, at, problem)
 
-    def table_of(self, text: str) -> RoutingTable | None:
-        """Return the routes of a text that is not stored, None for an empty one.
+    async def table_of(self, text: str) -> RoutingTable | None:
+        """Return the routes of a text, None for an empty one. They are read in a thread.
 
         Raises:
             BadYaml: line, what was given and what was expected.
         """
-        return read_routes(text, _PAGE, self._receivers) if text.strip() else None
+        if not text.strip():
+            return None
+        return await asyncio.to_thread(read_routes, text, _PAGE, self._receivers)
 
     async def write_routes(self, text: str, version: int, who: str) -> Routes:
         """Store routes in place of those of ``version``; an empty text: each receiver gets everything.
@@ -149,7 +158,7 @@ class AlertRules(InRedis):
                 f"the routes are those of the file {self._file}", hint="change the file and restart the server",
                 code="routes_in_file",
             )  # fmt: skip
-        self.table_of(text)
+        await self.table_of(text)
         new = {"text": text if text.strip() else "", "by": who, "at": repr(self._clock()), "version": version + 1}
         with redis_errors():
             stored = await self._redis.eval(

@@ -26,6 +26,7 @@ from stabilitybackend.schema.pages.alerting import (
     ReceiverPreview,
     Routes,
 )
+from stabilitybackend.yaml_file import MAX_YAML_CHARS
 
 __all__ = ["router"]
 
@@ -38,7 +39,7 @@ class RoutesBody(BaseModel):
 
     model_config = _FORBID
 
-    text: str = Field(max_length=256 * 1024, description="YAML; empty: each receiver gets everything")
+    text: str = Field(max_length=MAX_YAML_CHARS, description="YAML; empty: each receiver gets everything")
     version: int = Field(ge=0, description="of the routes that were changed: 409 where somebody was faster")
 
 
@@ -60,7 +61,7 @@ class PreviewBody(BaseModel):
 
     run: str = Field(description="id of a run")
     incident: str = Field(description="id of one of its incidents, open or over")
-    text: str | None = Field(None, max_length=256 * 1024, description="YAML to try; left out: the routes of now")
+    text: str | None = Field(None, max_length=MAX_YAML_CHARS, description="YAML to try; left out: the routes of now")
 
 
 @router.get("", responses=answers(Alerting))
@@ -140,7 +141,7 @@ async def preview(body: PreviewBody, request: Request, reader: Reader, manager: 
         now = await rules.now()
     if body.text is not None:
         reader.require_all_projects()
-        now = Rules(rules.table_of(body.text), now.mutes)
+        now = Rules(await rules.table_of(body.text), now.mutes)
     labels = labels_of(alert)
     table: RoutingTable | None = now.table
     fitting = [] if table is None else [at + 1 for at in table.decide(labels).routes]

@@ -98,7 +98,9 @@ class RunAutopilot:
             stored, _ = await self._stored()
             if self._storing.locked():
                 return  # somebody sets or ends it right now: what was read is of before that
-            self._take(None if stored is None else msgspec.json.decode(stored, type=PolicyChange))
+            change = None if stored is None else msgspec.json.decode(stored, type=PolicyChange)
+            if change != self._set:
+                self._take(change)
 
     async def _stored(self) -> tuple[bytes | None, list[bytes]]:
         stored: Any = await self._fence.redis.get(self._keys.autopilot)
@@ -127,7 +129,8 @@ class RunAutopilot:
             BadYaml: it is none; nothing changed.
             Conflict: orders take two persons here, and it is no dry run.
         """
-        if text is not None and not read_policy(text, file).dry_run and self.two_persons:
+        policy = None if text is None else await asyncio.to_thread(read_policy, text, file)
+        if policy is not None and not policy.dry_run and self.two_persons:
             raise Conflict(
                 "the policy would let one person order rollbacks, and on this server each takes two persons",
                 hint="set dry_run: true; it then notes what it would do, and two persons order it",
