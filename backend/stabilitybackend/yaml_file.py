@@ -179,7 +179,8 @@ def read_yaml(text: str, file: str) -> YamlPlace:
         return YamlPlace(None, file, 1, "") if node is None else _place(node, file, "", loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = 1 if mark is None else mark.line + 1
+        # libyaml puts the end of a text without a last line break into a line of its own.
+        line = 1 if mark is None else min(mark.line + 1, len(text.splitlines()) or 1)
         raise _bad(file, line, f"it is no YAML: {error.problem or error.context}") from error
     except (yaml.YAMLError, UnicodeError) as error:
         raise _bad(file, 1, f"it is no YAML: {error!s:.200}") from error

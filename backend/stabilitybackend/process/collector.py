@@ -8,6 +8,9 @@ wait for a collection of everything. That comes while nobody is connected, or wh
 Left to itself the collector waits for more containers made than freed. Where each message of an agent takes the place
 of the one before, that is never so, and it meets them all at once some time: so new ones are collected every now and
 then.
+
+Nothing here lists objects (``gc.get_objects``): the list refers to tuples that other threads are just filling, and
+CPython refuses to resize a tuple that two refer to (SystemError in whichever thread that is).
 """
 
 from __future__ import annotations
@@ -18,16 +21,18 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-__all__ = ["COLLECT_EVERY_S", "NEW_OBJECTS", "SET_ASIDE_FROM", "CycleCollector"]
+__all__ = ["COLLECT_EVERY_S", "NEW_OBJECTS", "SET_ASIDE_FROM_S", "CycleCollector"]
 
 #: New containers after which the collector goes through all that was not set aside: each takes 0.3 to 1 us.
 NEW_OBJECTS = 10_000
-#: Containers that must have stayed for them to be set aside: fewer cost little to go through again.
-SET_ASIDE_FROM = 10_000
+#: Pause after which what has stayed is set aside, seconds: some thousand containers. Shorter ones keep nobody waiting.
+SET_ASIDE_FROM_S = 0.001
 #: Containers set aside since the last full collection with which the next one no longer waits for a quiet moment:
 #: some hundred MiB, were all of them in cycles that nobody needs.
 MAX_SET_ASIDE = 2_000_000
-#: How often what is new is collected, if it is that much, and how often it is asked whether everything may be, seconds.
+#: Share of the time that collecting what is new may take: after a long pause the next one comes later.
+MAX_SHARE = 0.005
+#: How often what is new is collected, and how often it is asked whether everything may be, seconds.
 COLLECT_EVERY_S = 0.25
 TEND_EVERY_S = 60.0
 
@@ -57,6 +62,9 @@ class CycleCollector:
         #: Objects that are set aside after a full collection; whether more were since.
         self._stay = 0
         self._more = False
+        #: When the next collection of what is new may begin, and the last pause of one, seconds.
+        self._next = float("-inf")
+        self._took_s = 0.0
 
     def start(self) -> None:
         """Set aside all that the start of the server made: modules, classes, routes stay as long as the process."""
@@ -79,9 +87,10 @@ class CycleCollector:
             self.tend(quiet())
 
     def collect_new(self) -> None:
-        """Collect what was not set aside, and set it aside, where it is enough for that."""
-        if len(gc.get_objects()) >= SET_ASIDE_FROM:
+        """Collect what was not set aside, where the last time is long enough ago for what it took."""
+        if (now := self._clock()) >= self._next:
             gc.collect()
+            self._next = now + self._took_s / MAX_SHARE
 
     def tend(self, quiet: bool) -> None:
         """Collect everything where something was set aside and the moment is ``quiet``, or where it is very much."""
@@ -106,11 +115,10 @@ class CycleCollector:
         if phase == "start":
             self._begin = self._clock()
             return
-        newest = facts["generation"] < _OLDEST or self._at_all
-        if not newest and len(gc.get_objects(generation=_OLDEST)) >= SET_ASIDE_FROM:
+        self._took_s = took_s = self._clock() - self._begin
+        if facts["generation"] == _OLDEST and not self._at_all and took_s >= SET_ASIDE_FROM_S:
             gc.freeze()
             self._more = True
-        took = self._clock() - self._begin
         what: Literal["new", "all"] = "all" if self._at_all else "new"
-        self.longest_s[what] = max(self.longest_s[what], took)
-        self.pauses_s += took
+        self.longest_s[what] = max(self.longest_s[what], took_s)
+        self.pauses_s += took_s

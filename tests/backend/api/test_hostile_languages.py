@@ -169,5 +169,5 @@ def test_yaml_at_its_bounds_is_read() -> None:
 
 @pytest.mark.parametrize("text", ["[" * (MAX_DEPTH + 1), "[" + "1," * MAX_VALUES + "]", "a: !!str 5"])
 def test_yaml_beyond_its_bounds_is_refused_in_words(text: str) -> None:
-    with pytest.raises(BadYaml, match="line 1: .*, expected"):
+    with pytest.raises(BadYaml, match=r"line 1: .*, expected"):
         read_yaml(text, "f")

@@ -44,7 +44,7 @@ def test_what_a_policy_does_not_name_has_its_default() -> None:
         ("dry_run: [", 1, "no YAML"),
         ("- dry_run", 1, "the file holds a list"),
         ("", 1, "the policy is empty"),
-        ("dry_run: !!python/object/apply:os.getcwd []", 1, "dry_run is a list"),
+        ("dry_run: !!python/object/apply:os.getcwd []", 1, "a tag (tag:yaml.org,2002:python/object/apply:os.getcwd)"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(text: str, line: int, says: str) -> None:

@@ -9,10 +9,26 @@ from collections.abc import Iterator
 import pytest
 
 from stabilitybackend.process import collector as module
-from stabilitybackend.process.collector import NEW_OBJECTS, SET_ASIDE_FROM, CycleCollector
+from stabilitybackend.process.collector import MAX_SHARE, NEW_OBJECTS, SET_ASIDE_FROM_S, CycleCollector
 
 #: Containers that a large job keeps.
 HELD = 150_000
+#: What is set aside by the clock of these tests, containers.
+SET_ASIDE_FROM = 10_000
+
+
+class Walking:
+    """A clock that the containers advance that a collection goes through, and the test."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    def __call__(self) -> float:
+        self.now += len(gc.get_objects()) * SET_ASIDE_FROM_S / SET_ASIDE_FROM  # noqa: TID251
+        return self.now
 
 
 class Cycle:
@@ -23,8 +39,13 @@ class Cycle:
 
 
 @pytest.fixture
-def collector() -> Iterator[CycleCollector]:
-    found = CycleCollector()
+def clock() -> Walking:
+    return Walking()
+
+
+@pytest.fixture
+def collector(clock: Walking) -> Iterator[CycleCollector]:
+    found = CycleCollector(clock)
     found.start()
     try:
         yield found
@@ -55,7 +76,7 @@ def test_however_much_is_held_no_look_goes_through_more_than_what_is_new(collect
 
     def note(phase: str, facts: dict[str, int]) -> None:
         if phase == "start":
-            looked_at.append(len(gc.get_objects()))
+            looked_at.append(len(gc.get_objects()))  # noqa: TID251
 
     gc.callbacks.append(note)
     try:
@@ -66,20 +87,23 @@ def test_however_much_is_held_no_look_goes_through_more_than_what_is_new(collect
     assert max(looked_at) < 2 * (NEW_OBJECTS + SET_ASIDE_FROM)
 
 
-def test_what_takes_the_place_of_what_is_freed_is_looked_at_in_small_portions(collector: CycleCollector) -> None:
+def test_what_takes_the_place_of_what_is_freed_is_looked_at_in_small_portions(
+    collector: CycleCollector, clock: Walking
+) -> None:
     held = hold(10 * SET_ASIDE_FROM)
     most = 0
     for at in range(len(held)):  # as many are freed as are made: by itself the collector does not come by
         held[at] = [at]
-        if at % SET_ASIDE_FROM == 0:
+        if at % (SET_ASIDE_FROM // 10) == 0:
+            clock.wait(1.0)
             collector.collect_new()
-            most = max(most, len(gc.get_objects()))
+            most = max(most, len(gc.get_objects()))  # noqa: TID251
     assert most < 2 * SET_ASIDE_FROM
 
 
 @pytest.mark.soak
 def test_what_the_start_made_is_never_looked_at(collector: CycleCollector) -> None:
-    assert len(gc.get_objects()) < 5_000 < gc.get_freeze_count()
+    assert len(gc.get_objects()) < 5_000 < gc.get_freeze_count()  # noqa: TID251
 
 
 def test_cycles_that_are_new_are_freed_as_ever(collector: CycleCollector) -> None:
@@ -144,3 +168,13 @@ def test_at_the_end_the_collector_is_left_to_itself() -> None:
     collector.start()
     collector.stop()
     assert (gc.get_threshold(), list(gc.callbacks)) == before
+
+
+def test_collecting_what_is_new_takes_a_bounded_share_of_the_time(collector: CycleCollector, clock: Walking) -> None:
+    held = hold(SET_ASIDE_FROM // 2)  # few enough to be gone through again each time
+    before, begin = collector.pauses_s, clock.now
+    for _ in range(2_000):
+        clock.wait(0.001)
+        collector.collect_new()
+    assert held
+    assert 0 < collector.pauses_s - before < 2 * MAX_SHARE * (clock.now - begin)

@@ -94,7 +94,7 @@ def _stepped_clock() -> None:
             return right()
 
     time.time = stepped
-    for one in gc.get_objects():
+    for one in gc.get_objects():  # noqa: TID251  # before the process has other threads
         if isinstance(one, FunctionType):
             if one.__defaults__ is not None and right in one.__defaults__:
                 one.__defaults__ = tuple(stepped if value is right else value for value in one.__defaults__)
