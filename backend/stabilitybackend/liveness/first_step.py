@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stabilitybackend.liveness.budgets import Limits
-from stabilitybackend.liveness.job_snapshot import JobSnapshot
-from stabilitybackend.liveness.rank_watch import RankWatch, number
+from stabilitybackend.liveness.job_snapshot import USES_CPU, JobSnapshot, tree_cpu_s
+from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.liveness.stacks.dumps import DUMP_WAIT_S, Dump, DumpBook
-from stabilitybackend.liveness.stacks.parse import DEPTH, ParsedFrame, in_long_work
+from stabilitybackend.liveness.stacks.parse import ParsedFrame, in_long_work, works_elsewhere
 
 __all__ = ["FirstStep"]
 
@@ -26,17 +26,10 @@ CHECK_FLOORS = 4.0
 CHECK_S = 40.0
 #: Rounds of two stack samples in one hang: each of them disturbs the job a little.
 MAX_ROUNDS = 4
-#: Share of a core from which a main thread does something.
-USES_CPU = 0.1
 #: The same of all threads of a process and of its children together: a loader that fetches or decodes uses more, the
 #: threads that only look after something less.
 TREE_USES_CPU = 0.02
 
-#: Frames of compilers, of a child process that is waited for, and of downloads: the work is where we do not look.
-_WORKS_ELSEWHERE = re.compile(
-    r"/torch/(_dynamo|_inductor|_functorch|utils/cpp_extension\.py|jit)|/triton/|/tensorrt|/jax/|/numba/|/subprocess\.py$"
-    r"|/ssl\.py$|/urllib3/|/http/client\.py$|/huggingface_hub/|/botocore/|/fsspec/"
-)
 #: Innermost frames of a wait for a lock file: its holder may be long gone.
 _LOCKS = re.compile(r"/file_baton\.py$|/filelock/")
 #: Frames, from the innermost, in which a wait for a lock file shows.
@@ -89,7 +82,7 @@ class FirstStep:
         elif not self._before:
             if waited >= check_s:
                 self._before = {rank: one.frames for rank in dump.samples if (one := dump.stack_of(rank)) is not None}
-                self._cpu_s = {rank: _tree_cpu_s(dump, rank) for rank in dump.samples}
+                self._cpu_s = {rank: tree_cpu_s(dump, rank) for rank in dump.samples}
                 self._ask(job, now)
         else:
             self._stuck = all(self._is_stalled(watch, dump, job) for watch in job.visible)
@@ -112,11 +105,11 @@ class FirstStep:
                 return False
         elif stack.where == "checkpoint" or in_long_work(stack.frames, stack.where, outside=False):
             return False
-        return not any(_WORKS_ELSEWHERE.search(frame.file) for frame in stack.frames[:DEPTH])
+        return not works_elsewhere(stack.frames)
 
     def _fetches_nothing(self, rank: int, dump: Dump) -> bool:
         """Say whether nobody is at work for a rank that waits for data: no thread of it, and none of its workers."""
-        before, after = self._cpu_s.get(rank), _tree_cpu_s(dump, rank)
+        before, after = self._cpu_s.get(rank), tree_cpu_s(dump, rank)
         if before is None or after is None or any(one.get("state") == "D" for one in _children(dump, rank)):
             return False
         return abs(after - before) < TREE_USES_CPU * self._check_s  # less than before: a worker has come to its end
@@ -129,11 +122,6 @@ class FirstStep:
 
 def _check_s(limits: Limits) -> float:
     return min(CHECK_S, CHECK_FLOORS * limits.hang_floor_s)
-
-
-def _tree_cpu_s(dump: Dump, rank: int) -> float | None:
-    seconds = dump.proc_of(rank).get("tree_cpu_s")
-    return None if type(seconds) not in (int, float) else number(seconds)
 
 
 def _children(dump: Dump, rank: int) -> list[Mapping[str, Any]]:

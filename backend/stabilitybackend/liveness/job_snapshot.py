@@ -22,8 +22,9 @@ from stabilityclient.wire import started_ns
 RUNS_PYTHON_S = 6.0
 #: Samples of ranks that are read in one go.
 SAMPLES_AT_ONCE = 512
-#: Share of a core from which a main thread counts as busy.
+#: Share of a core from which a main thread counts as busy, and from which it does something.
 BUSY_CPU = 0.5
+USES_CPU = 0.1
 #: Phases in which a rank gets its data.
 _DATA_PHASES = frozenset(
     {"batch", "data", "data_loader", "data_loading", "dataload", "dataloader", "fetch", "input", "loader"}
@@ -35,7 +36,7 @@ STARTS_APART_NS = 30_000_000_000
 #: Files of debuggers in which a main thread waits for its user.
 _DEBUGGER = re.compile(r"(?:^|/)(?:bdb|pdb)\.py$|/(?:debugpy|ipdb|pudb|pydevd[^/]*)/")
 
-__all__ = ["STARTS_APART_NS", "JobSnapshot", "is_data", "of_earlier_start", "of_larger_start"]
+__all__ = ["STARTS_APART_NS", "USES_CPU", "JobSnapshot", "is_data", "of_earlier_start", "of_larger_start", "tree_cpu_s"]
 
 
 class JobStart(NamedTuple):
@@ -76,6 +77,12 @@ def of_larger_start(ranks: Iterable[RankWatch], visible: Iterable[RankWatch], ne
     if not beyond or any(watch.rank >= newest.ranks for watch in visible):
         return []
     return [watch.rank for watch in beyond if newest.left_out(watch.rank, watch.source)]
+
+
+def tree_cpu_s(dump: Dump, rank: int) -> float | None:
+    """Return the CPU seconds of a rank's process with its threads and children, None where its agent can't tell."""
+    seconds = dump.proc_of(rank).get("tree_cpu_s")
+    return None if type(seconds) not in (int, float) else number(seconds)
 
 
 @dataclass

@@ -272,17 +272,16 @@ class LivenessMonitor(Stateful):
         yield
         allowed = self.allowance()
         overdue, excused = self._stalls.overdue(visible, self._ranks.values(), allowed, self._excused_until, now)
-        yield
         first = not (overdue or excused) and FirstStep.concerns(visible, self.limits)
-        self._overdue = Overdue({watch.source for watch in overdue}, excused, self._stalls.waiting)
-        if not overdue and not first and self._hang.finding is None:
-            return []
-        job = self._job_snapshot(visible, now) if visible else None
-        yield
-        if job is not None and first and self._first_step.stuck(job, self.limits, now):
-            overdue = visible
-        self._overdue = Overdue({watch.source for watch in overdue}, excused, self._stalls.waiting)
-        return (yield from self._hang.ticking(job, overdue, self._deaths.is_open, excused, over, allowed, now))
+        found: list[Finding] = []
+        if overdue or first or self._hang.finding is not None or self._hang.at_work:
+            job = self._job_snapshot(visible, now) if visible else None
+            yield
+            if job is not None and first and self._first_step.stuck(job, self.limits, now):
+                overdue = visible
+            found = yield from self._hang.ticking(job, overdue, self._deaths.is_open, excused, over, allowed, now)
+        self._overdue = Overdue.of(overdue, self._hang.at_work, excused, self._stalls.waiting)
+        return found
 
     def _job_snapshot(self, visible: list[RankWatch], now: float) -> JobSnapshot:
         seen = {watch.rank for watch in visible}
@@ -346,8 +345,9 @@ class LivenessMonitor(Stateful):
         ended = self._ended(lambda: visible)
         if ended is not None:
             return ended
-        ranks, lost_after_s = list(self._ranks.values()), self.limits.agent_lost_s
-        return how_it_runs(ranks, visible, self._agents, self._hang.finding, lost_after_s, self._first_tick, now)
+        ranks, hang, lost_after_s = list(self._ranks.values()), self._hang.finding, self.limits.agent_lost_s
+        status, note = how_it_runs(ranks, visible, self._agents, hang, lost_after_s, self._first_tick, now)
+        return status, note or self._hang.note(max((watch.stalled_s for watch in visible), default=0.0))
 
     def allowance(self) -> Allowance:
         """Return how long ranks may be stalled at this moment."""

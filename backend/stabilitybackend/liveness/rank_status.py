@@ -35,6 +35,15 @@ class Overdue:
     excused: bool = False
     waiting: Collection[str] = frozenset()
 
+    @classmethod
+    def of(
+        cls, overdue: Iterable[RankWatch], at_work: Collection[int], excused: bool, waiting: Collection[str]
+    ) -> Overdue:
+        """Return it of the ranks past their budgets; while some of them are ``at_work`` the others wait for those."""
+        if not at_work:
+            return cls({watch.source for watch in overdue}, excused, waiting)
+        return cls(frozenset(), excused, {w.source for w in overdue if w.rank not in at_work} | set(waiting))
+
 
 @dataclass(frozen=True)
 class RankStatuses:

@@ -13,7 +13,8 @@ from stabilitybackend.schema.json_data import NAME_CHARS
 
 #: The beat grows once a second while Python runs. Standing still so long means: stopped, or the GIL is held, seconds.
 BEAT_STOPPED_AFTER_S = 5.0
-#: Weight of one report in the share of those in which the main thread had run, and the share from which it is lively.
+#: Weight of one report in the share of those in which the main thread had run and in what it uses of a core, and the
+#: share from which it is lively.
 LIVELY_FADE = 0.1
 LIVELY_SHARE = 0.4
 #: Agents report once a second. After a longer silence the first report may be of before it: what it shows as a hang
@@ -93,6 +94,8 @@ class RankWatch:
     world_size: int = 0
     #: What the kernel said last.
     proc: Proc = field(default_factory=Proc)
+    #: Share of a core that its main thread used of late.
+    main_cpu: float = 0.0
     gpu: GpuOfRank | None = None
     #: The newest table of phases.
     table: Mapping[str, PhaseTimes] = field(default_factory=dict)
@@ -215,6 +218,7 @@ class RankWatch:
         pending = slot.pending
         ran = pending is not None and pending != self._pending
         self._main_ran += (ran - self._main_ran) * LIVELY_FADE
+        self.main_cpu += (max(0.0, self.proc.cpu or 0.0) - self.main_cpu) * LIVELY_FADE
         if pending is not None and (first or ran):
             self._pending, self._pending_since = pending, moment
         self.seen_at = now

@@ -11,7 +11,7 @@ from stabilitybackend.liveness.format import place_of
 from stabilitybackend.liveness.hang.stack_check import AGAIN_S
 from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.liveness.stacks.parse import classify, in_long_work, main_thread
-from support.jobs.watched_job import START, Job, kinds, stack
+from support.jobs.watched_job import START, Job, kinds, source, stack
 
 RUN = "/home/me/train.py"
 TORCH = "/venv/lib/python3.11/site-packages/torch"
@@ -21,14 +21,42 @@ UPLOADS = stack(("/usr/lib/python3.11/ssl.py", "read"), (RUN, "upload"), (RUN, "
 WAITS = stack((f"{TORCH}/distributed/distributed_c10d.py", "barrier"), (RUN, "evaluate"), (RUN, "main"))
 LOADS = stack(("/usr/lib/python3.11/multiprocessing/queues.py", "get"), (RUN, "evaluate"), (RUN, "main"))
 STUCK = stack((RUN, "helper"), (RUN, "train"), (RUN, "__init__"))
+HELPER = stack((RUN, "helper"), (RUN, "main"))
+JOINS = stack(("/usr/lib/python3.11/threading.py", "wait"), ("/usr/lib/python3.11/threading.py", "join"), (RUN, "main"))
+PUSHES = stack(
+    ("/usr/lib/python3.11/threading.py", "wait"),
+    ("/venv/lib/python3.11/site-packages/huggingface_hub/hf_api.py", "upload_folder"),
+    (RUN, "main"),
+)
+KERNEL = stack(
+    ("/usr/lib/python3.11/selectors.py", "select"),
+    ("/usr/lib/python3.11/asyncio/base_events.py", "_run_once"),
+    ("/usr/lib/python3.11/asyncio/base_events.py", "run_forever"),
+    ("/venv/lib/python3.11/site-packages/tornado/platform/asyncio.py", "start"),
+    ("/venv/lib/python3.11/site-packages/ipykernel/kernelapp.py", "start"),
+)
 
 
-def stands(phase: str = "", seconds: int = 32) -> Job:
+def stands(phase: str = "", seconds: int = 32, **fields: Any) -> Job:
     """Return a job of 2 ranks that trained without phases, and then stood just longer than it may."""
-    job = Job(more={"phase": "", "phase_start": 0.0, "proc": {"state": "S", "cpu": 0.0}, "pending": 7})
+    job = Job(more={"phase": "", "phase_start": 0.0, "proc": {"state": "S", "cpu": 0.0}, "pending": 7}, **fields)
     job.run(30)
     job.more |= {"phase": phase}
     job.run(seconds, moving=False)
+    return job
+
+
+def works(stack_text: str, **slot: Any) -> Job:
+    """Return a job of one rank without phases whose process does something after its last row."""
+    job = stands(seconds=0, nodes={"a": [0]})
+    job.more |= slot
+    looks = 0
+    for second in range(int(LONG_FLOOR_S) - 40):
+        job.run(1, moving=False)
+        if len(job.wanted) > looks:
+            looks = len(job.wanted)
+            cpu_s = slot.get("tree", 0.0) * second
+            job.answer(0, stack=stack_text, slot={"phase": ""}, proc={"state": "S", "tree_cpu_s": cpu_s})
     return job
 
 
@@ -50,6 +78,59 @@ def test_a_save_or_a_validation_that_nobody_declared_is_no_hang_while_it_may_las
     assert looks == pytest.approx((LONG_FLOOR_S - 35) / AGAIN_S, abs=1.5)
     job.run(15, moving=False)
     assert kinds(job.said) == [("hang", "open")]
+
+
+@pytest.mark.parametrize(
+    ("text", "slot"),
+    [
+        (HELPER, {"proc": {"state": "R", "cpu": 1.0}}),  # merges, in Python or in one call into C
+        (LOADS, {"proc": {"state": "S", "cpu": 0.3}}),  # goes through a data set that nobody called a validation
+        (HELPER, {"tree": 0.5}),  # threads of its own save
+        (JOINS, {"tree": 0.5}),
+        (HELPER, {"proc": {"state": "S", "cpu": 0.0, "wchan": "sk_wait_data"}}),  # pushes
+        (PUSHES, {}),
+    ],
+)
+def test_a_process_that_uses_the_processor_or_the_network_after_its_last_row_is_no_hang(
+    text: str, slot: dict[str, Any]
+) -> None:
+    job = works(text, **slot)
+    status, note = job.monitor.status(job.now)
+    assert (job.said, status) == ([], "running")
+    assert note.startswith("No row for 560 s. Rank 0: it")
+    assert job.monitor.statuses([], job.now).of == {source(0): "running"}
+    job.run(60, moving=False)
+    assert kinds(job.said) == [("hang", "open")]
+
+
+@pytest.mark.parametrize(
+    ("text", "slot"),
+    [
+        (HELPER, {}),  # a lock
+        (JOINS, {}),
+        (WAITS, {"proc": {"state": "R", "cpu": 1.0}}),  # a collective that spins
+        (LOADS, {"tree": 0.5}),  # a loader whose batch never comes
+    ],
+)
+def test_a_lock_a_collective_and_a_starved_loader_are_a_hang_within_seconds(text: str, slot: dict[str, Any]) -> None:
+    job = works(text, **slot)
+    assert kinds(job.said)[:1] == [("hang", "open")]
+    assert job.said[0].score < 45
+
+
+def test_a_call_that_spins_while_it_waits_for_other_ranks_is_a_hang() -> None:
+    job = stands(seconds=0)
+    job.more |= {"proc": {"state": "R", "cpu": 1.0}}
+    job.run(32, moving=False)
+    look(job, HELPER, HELPER)
+    assert kinds(job.run(2, moving=False)) == [("hang", "open")]
+
+
+def test_a_cell_of_a_notebook_that_ended_or_was_interrupted_is_never_a_hang() -> None:
+    job = works(KERNEL)
+    job.run(3_600, moving=False)
+    assert job.said == []
+    assert "its interpreter waits for input, as after a cell that ended" in job.monitor.status(job.now)[1]
 
 
 @pytest.mark.parametrize("inside", [LOADS, WAITS])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import replace
 
 from msgspec import to_builtins
@@ -52,6 +52,15 @@ class HangMonitor:
         #: Sources of the ranks that are stalled, and where: who has left its place since has gone on.
         self._places: dict[int, tuple[str, int, str]] = {}
 
+    @property
+    def at_work(self) -> Collection[int]:
+        """The ranks that are stalled for longer than they may, and seen to be at work: it is no hang yet."""
+        return self._stack_check.at_work
+
+    def note(self, stalled_s: float) -> str:
+        """Return what is said of a job that makes no row for so long, and does not hang; "" where nothing is."""
+        return self._stack_check.note(stalled_s)
+
     def load(self, finding: Finding) -> None:
         """Take over a stored open hang."""
         self.finding = finding
@@ -81,6 +90,7 @@ class HangMonitor:
         """
         if self.finding is None:
             if job is None or not overdue or died or excused:
+                self._stack_check.forget()
                 return []
             if self._stack_check.holds(job, now):
                 return []

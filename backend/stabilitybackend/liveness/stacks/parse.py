@@ -64,6 +64,14 @@ _BY_FUNCTION: tuple[tuple[re.Pattern[str], Where], ...] = (
 _WAITING = ("/threading.py", "/selectors.py", "/multiprocessing/connection.py", "/socket.py", "/subprocess.py")
 #: Files of Python's event loops: a main thread that rests there has nothing to do.
 _LOOPS = ("/asyncio/", "/concurrent/futures/")
+#: Frames of compilers, of a child process that is waited for, and of transfers: the work is where we do not look.
+_WORKS_ELSEWHERE = re.compile(
+    r"/torch/(_dynamo|_inductor|_functorch|utils/cpp_extension\.py|jit)|/triton/|/tensorrt|/jax/|/numba/|/subprocess\.py$"
+    r"|/ssl\.py$|/http/client\.py$|/(aiohttp|boto3|botocore|fsspec|google/(cloud|resumable_media)|httpcore|httpx"
+    r"|huggingface_hub|paramiko|requests|s3transfer|urllib3)/"
+)
+#: The outer frames of interpreters that people type into: with nothing of the job inside them their cell has ended.
+_PROMPTS = ("/ipykernel/", "/IPython/terminal/", "/_pyrepl/", "/code.py")
 #: Installed code that is not the job's own.
 _INSTALLED = ("/site-packages/", "/dist-packages/", "/lib/python3")
 
@@ -78,7 +86,10 @@ _SAVES_OR_VALIDATES = frozenset({"eval", "evaluate", "evaluation", "save", "vali
 _LOOP = frozenset({"finetune", "fit", "pretrain", "train"})
 _IN_A_STEP = frozenset({"activation", "backward", "forward", "gradient", "recompute"})
 
-__all__ = ["ParsedFrame", "calls_of", "classify", "collective_of", "in_long_work", "main_thread", "own_call"]
+__all__ = [
+    "ParsedFrame", "at_prompt", "calls_of", "classify", "collective_of", "in_long_work", "main_thread", "own_call",
+    "works_elsewhere",
+]  # fmt: skip
 
 
 class ParsedFrame(NamedTuple):
@@ -158,6 +169,22 @@ def in_long_work(frames: Sequence[ParsedFrame], where: Where, *, outside: bool, 
     if where == "checkpoint" or any(_is_long_work(frame.file, frame.function) for frame in frames[:DEPTH]):
         return True
     return outside and where not in ("collective", "data")
+
+
+def works_elsewhere(frames: Sequence[ParsedFrame]) -> bool:
+    """Say whether a main thread waits for a compiler, a child process or a transfer over the network."""
+    return any(_WORKS_ELSEWHERE.search(frame.file) for frame in frames[:DEPTH])
+
+
+def at_prompt(frames: Sequence[ParsedFrame]) -> bool:
+    """Say whether a main thread waits for its user's next input: the cell of a notebook has ended, or was interrupted.
+
+    Of code that a cell runs the innermost frames are that code's, not those of the event loop.
+    """
+    files = ["/" + frame.file.replace("\\", "/") for frame in frames]
+    if not files or not any(part in file for part in _PROMPTS for file in files):
+        return False
+    return files[0].endswith(("/code.py", "/_pyrepl/unix_console.py")) or _rests(files[:3])
 
 
 def collective_of(frames: Sequence[ParsedFrame]) -> str:
