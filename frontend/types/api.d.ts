@@ -2524,13 +2524,13 @@ export interface RunDiff {
  * Attributes:
  *     label: the value in words; "" for the runs without one, which come last.
  *     first: place of its first run in the order.
- *     count, sick: runs, and those of them that are sick.
+ *     count: runs. conditions: how many of them are each.
  */
 export interface RunGroup {
   label: string;
   first: number;
   count: number;
-  sick: number;
+  conditions: Record<string, number>;
 }
 
 /**
@@ -2586,7 +2586,7 @@ export interface RunProposals {
  * Attributes:
  *     rows: from ``offset`` on.
  *     fit: runs that the filter lets through, on whatever page. total: runs that the key may see.
- *     sick: of ``total``. phases: of ``total``, runs by what they do, whatever is open.
+ *     conditions: how many of ``total`` are each; together they are all of them.
  *     order: token of this order of the runs. With it the next page is of the same order, whatever changed meanwhile:
  *         no run comes twice or is left out.
  *     groups: where they are grouped.
@@ -2598,8 +2598,7 @@ export interface RunTable {
   offset: number;
   fit: number;
   total: number;
-  sick: number;
-  phases: Record<string, number>;
+  conditions: Record<string, number>;
   order: string;
   groups: RunGroup[];
   columns: ColumnFacts[];
@@ -3019,6 +3018,7 @@ export interface ShownIncident {
  *     incident_id: the incident, null where it is the phase.
  *     phase: what the run does or did, whatever is open.
  *     status: of the incident: open or acknowledged; null where it is the phase.
+ *     condition: the one of five that it is counted as, everywhere.
  */
 export interface ShownState {
   word: string;
@@ -3029,6 +3029,7 @@ export interface ShownState {
   incident_id: string | null;
   phase: "checkpointing" | "crashed" | "empty" | "evaluating" | "finished" | "lost" | "offline" | "restoring" | "stalled" | "starting" | "stopped" | "training" | "unreadable";
   status: "accepted" | "acknowledged" | "discarded" | "open" | "recovered" | "resolved" | null;
+  condition: "crashed" | "empty" | "over" | "sick" | "well";
 }
 
 /**
@@ -3292,7 +3293,6 @@ export interface SuspectGpu {
  *
  * Attributes:
  *     gone: it was deleted since the order was made; all else is empty then.
- *     sick: a critical or warning incident is open, or its job is stalled, lost or crashed, or we fail at it.
  *     progress: when its ranks logged last, unix seconds, null without points.
  *     curve: null where there is no line yet; ``curve_why`` says why.
  *     cells: values of the columns that were asked for, in their order; null where it has none.
@@ -3306,7 +3306,6 @@ export interface TableRow {
   status: "crashed" | "failed" | "finished" | "offline" | "running" | "stalled" | "unreachable";
   state: ShownState;
   note: string;
-  sick: boolean;
   step: number | null;
   loss: number | "-Infinity" | "Infinity" | "NaN" | null;
   loss_metric: string | null;

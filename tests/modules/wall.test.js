@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { kindTable, statusTable } from "../../frontend/stabilityfrontend/assets/core/kinds.js";
+import { kindTable } from "../../frontend/stabilityfrontend/assets/core/kinds.js";
 import { patternOf } from "../../frontend/stabilityfrontend/assets/gallery/looks_like.js";
 import { beyond, counted, runsOf } from "../../frontend/stabilityfrontend/assets/wall/wall_rows.js";
 import {
@@ -14,16 +14,11 @@ import {
 } from "../../frontend/stabilityfrontend/assets/wall/wall_state.js";
 
 Object.assign(kindTable, { "": {} });
-Object.assign(statusTable, {
-  running: { tone: "good", under_way: true, ended: false, over: false },
-  stalled: { tone: "warning", under_way: true, ended: false, over: false },
-  finished: { tone: "calm", under_way: false, ended: true, over: true },
-  crashed: { tone: "critical", under_way: false, ended: true, over: false },
-});
 const NOW = 1_000_000;
-const WELL = { word: "training", tone: "good", order: 20, incident_id: null, since: null };
-const spike = { word: "Spike", tone: "warning", order: 3, incident_id: "i", since: NOW - 60 };
-const nan = { word: "NaN or Inf", tone: "critical", order: 1, incident_id: "n", since: NOW - 60 };
+const WELL = { word: "training", tone: "good", order: 20, incident_id: null, since: null, condition: "well" };
+const spike = { word: "Spike", tone: "warning", order: 3, incident_id: "i", since: NOW - 60, condition: "sick" };
+const nan = { word: "NaN or Inf", tone: "critical", order: 1, incident_id: "n", since: NOW - 60, condition: "sick" };
+const crash = { ...nan, condition: "crashed" };
 const run = (run_id, status, more = {}) => ({ run_id, status, created: 1, updated: NOW - 5, state: WELL, ...more });
 
 test("the worst run comes first, the well and the past are apart", () => {
@@ -32,21 +27,21 @@ test("the worst run comes first, the well and the past are apart", () => {
       run("well", "running"),
       run("spike", "running", { state: spike }),
       run("nan", "running", { state: nan }),
-      run("done", "finished", { state: nan }),
-      run("crashed", "crashed", { state: nan, created: 0 }),
-      run("long ago", "crashed", { state: nan, updated: NOW - 90_000 }),
+      run("done", "finished", { state: { ...nan, condition: "over" } }),
+      run("crashed", "crashed", { state: crash, created: 0 }),
+      run("long ago", "crashed", { state: crash, updated: NOW - 90_000 }),
     ],
     NOW,
   );
   assert.deepEqual(
-    found.sick.map((one) => one.run_id),
+    found.ill.map((one) => one.run_id),
     ["nan", "crashed", "spike"],
   );
   assert.deepEqual(
     found.well.map((one) => one.run_id),
     ["well"],
   );
-  assert.equal(found.past, 2);
+  assert.deepEqual(found.counts, { sick: 2, crashed: 1, well: 1, past: 2 });
 });
 
 for (const [text, seconds] of [
@@ -64,12 +59,12 @@ for (const [text, seconds] of [
 
 test("views go round over the fleet and its sick runs, and over well ones where none is sick", () => {
   const [one, two] = [run("one", "running"), run("two", "running")];
-  const views = viewsOf({ sick: [one, two], well: [] }, "");
+  const views = viewsOf({ ill: [one, two], well: [] }, "");
   assert.deepEqual(views, ["", "one", "two"]);
   assert.equal(nextView(views, "two"), "");
   assert.equal(nextView(views, "one that is gone"), "");
-  assert.deepEqual(viewsOf({ sick: [], well: [one] }, ""), ["", "one"]);
-  assert.deepEqual(viewsOf({ sick: [one, two], well: [] }, "two"), ["two", "one"]);
+  assert.deepEqual(viewsOf({ ill: [], well: [one] }, ""), ["", "one"]);
+  assert.deepEqual(viewsOf({ ill: [one, two], well: [] }, "two"), ["two", "one"]);
 });
 
 test("a feed is stale after six seconds without a sign, and an answer of the server is no feed", () => {
@@ -106,7 +101,7 @@ test("of five thousand runs the wall has the rows of the first, and the server's
   assert.deepEqual([...runs.keys()], ["nan", "well"]);
   assert.deepEqual(runs.get("well").latest, { lr: 1, loss: 2 });
   const { counts } = counted(runs.values(), NOW, beyond([sick, broke, well]));
-  assert.deepEqual(counts, { sick: 1, well: 2999, past: 1999 });
+  assert.deepEqual(counts, { sick: 1, crashed: 0, well: 2999, past: 1999 });
 });
 
 test("a run without a step has as many ranks on the wall as the table says", () => {

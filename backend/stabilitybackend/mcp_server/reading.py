@@ -37,7 +37,7 @@ class ReadingTools:
         filter: Annotated[  # what it is called in the product
             str,
             Field(
-                description="Terms separated by spaces, all have to fit. state:sick, state:training, project:llm, "
+                description="Terms separated by spaces, all have to fit. state:sick,crashed, state:well, project:llm, "
                 "lr>3e-4, loss<2, age<2h, a word of the name, -term for not. Empty: all runs.",
                 max_length=1000,
             ),

@@ -209,6 +209,7 @@ def _state(run: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "state": state["word"],
         "does": state["phase"],
+        "condition": state["condition"],
         "worst_incident": None if worst is None else _some(worst, ("incident_id", "kind", "severity", "title",
                                                                     "advice", "acknowledged")),
     }  # fmt: skip

@@ -81,7 +81,7 @@ def attempts(
                 start_step=start,
                 last_step=segment.last_step or 0,
                 steps=(segment.last_step or 0) - start,
-                ended=bool(later) or (STATUSES[status].over and status != "finished"),
+                ended=bool(later) or (STATUSES[status].ended and status != "finished"),
                 how=how,
                 why=why,
                 incident_id=None if by is None else by.incident_id,
@@ -90,9 +90,8 @@ def attempts(
                 curve=_curve(line, start),
             )
         )
-    return Attempts(
-        request.metrics[0], _text(found, incidents, status), found, max(0, len(order) - MAX_ATTEMPTS), problems
-    )
+    left_out = len(order) - len(found)
+    return Attempts(request.metrics[0], _text(found, left_out, incidents, status), found, left_out, problems)
 
 
 def branches(
@@ -185,24 +184,24 @@ def _end(next_one: Segment) -> tuple[str, str]:
     return how, next_one.reason if next_one.cause in ("command", "declared") else ""
 
 
-def _text(found: Sequence[Attempt], incidents: Mapping[int, EndedBy], status: RunStatus) -> str:
+def _text(found: Sequence[Attempt], left_out: int, incidents: Mapping[int, EndedBy], status: RunStatus) -> str:
     ended = [one for one in found if one.ended]
     if not found:
         return "There is no attempt yet."
-    words = []
+    total = len(found) + left_out
+    words = [f"{total:,} attempt{'' if total == 1 else 's'}{f', the newest {len(found)} here' if left_out else ''}."]
     if ended:
         low, high = min(one.steps for one in ended), max(one.steps for one in ended)
         where = _steps(low) if low == high else f"between {low:,} and {_steps(high)}"
         kinds = {by.short for one in ended if (by := incidents.get(one.segment)) is not None}
         alike = len(kinds) == 1 and all(one.kind is not None for one in ended)
-        after = f"{where} after its start{f', with a {kinds.pop()}' if alike else ''}"
-        count = f"{len(ended):,} attempts; each" if len(ended) > 1 else "1 attempt"
-        words.append(f"{count} ended {after}.")
+        count = "It" if total == 1 else "Each" if len(ended) == len(found) else f"{len(ended):,} of them"
+        its = "its" if count in ("It", "Each") or len(ended) == 1 else "their"
+        words.append(f"{count} ended {where} after {its} start{f', with a {kinds.pop()}' if alike else ''}.")
     live = [one for one in found if not one.ended]
     if live:
-        over = status == "finished"
-        which = ("The last one" if over else "The one that runs now") if ended else "The first attempt"
-        words.append(f"{which} {'finished' if over else 'is'} {_steps(live[-1].steps)} after its start.")
+        which, does = "The newest one" if ended else "It", "finished" if status == "finished" else "is"
+        words.append(f"{which} {does} {_steps(live[-1].steps)} after its start.")
     return " ".join(words)
 
 

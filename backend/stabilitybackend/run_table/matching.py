@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from operator import ge, gt, le, lt
-from typing import Any
+from typing import Any, get_args
 
 from stabilitybackend.run_table.columns import Column, column_of
 from stabilitybackend.run_table.grammar import Term, duration, number, parse, refusal
 from stabilitybackend.run_table.rows import TableRun
 from stabilitybackend.schema.runs import STATUSES
-from stabilitybackend.schema.states.severity import PHASE_APPEARANCES
+from stabilitybackend.schema.states.severity import PHASE_APPEARANCES, RunCondition
 
 __all__ = ["Filter"]
 
-#: Values of ``state:`` besides the statuses.
-SICK, WELL = "sick", "well"
+#: Values of ``state:`` besides conditions, phases and statuses.
 SEVERITIES = ("critical", "warning")
 _COMPARE: dict[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 _Fits = Callable[[TableRun, float], bool]
@@ -59,7 +58,7 @@ def _word(term: Term) -> _Fits:
 
 
 def _state(term: Term, text: str) -> _Fits:
-    possible = tuple(dict.fromkeys((SICK, WELL, *SEVERITIES, *PHASE_APPEARANCES, *STATUSES)))
+    possible = tuple(dict.fromkeys((*get_args(RunCondition), *SEVERITIES, *PHASE_APPEARANCES, *STATUSES)))
     if term.operator not in (":", "!="):
         raise refusal(text, term.at, "a state is no number", "write state: and one of " + ", ".join(possible))
     wanted = {value.lower() for value in term.values}
@@ -68,8 +67,8 @@ def _state(term: Term, text: str) -> _Fits:
         raise refusal(text, term.at, f"there is no state {unknown[0][:60]!r}", "possible: " + ", ".join(possible))
 
     def fits(row: TableRun, now: float) -> bool:
-        worst = row.run.worst_incident
-        states = {SICK if row.sick else WELL, row.run.status, row.run.state.phase, worst.severity if worst else ""}
+        state, worst = row.run.state, row.run.worst_incident
+        states = {state.condition, row.run.status, state.phase, worst.severity if worst else ""}
         return not wanted.isdisjoint(states)
 
     return fits

@@ -8,7 +8,7 @@ from typing import Any
 
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.run_table.columns import BUILT_IN, Column, column_of, label_of
-from stabilitybackend.run_table.rows import TableRun
+from stabilitybackend.run_table.rows import TableRun, conditions_of
 from stabilitybackend.schema.pages.run_table import RunGroup
 
 __all__ = ["DEFAULT_SORT", "grouped", "ordered", "wanted"]
@@ -87,6 +87,6 @@ def grouped(
     groups, found = list[RunGroup](), list[TableRun]()
     for label in [*present, *(one for one in together if keys[one] is None)]:
         some = together[label]
-        groups.append(RunGroup(label, len(found), len(some), sum(row.sick for row in some)))
+        groups.append(RunGroup(label, len(found), len(some), conditions_of(some)))
         found += some
     return found, groups

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 from stabilitybackend.detectors.engine.metric_roles import SPEED, best_of
 from stabilitybackend.schema.pages.run_table import Cell, RunDigest
 from stabilitybackend.schema.runs import Run
+from stabilitybackend.schema.states.severity import RunCondition
 
-__all__ = ["TableRun", "speed_of", "unit_of_speed"]
+__all__ = ["TableRun", "conditions_of", "speed_of", "unit_of_speed"]
 
-#: Phases of a run that somebody should look at, whatever is open.
-SICK_PHASES = frozenset(("stalled", "lost", "crashed", "unreadable"))
 #: More than any time, unix seconds: what a time is divided by stays less than one place of the order.
 LATER = 1e11
 #: Values of a list or map in a config that are looked at: a vocabulary in it is no column.
@@ -45,11 +45,6 @@ class TableRun:
         return tags
 
     @property
-    def sick(self) -> bool:
-        """Whether somebody should look at it."""
-        return self.run.open_incidents > 0 or self.run.state.phase in SICK_PHASES
-
-    @property
     def urgency(self) -> float:
         """How soon somebody should look at it: less is sooner, of equals the latest."""
         state = self.run.state
@@ -78,6 +73,11 @@ class TableRun:
     def any(self, key: str) -> Cell:
         """Return what a key without a prefix means: the config's where it has it, else the newest value of a metric."""
         return self.config[key] if key in self.config else self.metric(key)
+
+
+def conditions_of(rows: Iterable[TableRun]) -> dict[RunCondition, int]:
+    """Return how many runs are each of the conditions; together they are all of them."""
+    return dict.fromkeys(get_args(RunCondition), 0) | Counter(row.run.state.condition for row in rows)
 
 
 def speed_of(run: Run, digest: RunDigest | None) -> tuple[float | None, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from stabilitybackend.run_table.columns import BUILT_IN, Column, column_of
 from stabilitybackend.run_table.known_columns import KnownColumns
 from stabilitybackend.run_table.matching import Filter
 from stabilitybackend.run_table.order import DEFAULT_SORT, grouped, ordered, wanted
-from stabilitybackend.run_table.rows import TableRun
+from stabilitybackend.run_table.rows import TableRun, conditions_of
 from stabilitybackend.runs.index import BATCH, RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.schema.numbers import json_number
@@ -119,10 +119,8 @@ class RunTables:
         shown = [column_of(key) for key in columns]
         now = self._clock()
         rows = [self._row(run_id, shown, now) for run_id in found.ids[offset : offset + limit]]
-        phases = Counter(str(row.run.state.phase) for row in seen)
-        sick = sum(row.sick for row in seen)
         return RunTable(
-            rows, offset, len(found.ids), len(seen), sick, dict(phases), found.token, found.groups,
+            rows, offset, len(found.ids), len(seen), conditions_of(seen), found.token, found.groups,
             self._known.facts_of(query.project, shown, seen), found.notes, self._manager.storing,
         )  # fmt: skip
 
@@ -188,8 +186,7 @@ class RunTables:
         speed, unit = row.speed
         return TableRow(
             run_id=run_id, name=run.name, project=run.project, tags=row.tags, status=run.status, state=run.state,
-            note=run.note,
-            sick=row.sick, step=run.last_step, loss=None if row.loss is None else json_number(row.loss),
+            note=run.note, step=run.last_step, loss=None if row.loss is None else json_number(row.loss),
             loss_metric=run.loss_metric, tokens=digest.tokens, tokens_why=digest.tokens_why, speed=speed,
             speed_unit=unit, goodput=digest.goodput, goodput_why=digest.goodput_why,
             gpus=BUILT_IN["gpus"].value(row, now), ranks=run.world_size, open_incidents=run.open_incidents,

@@ -16,6 +16,7 @@ from stabilitybackend.schema.states.severity import (
     IncidentStatus,
     RunPhase,
     ShownState,
+    condition_of,
 )
 
 __all__ = ["stated"]
@@ -48,13 +49,16 @@ def stated(run: V, phase: RunPhase | None = None, since: float | None = None) ->
     phase, since = _phase(run, phase, since)
     worst, found = run.worst_incident, PHASE_APPEARANCES[phase]
     word = f"{found.word} by {run.stopped.by}" if phase == "stopped" and run.stopped is not None else found.word
-    state = ShownState(word, found.tone, found.shape, found.order, since, None, phase)
+    condition = condition_of(phase, None if worst is None else worst.severity)
+    state = ShownState(word, found.tone, found.shape, found.order, since, None, phase, None, condition)
     if worst is not None:
         status: IncidentStatus = "acknowledged" if worst.acknowledged else "open"
         found = INCIDENT_APPEARANCES[worst.severity][status]
         later = OVER_LATER if STATUSES[run.status].over else 0
         word, order = kind_of(worst.kind).label, found.order + later
-        state = ShownState(word, found.tone, found.shape, order, worst.since, worst.incident_id, phase, status)
+        state = ShownState(
+            word, found.tone, found.shape, order, worst.since, worst.incident_id, phase, status, condition
+        )
     return run if state == run.state else structs.replace(run, state=state)
 
 

@@ -37,8 +37,8 @@ async def test_attempts_lie_over_each_other_by_the_steps_since_each_began_and_sa
     ] == [(0, "", 0, 60, True, "spike"), (1, "R1", 20, 50, True, "again"), (2, "R2", 20, 10, False, "")]
     assert [one["how"] for one in found["attempts"][:2]] == ["rolled back", "rolled back by the job"]
     assert found["text"] == (
-        "2 attempts; each ended between 50 and 60 steps after its start. "
-        "The one that runs now is 10 steps after its start."
+        "3 attempts. 2 of them ended between 50 and 60 steps after their start. "
+        "The newest one is 10 steps after its start."
     )
     assert found["attempts"][1]["curve"]["xs"] == list(range(1, 51))
     assert found["attempts"][1]["curve"]["values"][0] == 21 / 8

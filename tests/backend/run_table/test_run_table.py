@@ -22,6 +22,7 @@ from support.manager_stack import Stage, rows
 from support.server_stack import RunningServer
 from support.stored.run import store_view
 
+NONE = {"sick": 0, "crashed": 0, "well": 0, "empty": 0, "over": 0}
 HANG = WorstIncident("i1", "hang", "critical", "Hang since step 7")
 
 
@@ -53,7 +54,9 @@ def _ids(answer: Any) -> list[str]:
 def test_the_sick_stand_first_then_the_newest_and_all_are_counted(server: RunningServer, redis_url: str) -> None:
     answer = _filled(server, redis_url)
     assert _ids(answer) == ["ill", *(f"run-{n}" for n in (6, 5, 4, 3, 2, 1, 0))]
-    assert (answer["fit"], answer["total"], answer["sick"], answer["phases"]) == (8, 8, 1, {"finished": 8})
+    assert (answer["fit"], answer["total"], answer["conditions"]) == (
+        8, 8, NONE | {"over": 8},
+    )  # fmt: skip
     assert answer["rows"][0]["state"]["word"] == "Hang"
 
 
@@ -64,7 +67,8 @@ def test_filter_order_groups_and_columns_come_from_the_same_call(server: Running
     )
     assert _ids(answer) == ["run-3", "run-1", "run-4", "run-2", "run-0"]
     assert answer["groups"] == [
-        {"label": "llm", "first": 0, "count": 2, "sick": 0}, {"label": "vlm", "first": 2, "count": 3, "sick": 0},
+        {"label": "llm", "first": 0, "count": 2, "conditions": NONE | {"over": 2}},
+        {"label": "vlm", "first": 2, "count": 3, "conditions": NONE | {"over": 3}},
     ]  # fmt: skip
     assert answer["rows"][0]["cells"] == [1003.0, 3.0, None]
     assert [one.get("gone", False) for one in answer["columns"]] == [False, False, True]

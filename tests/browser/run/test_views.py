@@ -201,8 +201,8 @@ def test_from_the_lineage_to_all_attempts_and_to_the_branches_of_a_fork(visit: V
     page.click("#lineage a.segment-more")
     page.wait_for_selector("#attempts-table tbody tr:nth-child(3)")
     assert page.inner_text("#attempts-text") == (
-        "2 attempts; each ended between 150 and 200 steps after its start, with a spike. "
-        "The last one finished 150 steps after its start."
+        "3 attempts. 2 of them ended between 150 and 200 steps after their start, with a spike. "
+        "The newest one finished 150 steps after its start."
     )
     rows = [row.inner_text() for row in page.query_selector_all("#attempts-table tbody tr")]
     assert ["rolled back by the job" in row for row in rows] == [True, True, False]

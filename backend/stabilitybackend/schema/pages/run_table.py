@@ -8,7 +8,7 @@ import msgspec
 
 from stabilitybackend.schema.numbers import Number
 from stabilitybackend.schema.runs import RunStatus, StoringProblem, WorstIncident
-from stabilitybackend.schema.states.severity import ShownState
+from stabilitybackend.schema.states.severity import RunCondition, ShownState
 
 __all__ = [
     "CURVE_BUCKETS", "CURVE_TOP", "ColumnFacts", "ColumnKind", "Curve", "RunColumns", "RunDigest", "RunGroup",
@@ -97,7 +97,6 @@ class TableRow(msgspec.Struct, kw_only=True):
 
     Attributes:
         gone: it was deleted since the order was made; all else is empty then.
-        sick: a critical or warning incident is open, or its job is stalled, lost or crashed, or we fail at it.
         progress: when its ranks logged last, unix seconds, null without points.
         curve: null where there is no line yet; ``curve_why`` says why.
         cells: values of the columns that were asked for, in their order; null where it has none.
@@ -111,7 +110,6 @@ class TableRow(msgspec.Struct, kw_only=True):
     status: RunStatus = "unreachable"
     state: ShownState = msgspec.field(default_factory=ShownState)
     note: str = ""
-    sick: bool = False
     step: int | None = None
     loss: Number | None = None
     loss_metric: str | None = None
@@ -141,13 +139,13 @@ class RunGroup(msgspec.Struct):
     Attributes:
         label: the value in words; "" for the runs without one, which come last.
         first: place of its first run in the order.
-        count, sick: runs, and those of them that are sick.
+        count: runs. conditions: how many of them are each.
     """
 
     label: str
     first: int
     count: int
-    sick: int
+    conditions: dict[RunCondition, int]
 
 
 class RunTable(msgspec.Struct):
@@ -156,7 +154,7 @@ class RunTable(msgspec.Struct):
     Attributes:
         rows: from ``offset`` on.
         fit: runs that the filter lets through, on whatever page. total: runs that the key may see.
-        sick: of ``total``. phases: of ``total``, runs by what they do, whatever is open.
+        conditions: how many of ``total`` are each; together they are all of them.
         order: token of this order of the runs. With it the next page is of the same order, whatever changed meanwhile:
             no run comes twice or is left out.
         groups: where they are grouped.
@@ -168,8 +166,7 @@ class RunTable(msgspec.Struct):
     offset: int
     fit: int
     total: int
-    sick: int
-    phases: dict[str, int]
+    conditions: dict[RunCondition, int]
     order: str
     groups: list[RunGroup]
     columns: list[ColumnFacts]

@@ -18,10 +18,12 @@ __all__ = [
     "SHAPES",
     "Appearance",
     "IncidentStatus",
+    "RunCondition",
     "RunPhase",
     "Severity",
     "ShownState",
     "StateTone",
+    "condition_of",
     "served",
 ]  # fmt: skip
 
@@ -42,6 +44,10 @@ RunPhase = Literal[
 SHAPES: Mapping[StateTone, Shape] = {
     "critical": "octagon", "warning": "triangle", "info": "disc", "good": "tick", "calm": "ring",
 }  # fmt: skip
+#: Every run is exactly one of these. sick: its job is at work, or should be, and a critical or warning incident is
+#: open, or it is stalled, lost or unreadable. empty: nothing has come yet. over: finished, stopped or imported,
+#: whatever is open.
+RunCondition = Literal["sick", "crashed", "well", "empty", "over"]
 #: Added to the order of an incident of a run that is over: live trouble comes first, healthy runs come later.
 OVER_LATER = 10
 
@@ -72,6 +78,7 @@ class ShownState(msgspec.Struct):
         incident_id: the incident, null where it is the phase.
         phase: what the run does or did, whatever is open.
         status: of the incident: open or acknowledged; null where it is the phase.
+        condition: the one of five that it is counted as, everywhere.
     """
 
     word: str = ""
@@ -82,6 +89,7 @@ class ShownState(msgspec.Struct):
     incident_id: str | None = None
     phase: RunPhase = "empty"
     status: IncidentStatus | None = None
+    condition: RunCondition = "empty"
 
 
 def _row(word: str, tone: StateTone, order: int) -> Appearance:
@@ -121,6 +129,17 @@ PHASE_APPEARANCES: Mapping[RunPhase, Appearance] = {
     "stopped": _row("stopped", "calm", 30),
     "offline": _row("offline", "calm", 30),
 }
+
+#: What a phase alone makes of a run; where none is named it is well, or sick while something is open.
+_CONDITIONS: Mapping[RunPhase, RunCondition] = {
+    "crashed": "crashed", "stalled": "sick", "unreadable": "sick", "lost": "sick", "empty": "empty",
+    "finished": "over", "stopped": "over", "offline": "over",
+}  # fmt: skip
+
+
+def condition_of(phase: RunPhase, worst: Severity | None) -> RunCondition:
+    """Return what a run is counted as: by what it does, and by its worst open incident."""
+    return _CONDITIONS.get(phase, "well" if worst in (None, "info") else "sick")
 
 
 def served() -> dict[str, object]:

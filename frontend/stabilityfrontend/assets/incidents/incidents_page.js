@@ -19,6 +19,16 @@ const [AT_ONCE, GROUPS] = [500, 100];
 const SOON_MS = 700;
 /** Acknowledged at a time: a run that is over may have to be read from its archive first. */
 const TOGETHER = 4;
+
+/** How many incidents are open, as the rail counts them, and beside that those that are only for information. */
+const openWords = (counts) =>
+  [
+    counts?.alarms ? `${formatCount(counts.alarms)} open` : "",
+    counts?.open > counts?.alarms ? `${formatCount(counts.open - counts.alarms)} for information` : "",
+  ]
+    .filter(Boolean)
+    .join(" · ");
+
 export class IncidentsPage {
   constructor(root) {
     this.root = root;
@@ -262,7 +272,7 @@ export class IncidentsPage {
     const shown = groups.slice(0, this.shownGroups);
     const counts = this.answer?.counts;
     const badge = byId("incidents-open");
-    setText(badge, counts?.open ? `${formatCount(counts.open)} open` : "");
+    setText(badge, openWords(counts));
     setClass(badge, `chip ${counts?.critical ? "critical" : counts?.warning ? "warning" : ""}`);
     patch(
       byId("incidents-list"),
@@ -315,7 +325,7 @@ export class IncidentsPage {
           "div",
           { class: "empty" },
           h("h2", {}, "No open incident"),
-          h("p", {}, "No run is sick as far as this board sees. A new incident appears here by itself. ", all, "."),
+          h("p", {}, "A new incident appears here by itself. ", all, "."),
         ),
       );
     else fill(where, h("p", { class: "nothing" }, "No incident yet."));

@@ -9,7 +9,7 @@ import { quoted, termAt } from "./table_state.js";
 /** So long after the last key the filter holds, and names are asked for, milliseconds. */
 const [HOLDS_MS, NAMES_MS] = [250, 120];
 const OFFERED = 12;
-const STATES = ["sick", "well", "critical", "warning"];
+const STATES = ["sick", "well", "over", "critical", "warning"];
 const KINDS = { text: "text", tags: "text", state: "state", age: "time, e.g. 2h", any: "config", number: "number" };
 
 /** Makes the field in its place; `holds(text)` gets a filter. */

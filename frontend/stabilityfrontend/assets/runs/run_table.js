@@ -177,7 +177,9 @@ export class RunTableView {
           h("span", { class: "icon icon-fold", "aria-hidden": "true" }),
           h("bdi", { class: "cut" }, group.label || "without a value"),
           h("span", { class: "sub" }, plural(group.count, "run")),
-          group.sick ? h("span", { class: "chip critical" }, `${formatCount(group.sick)} sick`) : null,
+          ["sick", "crashed"]
+            .filter((name) => group.conditions[name])
+            .map((name) => h("span", { class: "chip critical" }, `${formatCount(group.conditions[name])} ${name}`)),
         ),
       ),
     );
@@ -204,7 +206,7 @@ export class RunTableView {
         });
     element.setAttribute("aria-rowindex", String(index + 2));
     element.classList.toggle("gone", row.gone);
-    element.classList.toggle("sick", row.sick);
+    element.classList.toggle("sick", ["sick", "crashed"].includes(row.state.condition));
     patch(element, row.gone ? this.goneCells(row, columns) : this.cells(row, columns, chosen, now));
     this.kept.set(row.run_id, { row, key, element });
     return element;

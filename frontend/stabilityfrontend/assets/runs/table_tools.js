@@ -11,37 +11,38 @@ import { DEFAULT_COLUMNS, toggled } from "./table_state.js";
 
 const NAMES_MS = 120;
 
-/** How many runs are in each state: each is a filter. */
+/** How many runs are in each condition, together all of them: each is a filter. */
 export function drawStates(page) {
   const { answer, state } = page;
   if (!answer) return;
-  const key = JSON.stringify([answer.sick, answer.phases, state.q]);
+  const key = JSON.stringify([answer.conditions, state.q]);
   const place = byId("runs-states");
   if (place.dataset.key === key) return;
   place.dataset.key = key;
   const terms = state.q.split(/\s+/);
-  const button = (phase, count, word, shown) => {
-    const term = `state:${phase}`;
+  const button = (condition, word, shown) => {
+    const term = `state:${condition}`;
     return h(
       "button",
       {
         type: "button",
         class: `${tonedClass("count-of toned", shown)}${terms.includes(term) ? " on" : ""}`,
         "aria-pressed": String(terms.includes(term)),
-        data: { state: phase },
+        data: { state: condition },
         on: { click: () => page.filterBy(toggled(page.state.q, term)) },
       },
-      h("b", {}, formatCount(count)),
+      h("b", {}, formatCount(answer.conditions[condition])),
       ` ${word}`,
     );
   };
-  const of = (phase) => appearanceTable.phases[phase] || { word: phase, tone: "calm", shape: "ring", order: 50 };
-  const phases = Object.keys(answer.phases).sort((a, b) => of(a).order - of(b).order);
-  const ill = answer.sick ? { tone: "critical", shape: "octagon" } : { tone: "good", shape: "tick" };
+  const { crashed, training, empty, finished } = appearanceTable.phases;
+  const ill = answer.conditions.sick ? { tone: "critical", shape: "octagon" } : { tone: "good", shape: "tick" };
+  const shown = { sick: ill, crashed, well: training, empty, over: finished };
+  const words = { empty: empty.word };
+  const there = Object.keys(shown).filter((name) => name === "sick" || answer.conditions[name]);
   patch(
     place,
-    button("sick", answer.sick, "sick", ill),
-    phases.map((phase) => button(phase, answer.phases[phase], of(phase).word, of(phase))),
+    there.map((name) => button(name, words[name] || name, shown[name])),
   );
 }
 

@@ -79,35 +79,42 @@ function wellRun(run) {
   );
 }
 
-/** The view; `{sick, well, counts}` as `counted` of wall_rows.js gives them: what is counted may have no row. */
-export function fleetView(wall, { sick, well, counts }) {
-  const { sick: count, well: wells, past } = counts;
-  const worst = sick.length ? stateOf(sick[0]) : { tone: wells ? "good" : "calm", shape: wells ? "disc" : "ring" };
-  const all = count + wells;
-  const head = count
-    ? `${inWords(count)} ${count === 1 ? "run is" : "runs are"} sick`
-    : wells
-      ? `${wells === 1 ? "The run is" : `All ${formatCount(wells)} runs are`} well`
-      : "No run is under way";
+/** How many runs are sick, and how many crashed within a day, as a headline. */
+function headOf({ sick, crashed, well }) {
+  const runs = (count) => `${inWords(count)} run${count === 1 ? "" : "s"}`;
+  if (sick && crashed)
+    return `${runs(sick)} ${sick === 1 ? "is" : "are"} sick, ${inWords(crashed).toLowerCase()} crashed`;
+  if (sick) return `${runs(sick)} ${sick === 1 ? "is" : "are"} sick`;
+  if (crashed) return `${runs(crashed)} crashed`;
+  if (well) return `${well === 1 ? "The run is" : `All ${formatCount(well)} runs are`} well`;
+  return "No run is under way";
+}
+
+/** The view; `{ill, well, counts}` as `counted` of wall_rows.js gives them: what is counted may have no row. */
+export function fleetView(wall, { ill, well, counts }) {
+  const { sick, crashed, well: wells, past } = counts;
+  const count = sick + crashed;
+  const worst = ill.length ? stateOf(ill[0]) : { tone: wells ? "good" : "calm", shape: wells ? "disc" : "ring" };
+  const all = sick + wells;
   const few = !count && well.length <= FEW;
-  const others = sick.slice(CARDS);
+  const others = ill.slice(CARDS);
   return [
     h(
       "header",
       { class: "wall-head", data: { place: "head" } },
-      h("h1", { class: worst.tone }, mark(worst), head),
+      h("h1", { class: worst.tone }, mark(worst), headOf(counts)),
       h("p", {}, count && wells ? `${formatCount(wells)} of ${formatCount(all)} are well` : ""),
     ),
     h(
       "section",
       { class: `wall-cards n${Math.min(CARDS, count)}`, data: { place: "cards" } },
-      sick.slice(0, CARDS).map((run) => sickCard(wall, run)),
+      ill.slice(0, CARDS).map((run) => sickCard(wall, run)),
     ),
     others.length
       ? h(
           "p",
           { class: "wall-others", data: { place: "others" } },
-          "also sick: ",
+          "also: ",
           others
             .slice(0, NAMED)
             .map((run, index) => [
@@ -129,7 +136,7 @@ export function fleetView(wall, { sick, well, counts }) {
       { class: "wall-past", data: { place: "past" } },
       [
         wells > WELL ? `${formatCount(wells - WELL)} more are well` : "",
-        past ? `${formatCount(past)} ended, or crashed more than a day ago` : "",
+        past ? `${formatCount(past)} ended, have no data yet, or crashed more than a day ago` : "",
       ]
         .filter(Boolean)
         .join(" · "),

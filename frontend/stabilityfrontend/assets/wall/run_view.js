@@ -5,7 +5,6 @@ import { stateOf, wordOf } from "../core/appearance.js";
 import { h } from "../core/dom.js";
 import { formatAge, formatCount, steady, toNumber } from "../core/format.js";
 import { mark, sinceWords, told } from "./fleet_view.js";
-import { SICK } from "./wall_state.js";
 
 /** Numbers below the curve beside the step. */
 const NUMBERS = 4;
@@ -43,7 +42,7 @@ function numbers(wall, run) {
 /** The view; `.wall-place` is where its curve goes. */
 export function runView(wall, run) {
   const state = stateOf(run);
-  const { why, remedy } = SICK.includes(state.tone) ? told(wall, run) : { why: "", remedy: "" };
+  const { why, remedy } = ["sick", "crashed"].includes(state.condition) ? told(wall, run) : { why: "", remedy: "" };
   return [
     h(
       "header",

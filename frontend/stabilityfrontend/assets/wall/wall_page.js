@@ -36,7 +36,7 @@ export class WallPage {
     this.view = this.own;
     this.runs = new Map();
     /** How many runs have no row here. */
-    this.beyond = { sick: 0, well: 0, past: 0 };
+    this.beyond = { sick: 0, crashed: 0, well: 0, past: 0 };
     /** What is shown first of a run, by run. @type {Map<string, {headline: any, at: number}>} */
     this.headlines = new Map();
     /** Advice of incidents by id. @type {Map<string, {incident: any, at: number}>} */

@@ -3,14 +3,13 @@
 
 import { heaps } from "./wall_state.js";
 
-const AT_WORK = "state:running,stalled,unreachable";
 const query = (q, sort) => ({ q, sort, group: "", columns: [] });
 
 /** The three questions, as `api.runTable` takes them. `broke`: as `heaps`, an older crash is history. */
 export const QUESTIONS = {
-  sick: query(`state:sick ${AT_WORK}`, []),
-  broke: query("state:crashed,failed updated<1d", []),
-  well: query(`-state:sick ${AT_WORK}`, ["age"]),
+  sick: query("state:sick", []),
+  broke: query("state:crashed updated<1d", []),
+  well: query("state:well", ["age"]),
 };
 
 /** A row of the table as a run; what is known of the run beyond the row stays. */
@@ -42,28 +41,23 @@ export function runsOf(answers, known) {
   return new Map(rows.map((row) => [row.run_id, asRun(row, known.get(row.run_id))]));
 }
 
-/** How many have no row here, as the server counted: `{sick, well, past}`. */
+/** How many have no row here, as the server counted: `{sick, crashed, well, past}`. */
 export function beyond([sick, broke, well]) {
   const left = (answer) => Math.max(0, answer.fit - answer.rows.length);
   return {
-    sick: left(sick) + left(broke),
+    sick: left(sick),
+    crashed: left(broke),
     well: left(well),
     past: Math.max(0, sick.total - sick.fit - broke.fit - well.fit),
   };
 }
 
-/** The three heaps, and how many each has with those that have no row: `counts`. */
+/** The heaps, and how many each has with those that have no row: `counts`. */
 export function counted(runs, now, more, own = "") {
   const found = heaps(
     [...runs].filter((run) => run.run_id !== own || !run.alone),
     now,
   );
-  return {
-    ...found,
-    counts: {
-      sick: found.sick.length + more.sick,
-      well: found.well.length + more.well,
-      past: found.past + more.past,
-    },
-  };
+  const counts = Object.entries(found.counts).map(([heap, count]) => [heap, count + more[heap]]);
+  return { ...found, counts: Object.fromEntries(counts) };
 }

@@ -1,10 +1,7 @@
 // What a wall says of runs, without drawing: which are sick, in which order views come, whether the feed can be believed.
 
 import { sickFirst, stateOf } from "../core/appearance.js";
-import { statusFacts } from "../core/kinds.js";
 
-/** Tones that somebody has to look at, the worst first. */
-export const SICK = ["critical", "warning"];
 /** A job that crashed longer ago than this is history: it is counted, and takes no place. A day, seconds. */
 const HISTORY_S = 86400;
 /** Seconds without any sign of the server after which what is shown can't be believed. A healthy one answers each 2 s. */
@@ -12,25 +9,32 @@ export const STALE_S = 6;
 /** Seconds that a view stays when `rotate` says nothing, and the least that it can be. */
 export const ROTATE_S = 30;
 const LEAST_ROTATE_S = 3;
-/** Sick runs that get a view of their own in a round, and others where none is sick. */
+/** Runs that are sick or crashed and get a view of their own in a round, and others where none is sick. */
 const [SICK_VIEWS, WELL_VIEWS] = [8, 4];
 
-/** Runs in three heaps: `sick` (the worst first), `well` (a job is at work), `past` (how many others). */
+/**
+ * Runs by what the server counts them as: `ill` has the `sick` and those that `crashed` within a day, the worst first;
+ * `well`: a job is at work; `past`: how many others.
+ */
 export function heaps(runs, now) {
-  const sick = [];
+  const ill = [];
   const well = [];
-  let past = 0;
+  const counts = { sick: 0, crashed: 0, well: 0, past: 0 };
   for (const run of runs) {
-    const { under_way: underWay, over } = statusFacts(run.status);
-    const { tone } = stateOf(run);
-    const old = !underWay && now - (run.updated || 0) > HISTORY_S;
-    if (over || old) past += 1;
-    else if (SICK.includes(tone)) sick.push(run);
-    else well.push(run);
+    const { condition } = stateOf(run);
+    const heap =
+      condition === "sick" || condition === "well"
+        ? condition
+        : condition === "crashed" && now - (run.updated || 0) <= HISTORY_S
+          ? condition
+          : "past";
+    counts[heap] += 1;
+    if (heap === "well") well.push(run);
+    else if (heap !== "past") ill.push(run);
   }
-  sick.sort(sickFirst);
+  ill.sort(sickFirst);
   well.sort((a, b) => (b.created || 0) - (a.created || 0));
-  return { sick, well, past };
+  return { ill, well, counts };
 }
 
 /** Seconds of a view from the address: `30s`, `30`, `2min`; 0 stays on one view; null where it says nothing readable. */
@@ -42,8 +46,8 @@ export function rotateSeconds(text) {
 }
 
 /** The views of a round: `""` is the fleet, else a run's id. `own`: the run of the address, which is then the first. */
-export function viewsOf({ sick, well }, own) {
-  const runs = (sick.length ? sick.slice(0, SICK_VIEWS) : well.slice(0, WELL_VIEWS)).map((run) => run.run_id);
+export function viewsOf({ ill, well }, own) {
+  const runs = (ill.length ? ill.slice(0, SICK_VIEWS) : well.slice(0, WELL_VIEWS)).map((run) => run.run_id);
   return own ? [own, ...runs.filter((id) => id !== own)] : ["", ...runs];
 }
 
