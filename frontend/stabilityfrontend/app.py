@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from types import ModuleType
+from typing import Any
 
 from dash import ClientsideFunction, Dash, Input, Output, State
 from dash.backends._fastapi import set_current_request
@@ -82,17 +83,34 @@ _ICON = (
     "stroke-linejoin='round' stroke-linecap='round'/%3E%3C/svg%3E"
 )
 
+#: Stands in a page for the way from its address up to the board's own: ``../``, as often as it takes. So no page has
+#: the path that a proxy serves the board below, and each works below any.
+_UP = "__UP__"
+#: Stands there for the slash at the end of the path that was asked for, where it has one.
+_ENDING = "__ENDING__"
+#: Dash asks from the address that is open, which changes: before its renderer starts, the prefix becomes a whole one.
+_PLACE = """(() => {
+        const element = document.getElementById("_dash-config");
+        const config = JSON.parse(element.textContent);
+        config.requests_pathname_prefix = new URL(config.requests_pathname_prefix, location.href).pathname;
+        element.textContent = JSON.stringify(config);
+      })();"""
+
 #: The page around Dash's own. The first script sets the theme before anything is painted, so nothing flashes.
 _INDEX = """<!DOCTYPE html>
-<html lang="en" data-theme="dark">
+<html lang="en" data-theme="dark" data-ending="__ENDING__">
   <head>
     {%metas%}
     <title>{%title%}</title>
     <link rel="icon" href="__ICON__">
     <link rel="preload" href="__FONT__" as="font" type="font/woff2" crossorigin>
+    <link rel="modulepreload" href="__MODULES__">
     <style>__VARIABLES__</style>
     <script>
       (function () {
+        // A proxy may lead from its path without a slash to "/" here: seen from there, nothing that follows is found.
+        if (document.documentElement.dataset.ending === "/" && !location.pathname.endsWith("/"))
+          location.replace(location.pathname + "/" + location.search + location.hash);
         var kept = null;
         try { kept = localStorage.getItem("stability-theme"); } catch (error) { /* storage is off */ }
         var light = window.matchMedia("(prefers-color-scheme: light)").matches;
@@ -100,7 +118,6 @@ _INDEX = """<!DOCTYPE html>
       })();
     </script>
     <script>__PRELOAD__</script>
-    <link rel="modulepreload" href="__MODULES__">
     {%css%}
     <link rel="stylesheet" href="__STYLES__">
   </head>
@@ -108,6 +125,7 @@ _INDEX = """<!DOCTYPE html>
     {%app_entry%}
     <footer>
       {%config%}
+      <script>__PLACE__</script>
       {%scripts%}
       {%renderer%}
     </footer>
@@ -116,7 +134,11 @@ _INDEX = """<!DOCTYPE html>
 
 
 class _Pages(Dash):
-    """Leaves out of the page's head what only some pages need."""
+    """Leaves out of the page's head what only some pages need, and says where things are from the page itself."""
+
+    def page(self, path: str) -> str:
+        """Return the page at a path within the board, quoted as the browser sent it."""
+        return self.index().replace(_UP, _way_up(path)).replace(_ENDING, "/" if path.endswith("/") else "")
 
     def later(self) -> dict[str, str]:
         """Return the addresses of what is left out, by the name that it defines."""
@@ -129,7 +151,13 @@ class _Pages(Dash):
 
     def _generate_scripts_html(self) -> str:
         others = re.sub(_FIRST, "", re.sub(_LATER, "", super()._generate_scripts_html()))
-        return f'<script src="{self.first}"></script>{others}'
+        return f'<script src="{self.first}"></script>{others}'.replace('src="/', f'src="{_UP}')
+
+    def _generate_css_dist_html(self) -> str:
+        return super()._generate_css_dist_html().replace('href="/', f'href="{_UP}')
+
+    def _config(self) -> dict[str, Any]:
+        return super()._config() | {"requests_pathname_prefix": _UP}
 
 
 def attach(app: FastAPI, *, title: str, tables: Mapping[str, object], plug_ins: Iterable[ModuleType] = ()) -> list[str]:
@@ -196,7 +224,7 @@ def _register(dash: _Pages, declared: Declarations, curves: str) -> None:
     parts.register(dash)
 
 
-def _answer_what_is_ours(dash: Dash, app: FastAPI, declared: Declarations) -> None:
+def _answer_what_is_ours(dash: _Pages, app: FastAPI, declared: Declarations) -> None:
     """Take away the addresses of Dash that no page of ours uses, and answer the others as the rest of the server does.
 
     Dash answers what it can't read with 500, its WebSocket is open to whoever comes, and it serves a page at every
@@ -206,7 +234,7 @@ def _answer_what_is_ours(dash: Dash, app: FastAPI, declared: Declarations) -> No
     suites = f"{prefix}_dash-component-suites/{{package_name}}/{{fingerprinted_path:path}}"
     update = f"{prefix}_dash-update-component"
     frame = f"{prefix}_dash-layout"
-    gone = {suites, update, frame, f"{prefix}assets", f"{prefix}_dash-ws-callback", f"{prefix}_reload-hash"}
+    gone = {prefix, suites, update, frame, f"{prefix}assets", f"{prefix}_dash-ws-callback", f"{prefix}_reload-hash"}
     app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", None) not in gone]
     dispatch = dash.backend.serve_callback(dash)
     table = to_json_plotly(dash.layout).encode()
@@ -232,11 +260,12 @@ def _answer_what_is_ours(dash: Dash, app: FastAPI, declared: Declarations) -> No
 
     def page(request: Request, path: str) -> Response:
         set_current_request(request)  # of this thread's own context; Dash asks for it, and reads nothing of it
-        return HTMLResponse(dash.index(), status_code=200 if layout.is_page(f"/{path}", declared) else 404)
+        status = 200 if layout.is_page(f"/{path}", declared) else 404
+        return HTMLResponse(dash.page(_sent_path(request)), status_code=status)
 
     def moved(request: Request) -> Response:
         query = f"?{request.url.query}" if request.url.query else ""
-        return RedirectResponse(f"{prefix.rstrip('/')}{MOVED[request.url.path]}{query}", status_code=308)
+        return RedirectResponse(f"{_way_up(_sent_path(request))}{MOVED[request.url.path][1:]}{query}", status_code=308)
 
     for old in MOVED:
         app.add_api_route(old, moved, methods=["GET"], include_in_schema=False)
@@ -246,10 +275,25 @@ def _answer_what_is_ours(dash: Dash, app: FastAPI, declared: Declarations) -> No
     app.add_api_route(f"{prefix}{{path:path}}", page, methods=["GET"], include_in_schema=False)
 
 
+def _sent_path(request: Request) -> str:
+    """Return the path of a request as the browser sent it: a quoted slash is none."""
+    sent: bytes = request.scope.get("raw_path") or request.url.path.encode()
+    return sent.decode("ascii", "replace")
+
+
+def _way_up(path: str) -> str:
+    """Return the way from a path within the board to the board's own address."""
+    return "../" * (path.count("/") - 1) or "./"
+
+
 def _script_hashes(page: str) -> list[str]:
     """Return ``'sha256-...'`` of each inline script of a page."""
     texts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     return [f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in texts]
+
+
+def _below(path: str) -> str:
+    return _UP + path[1:]
 
 
 def _index(*, modules: str, styles: str, fonts: dict[str, str], tables: Mapping[str, object]) -> str:
@@ -264,13 +308,15 @@ def _index(*, modules: str, styles: str, fonts: dict[str, str], tables: Mapping[
     # Names come from our own tables; still no text of theirs may end the script.
     given = json.dumps({"first": run_page.first_requests(), **tables}).replace("<", "\\u003c")
     code = bundle(ASSETS, "preload.js").text
-    preload = f'(() => {{\n"use strict";\n{code}preload.begin({given}, "{modules}");\n}})();'
+    preload = f'(() => {{\n"use strict";\n{code}preload.begin({given});\n}})();'
+    faces = theme.font_faces({name: _below(url) for name, url in fonts.items()})
     parts = {
         "__ICON__": _ICON,
-        "__FONT__": next(iter(fonts.values())),
-        "__VARIABLES__": f"{theme.font_faces(fonts)}\n{theme.css_variables()}",
+        "__FONT__": _below(next(iter(fonts.values()))),
+        "__VARIABLES__": f"{faces}\n{theme.css_variables()}",
         "__PRELOAD__": preload,
-        "__MODULES__": modules,
-        "__STYLES__": styles,
+        "__PLACE__": _PLACE,
+        "__MODULES__": _below(modules),
+        "__STYLES__": _below(styles),
     }
-    return re.sub("__[A-Z]+__", lambda mark: parts[mark[0]], _INDEX)
+    return re.sub("__[A-Z]+__", lambda mark: parts.get(mark[0], mark[0]), _INDEX)

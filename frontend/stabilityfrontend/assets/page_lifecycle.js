@@ -5,6 +5,7 @@ import { AttemptsPage } from "./compare/attempts_page.js";
 import { ComparePage } from "./compare/compare_page.js";
 import { viewer, watchParts } from "./core/parts.js";
 import { watchPresses } from "./core/patch.js";
+import { place } from "./core/place.js";
 import { changed, go, route } from "./core/route.js";
 import { colorTheme } from "./core/theme.js";
 import { GalleryPage } from "./gallery/gallery_page.js";
@@ -67,7 +68,7 @@ document.addEventListener("click", (event) => {
   if (event.metaKey || event.ctrlKey || event.shiftKey) return;
   event.preventDefault();
   const href = link.getAttribute("href") || "";
-  go(href.startsWith("?") ? changed(href) : href);
+  go(href.startsWith("?") ? changed(href) : place(link.pathname) + link.search + link.hash);
   if (href.startsWith("?")) opened.page?.addressChanged?.();
 });
 

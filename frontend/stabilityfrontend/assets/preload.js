@@ -14,6 +14,7 @@ import {
   viewOf,
   wantedOf,
 } from "./core/first_requests.js";
+import { place } from "./core/place.js";
 import { readState, tablePath } from "./runs/table_state.js";
 
 const RUNS = /^\/(?:runs\/?)?$/;
@@ -24,12 +25,13 @@ const WALL_PX = 1600;
  * Load the modules and tell Dash what to call when it has an address.
  *
  * `first`: what the skeleton says of the first requests (`first_requests.js`); `kinds`, `statuses`, `verdicts`, `ranks`,
- * `gpus` and `appearances`: tables of `kinds.js`; `url`: where the modules are.
+ * `gpus` and `appearances`: tables of `kinds.js`. Where the modules are, a link above the script says.
  */
-export function begin({ first, kinds, statuses, verdicts, ranks, gpus, appearances }, url) {
+export function begin({ first, kinds, statuses, verdicts, ranks, gpus, appearances }) {
   Object.assign(firstRequests, first);
   // A wall shows twice as much of a line as a desk.
   if (window.innerWidth > WALL_PX) firstRequests.points.fine *= 2;
+  const url = /** @type {HTMLLinkElement} */ (document.querySelector("link[rel=modulepreload]")).href;
   const loaded = import(url).then(({ modules }) => {
     modules["core/first_requests.js"].takeOver(handOver());
     const tables = modules["core/kinds.js"];
@@ -46,14 +48,14 @@ export function begin({ first, kinds, statuses, verdicts, ranks, gpus, appearanc
     show: async (...given) => (await loaded)["page_lifecycle.js"].show(...given),
     fill: async (...given) => (await loaded)["core/parts.js"].fill(...given),
   };
-  const found = RUN.exec(location.pathname);
+  const found = RUN.exec(place());
   try {
     if (found) askForRun(decodeURIComponent(found[1]));
   } catch {
     // An id that can't be decoded: the page says so.
   }
-  if (RUNS.test(location.pathname)) ask(tablePath(readState(location.search)));
-  if (location.pathname !== "/login") ask("/me"); // a page waits for it; the first chart comes first
+  if (RUNS.test(place())) ask(tablePath(readState(location.search)));
+  if (place() !== "/login") ask("/me"); // a page waits for it; the first chart comes first
 }
 
 function askForRun(id) {

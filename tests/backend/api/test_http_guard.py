@@ -71,7 +71,7 @@ def test_each_script_that_stands_in_a_page_is_named_by_its_hash(server: RunningS
     answer = server.client.get(path)
     allowed = answer.headers["content-security-policy"]
     scripts = re.findall(r"<script(?![^>]*(?:src=|json))[^>]*>(.*?)</script>", answer.text, re.DOTALL)
-    assert len(scripts) == 3  # the theme, what loads the modules, and what starts Dash
+    assert len(scripts) == 4  # the theme, what loads the modules, what tells Dash where it is, and what starts it
     for script in scripts:
         assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in allowed
 

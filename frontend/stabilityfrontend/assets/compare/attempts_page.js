@@ -7,7 +7,7 @@ import { Plot } from "../chart/line_chart.js";
 import { focusMetric } from "../chart/main_chart.js";
 import { api } from "../core/api.js";
 import { choice, remember } from "../core/controls.js";
-import { byId, fill, h, segmented, setShown, setText } from "../core/dom.js";
+import { byId, fill, h, segmented, setHref, setShown, setText } from "../core/dom.js";
 import { errorText, formatCount, formatValue, plural, toNumber } from "../core/format.js";
 import { patch } from "../core/patch.js";
 import { attemptsHref, incidentHref } from "../core/route.js";
@@ -60,7 +60,7 @@ export class AttemptsPage {
       byId("attempts-modes"),
       h("a", { class: `toggle${this.fork === null ? " on" : ""}`, href: attemptsHref(this.id) }, "All attempts"),
     );
-    byId("attempts-run").setAttribute("href", `/runs/${encodeURIComponent(this.id)}`);
+    setHref(byId("attempts-run"), `/runs/${encodeURIComponent(this.id)}`);
     this.begin();
   }
 

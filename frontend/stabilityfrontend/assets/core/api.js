@@ -2,6 +2,7 @@
 
 import { tablePath } from "../runs/table_state.js";
 import { runPath, SHARED, seriesPaths, takeAnswer } from "./first_requests.js";
+import { address, place } from "./place.js";
 
 /** Runs asked for at once, after the first page. */
 const RUNS_A_PAGE = 1000;
@@ -31,7 +32,7 @@ async function call(method, path, body, signal) {
   try {
     response =
       response ||
-      (await fetch(`/api/v1${path}`, {
+      (await fetch(address(`/api/v1${path}`), {
         method,
         credentials: "same-origin",
         headers: body === undefined ? SHARED : { "Content-Type": "application/json" },
@@ -50,8 +51,8 @@ async function call(method, path, body, signal) {
   if (response.ok && answer !== null) return answer;
   // Its time was over in the middle of the answer, or somebody between answered a page of theirs.
   if (response.ok) throw new ApiError(0, "away", "No answer from the server that can be read.", hintFor(method));
-  if (response.status === 401 && !leaving && !location.pathname.startsWith("/login")) {
-    location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
+  if (response.status === 401 && !leaving && !place().startsWith("/login")) {
+    location.assign(address(`/login?next=${encodeURIComponent(place() + location.search)}`));
   }
   const said = (answer && answer.error) || {};
   const message = said.message || `The server answered ${response.status} ${response.statusText}.`;
@@ -245,7 +246,7 @@ export const api = {
   /** @returns {Promise<Answers["POST /api/v1/login"]>} */
   login: (key) => call("POST", "/login", { key }),
   healthy: async () => {
-    const response = await fetch("/healthz", { signal: AbortSignal.timeout(4000), cache: "no-store" });
+    const response = await fetch(address("/healthz"), { signal: AbortSignal.timeout(4000), cache: "no-store" });
     return response.ok;
   },
 };

@@ -2,7 +2,7 @@
 // (schema/states/severity.py). Nothing else in the browser decides which word, colour or mark something gets.
 
 import { severityOf } from "../incident/severity.js";
-import { h, setClass, setText, setTitle } from "./dom.js";
+import { h, setClass, setHref, setText, setTitle } from "./dom.js";
 import { appearanceTable } from "./kinds.js";
 import { incidentHref } from "./route.js";
 
@@ -49,10 +49,7 @@ export function drawStatePill(pill, run, stale = false) {
   // What was so when the server was last heard is no news.
   setClass(pill, tonedClass("pill", stale ? { tone: "calm", shape: "ring" } : state));
   setTitle(pill, titleOf(run, state));
-  const href = state.incident_id ? incidentHref(run.run_id, state.incident_id) : null;
-  if (href === pill.getAttribute("href")) return;
-  if (href) pill.setAttribute("href", href);
-  else pill.removeAttribute("href");
+  setHref(pill, state.incident_id ? incidentHref(run.run_id, state.incident_id) : null);
 }
 
 /** `Hang, acknowledged`: the word of a state with what somebody did about it. */

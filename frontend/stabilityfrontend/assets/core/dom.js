@@ -1,5 +1,7 @@
 // Builds and fills elements. Text is only ever set as text: names, reasons and metrics come from anywhere.
 
+import { address } from "./place.js";
+
 /**
  * Element by id, or null: a region may belong to a page that has gone.
  *
@@ -19,7 +21,8 @@ export function listen(element, on) {
 
 /**
  * An element with properties and children.
- * `props`: `class`, `on` ({event: handler}), `data` ({key: value}), anything else is an attribute (false: left out).
+ * `props`: `class`, `on` ({event: handler}), `data` ({key: value}), `href` (a path within the board, or an address),
+ * anything else is an attribute (false: left out).
  */
 export function h(tag, props, ...children) {
   const element = document.createElement(tag);
@@ -28,6 +31,7 @@ export function h(tag, props, ...children) {
     else if (key === "on") listen(element, value);
     else if (key === "data") Object.assign(element.dataset, value);
     else if (key === "style") for (const [name, rule] of Object.entries(value)) element.style.setProperty(name, rule);
+    else if (key === "href") setHref(element, value);
     else if (value === true) element.setAttribute(key, "");
     else if (value !== false && value !== null && value !== undefined) element.setAttribute(key, String(value));
   }
@@ -70,6 +74,14 @@ export function setClass(element, name) {
 /** Set what stands under the pointer, touching the page only when it changed. */
 export function setTitle(element, words) {
   if (element && element.title !== words) element.title = words;
+}
+
+/** Set where a link leads, touching the page only when it changed: to a path within the board, or nowhere (null). */
+export function setHref(element, path) {
+  const href = path ? address(String(path)) : null;
+  if (!element || href === element.getAttribute("href")) return;
+  if (href === null) element.removeAttribute("href");
+  else element.setAttribute("href", href);
 }
 
 /** Show or hide an element. */

@@ -1,6 +1,8 @@
 // Which lines a run's page asks for first, in which requests. The page's head asks (preload.js) before the other modules
 // are there; whoever needs an answer later builds the same address and finds it on its way.
 
+import { address } from "./place.js";
+
 /** An answer that nobody took by then is old news. */
 const FRESH_MS = 15000;
 /** Metrics per request: keeps the address under what proxies let through (8 kB), at 200 characters a name. */
@@ -38,9 +40,11 @@ export function takeOver(given) {
 
 /** Ask for an address of the API and keep the answer for whoever takes it; null where there is none. */
 export function ask(path) {
-  const answer = fetch(`/api/v1${path}`, { credentials: "same-origin", headers: SHARED, priority: "high" }).catch(
-    () => null,
-  );
+  const answer = fetch(address(`/api/v1${path}`), {
+    credentials: "same-origin",
+    headers: SHARED,
+    priority: "high",
+  }).catch(() => null);
   preloaded.answers.set(path, { at: performance.now(), answer });
   return answer;
 }

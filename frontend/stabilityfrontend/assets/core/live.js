@@ -1,6 +1,7 @@
 // The one WebSocket of a page. It reconnects for ever with jitter, resumes by cursor, and pauses while nobody looks.
 
 import { api } from "./api.js";
+import { address } from "./place.js";
 
 /** Who else listens to every message, of whatever page. @type {Set<(message: any) => void>} */
 export const heard = new Set();
@@ -53,7 +54,7 @@ export class Live {
     if (this.closed) return;
     if (this.tries === 0) this.onState("connecting");
     const scheme = location.protocol === "https:" ? "wss" : "ws";
-    const socket = new WebSocket(`${scheme}://${location.host}/api/v1/live`);
+    const socket = new WebSocket(`${scheme}://${location.host}${address("/api/v1/live")}`);
     this.socket = socket;
     this.asked = false;
     socket.onopen = async () => {

@@ -4,6 +4,7 @@ import { api } from "./api.js";
 import { h, toast } from "./dom.js";
 import { ago, errorText, inUtc, moment } from "./format.js";
 import { patch } from "./patch.js";
+import { address, addressed, place } from "./place.js";
 import { changed, go } from "./route.js";
 import { colorTheme } from "./theme.js";
 
@@ -28,7 +29,7 @@ const loading = new Map();
 const hasParts = () => document.querySelector("[data-part]") !== null;
 
 /** What a part's function is given of the browser. */
-export function viewer(path = location.pathname, search = location.search) {
+export function viewer(path = place(), search = location.search) {
   drawnAt = Date.now();
   asked += 1;
   return { path: path.replace(/\/+$/, "") || "/", search, theme: colorTheme.name(), asked };
@@ -56,7 +57,7 @@ function load(url) {
       url,
       new Promise((resolve, reject) => {
         const script = document.createElement("script");
-        script.src = url;
+        script.src = address(url);
         script.onload = resolve;
         script.onerror = () => {
           loading.delete(url);
@@ -132,11 +133,11 @@ export async function fill(given, id, config) {
     return null;
   }
   drawn?.remove();
-  window._dashPlotlyJSURL = config.plotly; // what Dash loads for a figure
+  window._dashPlotlyJSURL = address(config.plotly); // what Dash loads for a figure
   const text = JSON.stringify(given);
   for (const [name, url] of Object.entries(config.later))
     if (!window[name] && text.includes(`"namespace":"${name}"`)) await load(url);
-  return withTimes(given);
+  return withTimes(addressed(given));
 }
 
 /** A cell of a table: its text, a second line, where it leads. Text of a run is only ever text. */
@@ -149,7 +150,7 @@ function Cell({ value, data, colDef }) {
     look.moment && !missing
       ? `${inUtc(value)}, ${ago(Date.now() / 1000 - value)}`
       : look.title || [text, look.sub].join("\n");
-  const line = /^[/?]/.test(look.href || "") ? createElement("a", { href: look.href }, text) : text;
+  const line = /^[/?]/.test(look.href || "") ? createElement("a", { href: address(look.href) }, text) : text;
   return createElement(
     "div",
     { className: `cell ${look.tone || ""}`, title },

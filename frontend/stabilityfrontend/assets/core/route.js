@@ -1,5 +1,7 @@
 // Which page an address is: the table of pages came with the frame, so that going to one asks the server for nothing.
 
+import { address, addressed, place } from "./place.js";
+
 function decoded(part) {
   try {
     return decodeURIComponent(part);
@@ -25,7 +27,8 @@ export function route(pathname, pages) {
   const page = pages.find((one) => new RegExp(one.pattern).test(path));
   const found = /** @type {RegExpExecArray} */ (new RegExp(page.pattern).exec(path));
   const ids = Object.fromEntries(page.ids.map((name, index) => [`data-${name}`, decoded(found[index + 1])]));
-  return { ...page, skeleton: { ...page.skeleton, props: { ...page.skeleton.props, ...ids } } };
+  const skeleton = addressed(page.skeleton);
+  return { ...page, skeleton: { ...skeleton, props: { ...skeleton.props, ...ids } } };
 }
 
 /** This page's address with some parameters changed, `?days=7&project=`; an empty one is taken away. */
@@ -35,13 +38,13 @@ export function changed(search) {
     if (value) query.set(name, value);
     else query.delete(name);
   }
-  return `${location.pathname}${query.size ? `?${query}` : ""}`;
+  return `${place()}${query.size ? `?${query}` : ""}`;
 }
 
-/** Go to another page of ours without loading everything again: Dash listens to the history. */
+/** Go to another page of ours, a path within the board, without loading everything again: Dash listens to the history. */
 export function go(href) {
   const from = location.pathname;
-  history.pushState({}, "", href);
+  history.pushState({}, "", address(href));
   window.dispatchEvent(new PopStateEvent("popstate"));
   if (location.pathname !== from) window.scrollTo(0, 0);
 }

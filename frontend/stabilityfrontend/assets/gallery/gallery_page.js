@@ -7,6 +7,7 @@ import { byId, fill, h } from "../core/dom.js";
 import { toNumber } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { Live } from "../core/live.js";
+import { address } from "../core/place.js";
 import { colorTheme } from "../core/theme.js";
 import { WhenNear } from "../core/when_near.js";
 import { severityOf } from "../incident/severity.js";
@@ -106,7 +107,7 @@ export class GalleryPage {
 
   async fetch() {
     try {
-      const answer = await fetch(this.config.curves);
+      const answer = await fetch(address(this.config.curves));
       if (!answer.ok) throw new Error(`The curves are not there (${answer.status}).`);
       this.curves = await answer.json();
       this.trouble = null;

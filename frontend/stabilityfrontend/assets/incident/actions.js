@@ -3,7 +3,7 @@
 
 import { api } from "../core/api.js";
 import { asList, asRecord, asText } from "../core/as_type.js";
-import { byId, fill, h, setClass, setShown, setText, toast } from "../core/dom.js";
+import { byId, fill, h, setClass, setHref, setShown, setText, toast } from "../core/dom.js";
 import { errorText } from "../core/format.js";
 import { incidentKind, statusFacts } from "../core/kinds.js";
 import { Quieter } from "./quieter.js";
@@ -64,7 +64,7 @@ export class IncidentActions {
     this.back.disabled = Boolean(why);
     setShown(this.mute, incident.state === "open" && incident.alarm !== false);
     const what = new URLSearchParams({ run: this.page.id, kind: incident.kind });
-    this.mute.setAttribute("href", `/alerting?${what}`);
+    setHref(this.mute, `/alerting?${what}`);
     this.mute.title = "Alert nobody of this kind of incident of this run for a while";
     setText(this.words, this.told(why));
     this.quieter.draw();

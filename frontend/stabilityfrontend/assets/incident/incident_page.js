@@ -3,7 +3,7 @@
 
 import { api } from "../core/api.js";
 import { asFinite, asList, asRecord, asText } from "../core/as_type.js";
-import { byId, fill, h, setShown, setText } from "../core/dom.js";
+import { byId, fill, h, setHref, setShown, setText } from "../core/dom.js";
 import { toNumber } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { Live } from "../core/live.js";
@@ -307,7 +307,7 @@ export class IncidentPage {
     setShown(empty, this.lost);
     if (!this.lost) return;
     setText(byId("incident-run"), this.name());
-    byId("incident-run").href = `/runs/${encodeURIComponent(this.id)}`;
+    setHref(byId("incident-run"), `/runs/${encodeURIComponent(this.id)}`);
     const noRun = !known;
     fill(
       empty,

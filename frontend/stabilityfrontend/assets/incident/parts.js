@@ -2,7 +2,7 @@
 
 import { appearanceOf, tonedClass } from "../core/appearance.js";
 import { asFinite, asList, asRecord, asText, asTexts, toldStep } from "../core/as_type.js";
-import { byId, h, setClass, setText } from "../core/dom.js";
+import { byId, h, setClass, setHref, setText } from "../core/dom.js";
 import { capital, clock, formatCount, moment, sentence } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
@@ -256,7 +256,7 @@ export function drawIncidentTop(page) {
   const name = page.name();
   const link = byId("incident-run");
   setText(link, name);
-  if (link) link.href = `/runs/${encodeURIComponent(page.id)}`;
+  setHref(link, `/runs/${encodeURIComponent(page.id)}`);
   keyed(byId("incident-head"), [incident, name, causeOf(page)?.length, page.alike.length], () => head(page));
   keyed(
     byId("incident-verdict"),

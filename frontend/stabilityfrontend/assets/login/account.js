@@ -2,6 +2,7 @@
 
 import { api } from "../core/api.js";
 import { byId, fill, h, setTitle, toast } from "../core/dom.js";
+import { address } from "../core/place.js";
 
 /** What the server said; null until then. */
 let known = /** @type {import("../../../types/api").Me | null} */ (null);
@@ -43,7 +44,7 @@ async function leave() {
     toast(`Still logged in: ${error.message}`, "critical");
     return;
   }
-  location.assign(goTo || "/login"); // the provider's own page ends the sign-in there, and comes back here
+  location.assign(goTo || address("/login")); // the provider's own page ends the sign-in there, and comes back here
 }
 
 function draw() {

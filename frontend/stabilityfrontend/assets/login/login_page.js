@@ -4,14 +4,15 @@
 import { api } from "../core/api.js";
 import { byId, fill, h, setText } from "../core/dom.js";
 import { errorText } from "../core/format.js";
+import { address } from "../core/place.js";
 
-/** The page that was wanted, as an address of ours: "//host", "https:" and a tab between slashes would lead away. */
+/** The page that was wanted, a path within the board: "//host", "https:" and a tab between slashes would lead away. */
 export function wantedPage(search, origin) {
   try {
     const url = new URL(new URLSearchParams(search).get("next") || "/", origin);
-    return url.origin === origin ? url.href : `${origin}/`;
+    return url.origin === origin ? url.pathname + url.search + url.hash : "/";
   } catch {
-    return `${origin}/`;
+    return "/";
   }
 }
 
@@ -40,10 +41,9 @@ export class LoginPage {
     }
     const place = byId("login-oidc");
     if (!oidc || !place) return;
-    const next = new URL(wantedPage(location.search, location.origin));
     // Who was refused there is still signed in there: the same person again would be refused again.
     const other = refused === "no_role";
-    const query = new URLSearchParams({ next: next.pathname + next.search });
+    const query = new URLSearchParams({ next: wantedPage(location.search, location.origin) });
     if (other) query.set("other", "true");
     const button = h(
       "a",
@@ -74,7 +74,7 @@ export class LoginPage {
     button.disabled = true;
     try {
       await api.login(key);
-      location.assign(wantedPage(location.search, location.origin));
+      location.assign(address(wantedPage(location.search, location.origin)));
     } catch (error) {
       setText(byId("login-error"), errorText(error));
       button.disabled = false;

@@ -2,6 +2,7 @@
 
 import { api } from "../core/api.js";
 import { h } from "../core/dom.js";
+import { address, place } from "../core/place.js";
 import { go, incidentHref } from "../core/route.js";
 import { smallDialog } from "../dialogs/confirm.js";
 import { KEYS, meaning } from "./keys_table.js";
@@ -49,9 +50,9 @@ async function otherIncident(page, by) {
 }
 
 function up() {
-  const found = /^(\/runs\/[^/]+)\/incidents\//.exec(location.pathname);
+  const found = /^(\/runs\/[^/]+)\/incidents\//.exec(place());
   if (found) go(found[1]);
-  else if (location.pathname !== "/") go("/");
+  else if (place() !== "/") go("/");
 }
 
 /** In the row that has the focus press what `selector` names; without a row, on the page. Whether there was any. */
@@ -140,7 +141,7 @@ export function watchKeys(openedPage) {
     beforeAt = performance.now();
     if (!found) return;
     if ("go" in found) {
-      if (!document.querySelector(`#pages a[href="${found.go}"]`)) return;
+      if (!document.querySelector(`#pages a[href="${address(found.go)}"]`)) return;
       go(found.go);
     } else if ("act" in found && !act(found.act, openedPage)) return;
     event.preventDefault();

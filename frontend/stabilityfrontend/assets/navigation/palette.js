@@ -5,6 +5,7 @@ import { api } from "../core/api.js";
 import { appearanceOf, tonedClass } from "../core/appearance.js";
 import { fill, h, setText } from "../core/dom.js";
 import { errorText, plural } from "../core/format.js";
+import { address, place } from "../core/place.js";
 import { go, incidentHref } from "../core/route.js";
 import { chartOf } from "./chart_words.js";
 import { commands } from "./commands.js";
@@ -50,11 +51,11 @@ function keep({ text, sub, href }) {
 
 /** The pages of the navigation. @returns {Choice[]} */
 const pages = () =>
-  [...document.querySelectorAll("#pages a")].map((link) => ({
-    id: link.getAttribute("href") || "",
+  [.../** @type {NodeListOf<HTMLAnchorElement>} */ (document.querySelectorAll("#pages a"))].map((link) => ({
+    id: place(link.pathname),
     group: "Pages",
     text: link.children[1]?.textContent || link.textContent || "",
-    href: link.getAttribute("href") || "/",
+    href: place(link.pathname),
   }));
 
 class Palette {
@@ -196,7 +197,7 @@ class Palette {
 
   showMetric(run, name) {
     if (this.page?.showMetric) this.page.showMetric(name);
-    else location.assign(`/runs/${encodeURIComponent(run)}?chart=${encodeURIComponent(name)}`);
+    else location.assign(address(`/runs/${encodeURIComponent(run)}?chart=${encodeURIComponent(name)}`));
   }
 
   draw() {

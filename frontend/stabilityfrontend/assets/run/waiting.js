@@ -3,6 +3,7 @@
 import { byId, h, setText } from "../core/dom.js";
 import { duration, errorText } from "../core/format.js";
 import { patch } from "../core/patch.js";
+import { boardUrl } from "../core/place.js";
 
 /** Longer than imports, a model's loading and a launcher take together: then something may be wrong. */
 const LONG_S = 120;
@@ -64,7 +65,7 @@ function panel(page, connected, long) {
           "p",
           {},
           "That is longer than most jobs take. Is the run's id right? Does the job have ",
-          h("code", {}, `STABILITY_URL=${location.origin}`),
+          h("code", {}, `STABILITY_URL=${boardUrl()}`),
           ", or another address under which its node reaches this server? On that node ",
           h("code", {}, "stabilityboard doctor"),
           " says what is in the way.",

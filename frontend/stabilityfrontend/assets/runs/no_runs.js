@@ -1,6 +1,7 @@
 // What stands in the place of the table where it has no row: the first lines of code, or a way out of a filter.
 
 import { fill, h } from "../core/dom.js";
+import { boardUrl } from "../core/place.js";
 
 const SNIPPET = [
   "import stabilityclient",
@@ -52,7 +53,7 @@ export function drawNoRuns(place, kind, clear) {
         h("code", {}, "make demo"),
         ". Or put these lines into your own:",
       ),
-      h("pre", {}, h("code", {}, SNIPPET.replace("ORIGIN", location.origin))),
+      h("pre", {}, h("code", {}, SNIPPET.replace("ORIGIN", boardUrl()))),
       h("p", { class: "sub" }, "The page changes by itself when the first point arrives."),
     ),
   );

@@ -142,7 +142,7 @@ export class WallPage {
   async takeNewVersion() {
     try {
       const text = await (await fetch(location.pathname, { cache: "no-store" })).text();
-      const own = document.querySelector("link[rel=modulepreload]")?.getAttribute("href");
+      const own = document.querySelector("link[rel=modulepreload]")?.getAttribute("href")?.split("/").pop();
       if (own && text.includes("modulepreload") && !text.includes(own)) location.reload();
     } catch {
       // The band says that it is away again.
