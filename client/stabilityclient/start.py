@@ -179,7 +179,7 @@ def write_whole(path: str, data: bytes, *, durable: bool = False, mode: int = 0o
 
 
 def _write_run(settings: ClientSettings, folder: str, created: float, trouble: Callable[[str], None]) -> None:
-    from stabilityclient.secrets import clean_config
+    from stabilityclient.secrets.values import clean_config
 
     path = os.path.join(folder, "run.json")
     before = read_json(path)
@@ -211,7 +211,7 @@ def add_config(folder: str, values: Mapping[str, Any], trouble: Callable[[str], 
 
 def _fitting(config: dict[str, Any], trouble: Callable[[str], None]) -> dict[str, Any] | None:
     """Return a config without its secrets, None where it is too long."""
-    from stabilityclient.secrets import clean_config
+    from stabilityclient.secrets.values import clean_config
 
     config = clean_config(config)
     size = len(json.dumps(config))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from stabilityclient import __version__
 from stabilityclient.agent.sources import Sources
-from stabilityclient.secrets import clean_config
 from stabilityclient.sidecar import read_json
 from stabilityclient.wire import PROTOCOL_VERSION, Hello
 
@@ -48,7 +47,7 @@ def make_hello(folder: Path, agent: str, node: str, sources: Sources) -> Hello:
         client_version=__version__,
         project=str(facts.get("project") or ""),
         name=str(facts.get("name") or ""),
-        config=clean_config(config) if isinstance(config, dict) else {},
+        config=config if isinstance(config, dict) else {},
         sources=[source.info for source in sources],
         tags=[str(tag) for tag in tags] if isinstance(tags, list) else [],
         notes=str(facts.get("notes") or ""),

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from stabilityclient.agent.facts.git import checkout
 from stabilityclient.agent.facts.launch import IMAGES, LAUNCHER, launch_facts
-from stabilityclient.secrets import HIDDEN, clean_arguments, clean_config, clean_text
+from stabilityclient.secrets.names import HIDDEN
+from stabilityclient.secrets.texts import clean_text
+from stabilityclient.secrets.values import clean_arguments, clean_config
 
 #: A secret as people choose them: no look gives it away, only its name or its place does.
 SECRETS = st.text(string.ascii_letters + string.digits, min_size=10, max_size=24).map("Zq".__add__)

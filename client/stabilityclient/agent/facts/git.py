@@ -6,7 +6,7 @@ import os
 import subprocess
 from typing import Any
 
-from stabilityclient.secrets import clean_text, clean_url
+from stabilityclient.secrets.texts import clean_text, clean_url
 
 __all__ = ["checkout"]
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from stabilityclient.agent.facts.git import checkout
-from stabilityclient.secrets import clean_arguments, clean_text
+from stabilityclient.secrets.texts import clean_text
+from stabilityclient.secrets.values import clean_arguments
 
 __all__ = ["IMAGES", "LAUNCHER", "launch_facts"]
 

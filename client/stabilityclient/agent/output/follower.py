@@ -13,8 +13,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
-from stabilityclient.agent.output.cleaning import Lines
 from stabilityclient.agent.output.files import OutputFile, output_files, switched_off
+from stabilityclient.agent.output.lines import Lines, readable
 from stabilityclient.agent.sources import Source
 from stabilityclient.rank_state.slot import SlotView, read_slot
 from stabilityclient.wire import Output, OutputLine
@@ -156,22 +156,25 @@ class OutputFollower:
         if passed:  # nobody counts them: as many as there would be of the length of those behind them, one at least
             self._skipped += max(1, passed * data.count(b"\n") // max(1, len(data)))
         self._places[key] = place + len(data)
-        texts = opened.lines.feed(data) if data else []
+        lines = opened.lines.feed(data) if data else []
         step, at = _step(source), time.time()
-        self._take(opened, [*texts, *(opened.lines.rest() if over else [])], step, at)
+        self._take(opened, [*lines, *(opened.lines.rest() if over else [])], step, at)
         opened.step, opened.at = step, at
 
-    def _take(self, opened: _Opened, texts: list[str], step: int, at: float) -> None:
+    def _take(self, opened: _Opened, lines: list[bytes], step: int, at: float) -> None:
+        """Keep the newest lines that may go; no time is spent on those before them."""
         now = time.monotonic()
         self._allowed = min(BURST_BYTES, self._allowed + BYTES_PER_S * (now - self._allowed_at))
         self._allowed_at = now
         kept: list[OutputLine] = []
-        for place in range(len(texts) - 1, -1, -1):  # the newest first: they are kept where not all may go
-            if self._allowed < len(texts[place]):
+        for place in range(len(lines) - 1, -1, -1):
+            text = readable(lines[place])
+            if self._allowed < len(text):
+                self._skipped += sum(1 for line in lines[: place + 1] if line.strip())
                 break
-            self._allowed -= len(texts[place])
-            kept.append(opened.line(texts[place], (place + 1) / len(texts), step, at))
-        self._skipped += len(texts) - len(kept)
+            if text:
+                self._allowed -= len(text)
+                kept.append(opened.line(text, (place + 1) / len(lines), step, at))
         for line in reversed(kept):
             self._waiting.append(line)
             self._waiting_bytes += len(line.text)

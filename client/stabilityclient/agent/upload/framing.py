@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Iterator
 from typing import cast
 
+from stabilityclient.agent.upload.cleaned import cleaned
 from stabilityclient.agent.upload.records import STEP_TIME, Lost, Record, SpooledEvent, SpooledRow
 from stabilityclient.wire import (
     FRAME_TARGET_BYTES,
@@ -71,12 +72,15 @@ def frame_of(info: SourceInfo, records: list[Record]) -> Frame:
 
 
 def encoded_frame(info: SourceInfo, records: list[Record]) -> tuple[Frame, bytes]:
-    """Return the frame of some records and its bytes; an event that MessagePack can't hold is reported as lost."""
-    frame = frame_of(info, records)
+    """Return the frame of some records, without secrets, and its bytes.
+
+    An event that MessagePack can't hold is reported as lost.
+    """
+    frame = cleaned(frame_of(info, records))
     try:
         return frame, encode_message(frame)
     except _UNSENDABLE:
-        frame = frame_of(info, [_sendable(info, record) for record in records])
+        frame = cleaned(frame_of(info, [_sendable(info, record) for record in records]))
         return frame, encode_message(frame)
 
 

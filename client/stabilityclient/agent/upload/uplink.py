@@ -17,6 +17,7 @@ from websockets.asyncio.client import ClientConnection
 
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.upload.backoff import Backoff
+from stabilityclient.agent.upload.cleaned import cleaned
 from stabilityclient.agent.upload.confirmations import begin_source, begin_sources, clock_offset_s, confirmed
 from stabilityclient.agent.upload.door import CONNECT_TIMEOUT_S, Door, Refused
 from stabilityclient.agent.upload.framing import MAX_FRAME_RECORDS, READ_BYTES, encoded_frame
@@ -178,7 +179,7 @@ class Uplink:
         for source in self._sources:
             source.observe()
         self.news.clear()
-        hello = self._hello()
+        hello = cleaned(self._hello())
         await socket.send(encode_message(hello))
         answer = decode_message(_binary(await asyncio.wait_for(socket.recv(), CONNECT_TIMEOUT_S)))
         if isinstance(answer, Error):
@@ -355,7 +356,7 @@ class Uplink:
         while True:
             health = self._health()
             if health is not None:
-                await socket.send(encode_message(health))
+                await socket.send(encode_message(cleaned(health)))
             await asyncio.sleep(1.0)
 
     async def _send_output(self, socket: ClientConnection) -> None:
@@ -364,7 +365,7 @@ class Uplink:
             free = self.takes_output and self._outbox.in_flight <= WINDOW // 4
             message = self._output() if free else None
             if message is not None:
-                await socket.send(encode_message(message))
+                await socket.send(encode_message(cleaned(message)))
             await asyncio.sleep(OUTPUT_S)
 
 

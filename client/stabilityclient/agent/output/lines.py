@@ -1,12 +1,10 @@
-"""Makes lines that people can read of the bytes that a rank printed."""
+"""Makes lines that people can read of the bytes that a rank printed. They are cleaned on their way out."""
 
 from __future__ import annotations
 
 import re
 
-from stabilityclient.secrets import clean_text
-
-__all__ = ["MAX_LINE_CHARS", "Lines"]
+__all__ = ["MAX_LINE_CHARS", "Lines", "readable"]
 
 #: Longest line, characters; what is beyond it is cut.
 MAX_LINE_CHARS = 2_000
@@ -19,7 +17,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u2028\u2029]")
 
 
 class Lines:
-    """Turns the bytes of one file into lines, as they come."""
+    """Cuts the bytes of one file into lines, as they come; ``readable`` makes texts of those that are wanted."""
 
     def __init__(self) -> None:
         self._open = b""
@@ -29,23 +27,24 @@ class Lines:
         """What is fed next begins anywhere in a line: that one is left out, as its begin may have named a secret."""
         self._open, self._cut = b"", True
 
-    def feed(self, data: bytes) -> list[str]:
-        """Return the lines that are whole now; empty ones are left out."""
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the lines that are whole now."""
         if self._cut:
             _, *rest = re.split(rb"[\r\n]", data, maxsplit=1)
             self._cut, data = not rest, b"".join(rest)
         *whole, self._open = (self._open + data).split(b"\n")
         if len(self._open) > MAX_OPEN_BYTES:
             self._open = self._open.rpartition(b"\r")[2][-MAX_OPEN_BYTES:]
-        return [line for line in map(_cleaned, whole) if line]
+        return whole
 
-    def rest(self) -> list[str]:
+    def rest(self) -> list[bytes]:
         """Return what stands at the end without an end of line, of a process that is over."""
-        line, self._open = _cleaned(self._open), b""
+        line, self._open = self._open, b""
         return [line] if line else []
 
 
-def _cleaned(line: bytes) -> str:
+def readable(line: bytes) -> str:
+    """Return a line as people saw it: without colours, in its last form, cut."""
     # A progress bar goes back to the start of its line: only its last form is of interest.
     line = line.rstrip(b"\r").rpartition(b"\r")[2][: 4 * MAX_LINE_CHARS]
     text = line.decode("utf-8", "replace")
@@ -53,5 +52,4 @@ def _cleaned(line: bytes) -> str:
     bad = plain.count("\ufffd") + len(_CONTROL.findall(_ANSI.sub("", text)))
     if len(text) > 8 and bad > BINARY_SHARE * len(text):
         return f"({len(line)} bytes that are no text)"
-    cut = plain if len(plain) <= MAX_LINE_CHARS else f"{plain[:MAX_LINE_CHARS]} …"
-    return clean_text(cut, digests=True)
+    return plain if len(plain) <= MAX_LINE_CHARS else f"{plain[:MAX_LINE_CHARS]} …"

@@ -1,0 +1,171 @@
+"""Cleans command lines, configs, and the data of events."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from stabilityclient.secrets.names import HIDDEN, is_harmless, is_secret_name, names_a_digest, words_of
+from stabilityclient.secrets.texts import LONG_CHARS, NAMED_USER, clean_text, clean_url
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+__all__ = ["clean_arguments", "clean_config", "clean_event", "clean_name"]
+
+#: Longest argument of a command line, characters.
+MAX_ARGUMENT_CHARS = 4_096
+#: Levels of data that are looked at, deeper than a server takes; what is below is hidden.
+MAX_DEPTH = 32
+#: The shortest text of a config that is a secret by its name, characters.
+MIN_CONFIG_CHARS = 4
+#: Fields of events that are paths or files: people load from them, so only their addresses are cleaned.
+_PATHS = frozenset(["bad", "files", "folder", "path", "python", "script"])
+#: Fields of events that are ids or digests whatever they look like.
+_IDS = frozenset([
+    "command_id", "fingerprint", "id", "kept", "key", "request", "segment_key", "serial", "source", "uuid",
+])  # fmt: skip
+#: Fields of events that hold names of metrics and of data sets.
+_METRICS = frozenset(["datasets", "roles"])
+#: What says ``name`` of ``value`` in a list: ``{"name": "HF_TOKEN", "value": "x"}``.
+_PAIR = ("name", "key")
+#: Commands whose short option is a password: option by command.
+_TOOLS = {
+    "sshpass": "-p", "mysql": "-p", "mysqldump": "-p", "mysqladmin": "-p", "mariadb": "-p", "mongo": "-p",
+    "mongosh": "-p", "mongodump": "-p", "login": "-p", "redis-cli": "-a", "ldapsearch": "-w",
+}  # fmt: skip
+
+_OPTION = re.compile(r"^-{1,2}(?P<name>[A-Za-z][A-Za-z0-9_.-]*)$")
+_ASSIGNED = re.compile(r"^(?P<name>[-+]{0,2}[A-Za-z_][A-Za-z0-9_.-]{0,63})(?P<mark>=|:=)(?P<value>.*)$", re.DOTALL)
+
+
+def clean_arguments(arguments: Iterable[str]) -> list[str]:
+    """Return a command line without its secrets, argument by argument.
+
+    ``--api-key=x``, ``--api-key x``, ``-p x`` with a name that says so, ``-u name:x``, ``FOO_TOKEN=x`` in front of a
+    command, also inside of one argument (``bash -c "FOO_TOKEN=x train"``), addresses with a user, and what looks like a
+    key.
+
+    Example:
+        >>> clean_arguments(["train.py", "--api-key", "x", "--lr=3e-4"])
+        ['train.py', '--api-key', '(hidden)', '--lr=3e-4']
+    """
+    cleaned: list[str] = []
+    before = password = ""
+    follows = False
+    for argument in arguments:
+        argument = argument[:MAX_ARGUMENT_CHARS]
+        option = _OPTION.match(argument)
+        if follows and not (option and argument.startswith("--")):
+            cleaned.append(argument if is_harmless(argument) else HIDDEN)
+            follows = False
+        elif password and argument.startswith(password) and len(argument) > len(password) and option:
+            cleaned.append(password + HIDDEN)
+        else:
+            cleaned.append(_argument(argument, before))
+            follows = bool(option and (is_secret_name(option["name"]) or argument == password))
+        password = _TOOLS.get(os.path.basename(argument), password)
+        before = argument
+    return cleaned
+
+
+def _argument(argument: str, before: str) -> str:
+    """Return one argument without secrets; ``before`` is the one in front of it."""
+    assigned = _ASSIGNED.match(argument)
+    if before in NAMED_USER and ":" in argument and not argument.startswith("-"):
+        return clean_text(f"{before} {argument}")[len(before) + 1 :]
+    if assigned is not None and is_secret_name(assigned["name"]) and not is_harmless(assigned["value"]):
+        return f"{assigned['name']}{assigned['mark']}{HIDDEN}"
+    if _OPTION.match(argument):
+        return argument if len(argument) < LONG_CHARS else clean_text(argument)
+    digest = names_a_digest(
+        before if assigned is None and before.startswith("-") else assigned["name"] if assigned else ""
+    )
+    return clean_text(argument, digests=digest)
+
+
+def clean_config(value: Any, name: str = "", depth: int = MAX_DEPTH) -> Any:
+    """Return a config without values whose names or looks say that they are secret; all else stays as it is.
+
+    Jobs put all their arguments there. A number is no secret, so ``max_token: 2048`` stays, and a digest stays too.
+    """
+    if isinstance(value, dict | list):
+        if not depth:
+            return HIDDEN if value else value
+        if isinstance(value, list):
+            return _clean_list(value, name, depth)
+        if _is_secret(name):
+            return {_clean_key(key): _hidden(each) for key, each in value.items()}
+        named = next((value[each] for each in _PAIR if isinstance(value.get(each), str)), "")
+        return {
+            _clean_key(key): clean_config(each, named if key == "value" and _is_secret(named) else str(key), depth - 1)
+            for key, each in value.items()
+        }
+    if not isinstance(value, str):
+        return value
+    if _is_secret(name) and len(value) >= MIN_CONFIG_CHARS and not is_harmless(value) and not value.startswith("<"):
+        return HIDDEN
+    return clean_text(value, digests=True, ids=names_a_digest(name))
+
+
+def _clean_list(values: list[Any], name: str, depth: int) -> list[Any]:
+    """Clean a list; one of texts alone may be a command line, in which a text says what the next one is."""
+    texts = [each for each in values if isinstance(each, str)]
+    if not _is_secret(name) and len(texts) == len(values) and any(text.startswith("-") for text in texts):
+        return list(clean_arguments(values))
+    return [clean_config(each, name, depth - 1) for each in values]
+
+
+def _is_secret(name: str) -> bool:
+    return is_secret_name(name) and words_of(name) != ["key"]
+
+
+def _hidden(value: Any) -> Any:
+    """Return what stands below a secret name: numbers and switches stay, texts do not."""
+    if isinstance(value, dict | list):
+        return HIDDEN if value else value
+    return HIDDEN if isinstance(value, str) and not is_harmless(value) else value
+
+
+def _clean_key(key: Any) -> Any:
+    return clean_text(key, digests=True, ids=True) if isinstance(key, str) else key
+
+
+def clean_name(name: str) -> str:
+    """Return the name of a metric, a data set or a phase without addresses' secrets: it may hold any word else."""
+    return clean_url(name)
+
+
+def clean_event(value: Any, name: str = "", depth: int = MAX_DEPTH) -> Any:
+    """Return the data of an event, or of a report of health, without secrets in any of its texts, at any depth.
+
+    A text is cleaned by what it is, which its field says: a path is still the place to load from, an id still the same
+    id. A field that is not known is a free text.
+    """
+    if isinstance(value, str):
+        if name in _PATHS:
+            return clean_url(value)
+        return clean_text(value, digests=True, ids=name in _IDS)
+    if not isinstance(value, dict | list | tuple):
+        return value
+    if not depth:
+        return HIDDEN if value else value
+    if not isinstance(value, dict):
+        return [clean_event(each, name, depth - 1) for each in value]
+    if name in _METRICS:
+        return _clean_names(value, depth)
+    cleaned = {}
+    for key, each in value.items():
+        named = isinstance(key, str) and key not in _IDS and isinstance(each, str | dict | list) and is_secret_name(key)
+        cleaned[_clean_key(key)] = clean_config(each, key, depth - 1) if named else clean_event(each, key, depth - 1)
+    return cleaned
+
+
+def _clean_names(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        return clean_name(value)
+    if isinstance(value, dict) and depth:
+        return {_clean_names(key, depth - 1): _clean_names(each, depth - 1) for key, each in value.items()}
+    return value if isinstance(value, int | float | None) else HIDDEN
