@@ -21,8 +21,9 @@ from support.points.full_curve import entries
 
 __all__ = ["ImportedRun", "export_of", "points_of"]
 
-#: What two runs are compared by: (metric, rank, node, segment is dead there, step) -> value, NaN as text.
-Points = dict[tuple[str, int | None, str, bool, int], float | str]
+#: What two runs are compared by: (metric, rank, node, segment is dead there, step) -> values in their order, NaN as
+#: text.
+Points = dict[tuple[str, int | None, str, bool, int], list[float | str]]
 
 
 class ImportedRun:
@@ -119,5 +120,6 @@ def points_of(store: RunStore, fold: LineageFold, view: str = "all") -> Points:
                 if not dead or view == "all":
                     # A dead step may stand in several dead segments; which one is told by its value in the tests.
                     name = f"{metric}@{key.segment}" if dead else metric
-                    found[name, key.rank, key.node, dead, step] = "NaN" if math.isnan(value) else value
+                    logged = found.setdefault((name, key.rank, key.node, dead, step), [])
+                    logged.append("NaN" if math.isnan(value) else value)
     return found

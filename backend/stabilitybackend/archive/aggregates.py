@@ -82,7 +82,7 @@ _KINDS = (("nan", "nan_step"), ("pinf", "pinf_step"), ("ninf", "ninf_step"))
 
 
 def base_level(steps: NDArray[np.int64]) -> int:
-    """Return the finest level worth keeping for rows at these (rising) steps: 8, or more where logging is sparse."""
+    """Return the finest level worth keeping for rows at these steps, by step: 8, or more where logging is sparse."""
     if not len(steps):
         return MIN_LEVEL
     span = int(steps[-1]) - int(steps[0])
@@ -103,8 +103,8 @@ def aggregate(rows: Rows, level: int) -> Aggs:
     """Return one AGG for each block of ``2**level`` steps that has a row, ascending.
 
     Args:
-        rows: steps strictly rising.
-        level: 0 to 62; 0 gives one block a row.
+        rows: by step.
+        level: 0 to 62; 0 gives one block a step.
     """
     if not len(rows):
         return EMPTY_AGGS

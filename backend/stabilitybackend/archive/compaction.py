@@ -24,8 +24,8 @@ def compact(
 ) -> Part:
     """Write one part with everything that adjacent parts hold, and return it. The old files stay: they are listed.
 
-    If a step is in several parts the last one counts; a series' aggregates are made again from its rows, and of
-    the states only the last is kept. One series at a time is in memory.
+    A step that is in several parts has the rows of all, oldest first; a series' aggregates are made again from its
+    rows, and of the states only the last is kept. One series at a time is in memory.
 
     Args:
         readers: oldest first, each beginning where the one before it ends.

@@ -54,7 +54,7 @@ class PartReader:
         return self._table().extents()
 
     def rows(self, key: SeriesKey, first: int | None = None, last: int | None = None) -> Rows:
-        """Return the rows of ``first <= step <= last``, steps strictly rising; none where there is no such series."""
+        """Return the rows of ``first <= step <= last`` by step; none where there is no such series."""
         table = self._table()
         entry = table.entry(key)
         if entry is None:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Extent", "Rows", "SeriesKey", "chain_rows", "join_rows", "rising_rows"]
+__all__ = ["Extent", "Rows", "SeriesKey", "by_step", "chain_rows", "join_rows", "paired"]
 
 
 class SeriesKey(msgspec.Struct, frozen=True, gc=False):
@@ -40,10 +40,11 @@ class Extent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rows(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """Rows of one series, steps strictly rising unless noted otherwise. The arrays are shared: nobody writes to them.
+    """Rows of one series by step, those of one step as they came, unless noted otherwise. The arrays are shared: nobody
+    writes to them.
 
     Attributes:
-        steps: int64[n], 0 to 2**53 - 1.
+        steps: int64[n], 0 to 2**53 - 1, never falling. A job that logs each micro-batch has several rows a step.
         values: float64[n]; NaN and the infinities are what was logged, never "missing".
         times: float64[n], when it was logged, unix seconds.
     """
@@ -62,7 +63,7 @@ class Rows(msgspec.Struct, frozen=True, eq=False, gc=False):
         return Rows(self.steps[at], self.values[at], self.times[at])
 
     def between(self, first: int | None, last: int | None) -> Rows:
-        """Return the rows with ``first <= step <= last`` as views; None for no bound. Steps must be rising."""
+        """Return the rows with ``first <= step <= last`` as views; None for no bound. Steps must not fall."""
         part = self.places(first, last)
         return self if part.stop - part.start == len(self) else self[part]
 
@@ -85,19 +86,44 @@ def chain_rows(parts: Sequence[Rows]) -> Rows:
 
 
 def join_rows(parts: Sequence[Rows]) -> Rows:
-    """Return the rows of all parts in one, steps strictly rising.
+    """Return the rows of all parts in one, by step; those of one step part after part.
 
-    If a step is there more than once the last row counts: the later part, and within a part the later
-    row. That is what a training loop means when it logs a step again. The parts themselves may be in any order.
-    A single part is returned as it is, so it has to be rising already.
+    The parts themselves may be in any order. A single part is returned as it is, so its steps must not fall.
     """
     parts = [part for part in parts if len(part)]
     rows = chain_rows(parts)
-    return rows if len(parts) <= 1 or bool((rows.steps[1:] > rows.steps[:-1]).all()) else rising_rows(rows)
+    return rows if len(parts) <= 1 else by_step(rows)
 
 
-def rising_rows(rows: Rows) -> Rows:
-    """Return rows by step; of a step that is there more than once the last row."""
-    order = np.argsort(rows.steps, kind="stable")
-    ordered = rows.steps[order]
-    return rows[order[np.append(ordered[1:] != ordered[:-1], True)]] if len(rows) else rows
+def by_step(rows: Rows) -> Rows:
+    """Return rows by step; those of one step stay in their order, for each of them was logged."""
+    if bool((rows.steps[1:] >= rows.steps[:-1]).all()):
+        return rows
+    return rows[np.argsort(rows.steps, kind="stable")]
+
+
+def paired(columns: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int64], list[NDArray[np.intp]]]:
+    """Pair the rows of several series of which the steps never fall: the k-th row of a step with the k-th.
+
+    Where a series has fewer rows at a step its last one there stands for those that are missing, so no row of another
+    series at a common step is left out.
+
+    Returns:
+        The steps that all series have, each as often as the series with the most rows there, and of each series the
+        places of its rows.
+    """
+    first = columns[0]
+    if all(one is first or np.array_equal(one, first) for one in columns[1:]):
+        return first, [np.arange(len(first))] * len(columns)
+    common = first
+    for one in columns[1:]:
+        common = np.intersect1d(common, one)
+    begins = [np.searchsorted(one, common, side="left") for one in columns]
+    counts = [np.searchsorted(one, common, side="right") - begin for one, begin in zip(columns, begins, strict=True)]
+    most: NDArray[np.intp] = np.maximum.reduce(counts)
+    number = np.arange(int(most.sum())) - np.repeat(np.cumsum(most) - most, most)
+    places = [
+        np.repeat(begin, most) + np.minimum(number, np.repeat(count - 1, most))
+        for begin, count in zip(begins, counts, strict=True)
+    ]
+    return np.repeat(common, most), places

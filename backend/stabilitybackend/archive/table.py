@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -39,7 +39,8 @@ class Chunks(msgspec.Struct, frozen=True):
             offset, count: the series' rows in the file.
         """
         begin, end = offset // self.rows, (offset + count - 1) // self.rows
-        low = bisect_right(self.steps, first, begin + 1, end + 1) - 1
+        # Not bisect_right: the rows of a step may begin in the chunk before the one that begins with it.
+        low = bisect_left(self.steps, first, begin + 1, end + 1) - 1
         high = bisect_right(self.steps, last, begin + 1, end + 1) - 1
         return range(low, high + 1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, takewhile
@@ -391,6 +392,14 @@ def _resume(last_step: int, step: int, time: float) -> Mark:
 
 
 def _grouped(rows: Iterable[tuple[int, float, str, float]]) -> Iterator[Row]:
-    """Give the rows again that were logged at once: what has one step and one time."""
+    """Give the rows again that were logged at once: what has one step and one time, each metric once in a row."""
     for (step, time), values in groupby(rows, key=lambda row: (row[0], row[1])):
-        yield Row(step, time, {metric: value for _, _, metric, value in values})
+        logged = list[dict[str, float]]()
+        seen = Counter[str]()
+        for _, _, metric, value in values:
+            if seen[metric] == len(logged):
+                logged.append({})
+            logged[seen[metric]][metric] = value
+            seen[metric] += 1
+        for row in logged:
+            yield Row(step, time, row)

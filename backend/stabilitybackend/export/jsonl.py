@@ -84,7 +84,7 @@ def _lines(export: Export, piece: ExportPiece) -> Iterator[dict[str, Any]]:
 
 
 class _PieceTable:
-    """The rows of one rank in a piece: a row for each step and log time."""
+    """The rows of one rank in a piece: a row for each step and log time, more where a metric has more rows then."""
 
     def __init__(self, export: Export, piece: ExportPiece, keys: list[SeriesKey]) -> None:
         self._of = keys[0]
@@ -108,9 +108,10 @@ class _PieceTable:
         """Put metrics that were logged at different steps or times into one table with holes."""
         steps = np.concatenate([rows.steps for rows in found])
         times = np.concatenate([rows.times for rows in found])
-        order = np.lexsort((times, steps))
+        numbers = np.concatenate([_numbers(rows) for rows in found])
+        order = np.lexsort((numbers, times, steps))
         new = np.ones(len(order), np.bool_)
-        new[1:] = (np.diff(steps[order]) != 0) | (np.diff(times[order]) != 0)
+        new[1:] = np.logical_or.reduce([np.diff(each[order]) != 0 for each in (steps, times, numbers)])
         place = np.empty(len(order), np.int64)
         place[order] = np.cumsum(new) - 1
         self.steps, self._times = steps[order][new], times[order][new]
@@ -138,6 +139,17 @@ class _PieceTable:
             else:
                 row.update((name, value) for name, value in zip(names, values, strict=True) if value is not None)
             yield row
+
+
+def _numbers(rows: Rows) -> NDArray[np.intp]:
+    """Return of each row how many of its step and time came before it."""
+    order = np.lexsort((rows.times, rows.steps))
+    steps, times = rows.steps[order], rows.times[order]
+    first = np.append(True, (steps[1:] != steps[:-1]) | (times[1:] != times[:-1]))[: len(rows)]
+    begins = np.flatnonzero(first)
+    numbers = np.empty(len(rows), np.intp)
+    numbers[order] = np.arange(len(rows)) - begins[np.cumsum(first) - 1]
+    return numbers
 
 
 def _same(rows: Rows, other: Rows) -> bool:

@@ -35,6 +35,8 @@ LONG_COLUMNS = frozenset({"metric", "segment", "rank", "node", "step", "time", "
 WINDOW_ROWS = 400_000
 #: Bytes of memory for a window of a wide table: with many columns it has fewer rows.
 _WINDOW_CELLS = 4_000_000
+#: Columns of a row that is put together from a long table, beside its metrics: none of these is called so.
+_STEP, _TIME, _NUMBER = "\0step", "\0time", "\0number"
 _ERRORS = (pl.exceptions.PolarsError, OSError, pl.exceptions.PanicException)
 
 
@@ -199,9 +201,12 @@ class _Long:
         lanes = frame.select("rank", "node").unique().sort("rank", "node", nulls_last=True).rows()
         for rank, node in lanes:
             mine = frame.filter(pl.col("rank").eq_missing(rank), pl.col("node").eq_missing(node))
-            wide = mine.pivot(on="metric", index=["step", "time"], values="value", aggregate_function="last")
-            wide = wide.sort("step", "time")
-            metrics = [name for name in wide.columns if name not in ("step", "time")]
+            # Rows of one step and time: the first of each metric belong together, the second, ...
+            index = [_STEP, _TIME, _NUMBER]
+            number = pl.int_range(pl.len()).over("metric", "step", "time")
+            mine = mine.with_columns(number.alias(_NUMBER)).rename({"step": _STEP, "time": _TIME})
+            wide = mine.pivot(on="metric", index=index, values="value").sort(index)
+            metrics = [name for name in wide.columns if name not in index]
             cells = wide.select(metrics)
             items = np.arange(self._items + 1, self._items + len(wide) + 1)
             self._items += len(wide)
@@ -211,7 +216,7 @@ class _Long:
                 yield self._bare(forks, None)
                 forks = []
             for batch in runs_of(
-                who, tuple(prefix + name for name in metrics), items, wide["step"].to_numpy(), wide["time"].to_numpy(),
+                who, tuple(prefix + name for name in metrics), items, wide[_STEP].to_numpy(), wide[_TIME].to_numpy(),
                 cells.to_numpy(), cells.select(pl.all().is_not_null()).to_numpy(), timed=True,
             ):  # fmt: skip
                 batch.forks, forks = forks, []

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stabilitybackend.archive.aggregates import Aggs, aggregate
-from stabilitybackend.archive.series import Extent, Rows, SeriesKey, chain_rows, rising_rows
+from stabilitybackend.archive.series import Extent, Rows, SeriesKey, by_step, chain_rows
 from stabilitybackend.lineage.changes import Placed, PlacedInStep
 from stabilitybackend.points.row_table import RowTable, TableOutline, TablePart, TableRows
 from stabilitybackend.streams import stream_order
@@ -62,7 +62,7 @@ class HotSeries:
 
     Args:
         parts: one of each table that has the metric.
-        extent: its smallest and greatest step, and rows (a step that was logged twice counts twice).
+        extent: its smallest and greatest step, and rows.
     """
 
     def __init__(self, parts: Sequence[TablePart], extent: Extent) -> None:
@@ -70,16 +70,12 @@ class HotSeries:
         self.extent = extent
 
     def rows(self, first: int | None = None, last: int | None = None) -> Rows:
-        """Return the rows of ``first <= step <= last``, steps strictly rising.
-
-        If a step was logged more than once the last value counts: that is what a training loop means when
-        it logs again.
-        """
-        if len(self._parts) == 1 and self._parts[0].rising:
+        """Return the rows of ``first <= step <= last`` by step, those of one step as they came."""
+        if len(self._parts) == 1 and self._parts[0].in_order:
             return self._parts[0].rows.between(first, last)
         parts = [part.between(first, last) for part in self._parts]  # sorting a whole run for a window would be dear
         came = np.argsort(np.concatenate([part.order for part in parts]), kind="stable")
-        return rising_rows(chain_rows([part.rows for part in parts])[came]).between(first, last)
+        return by_step(chain_rows([part.rows for part in parts])[came]).between(first, last)
 
     def aggregates(self, first: int, last: int, level: int) -> Aggs:
         """Return one aggregate per block of ``2**level`` steps over the rows of ``first <= step <= last``."""
@@ -252,13 +248,13 @@ class Generation:
         return HotSeries(parts, Extent(low, high, sum(len(part.rows) for part in parts)))
 
     def contents(self) -> Iterator[tuple[SeriesKey, Rows]]:
-        """Yield every series with its rows, steps strictly rising."""
+        """Yield every series with its rows by step."""
         yielded = set[SeriesKey]()
         for table in self._tables.values():
             alone = [self._counts[table.segment, rank, table.node, table.stray] == 1 for rank in table.ranks]
             for row, key in enumerate(table.series()):
                 rows = table.rows(row)
-                if alone[row % len(alone)] and table.rising:
+                if alone[row % len(alone)] and table.in_order:
                     yield key, rows
                 elif key not in yielded:
                     yielded.add(key)

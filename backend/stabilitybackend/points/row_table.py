@@ -23,15 +23,18 @@ _COLUMNS = Lock()
 
 
 class TablePart(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """Some rows of one metric in one table, as they came; ``order`` counts rows of the run."""
+    """Some rows of one metric in one table, as they came; ``order`` counts rows of the run.
+
+    ``in_order``: no step is below the one before it.
+    """
 
     rows: Rows
     order: NDArray[np.int64]
-    rising: bool
+    in_order: bool
 
     def between(self, first: int | None, last: int | None) -> TablePart:
-        """Return a part without rows outside ``first <= step <= last``; one that does not rise comes whole."""
-        if not self.rising:
+        """Return a part without rows outside ``first <= step <= last``; one that is not in order comes whole."""
+        if not self.in_order:
             return self
         part = self.rows.places(first, last)
         return TablePart(self.rows[part], self.order[part], True)
@@ -53,7 +56,7 @@ class TableOutline(msgspec.Struct, array_like=True):
 
     Attributes:
         rank: None for readings of an agent, which has a node. stray: as of ``Placed``.
-        first_step, last_step: the smallest and greatest one. rows: repeated steps count again.
+        first_step, last_step: the smallest and greatest one. rows: of all steps.
     """
 
     segment: int
@@ -95,8 +98,8 @@ class RowTable:
         self._times = np.empty((len(ranks), _FIRST_CAPACITY), dtype=np.float64)
         self._values = np.empty((len(names) * len(ranks), _FIRST_CAPACITY), dtype=np.float64)
         self._size = 0
-        #: Whether the steps in its columns rise.
-        self.rising = True
+        #: Whether no step in its columns is below the one before it: late rows fill holes.
+        self.in_order = True
         #: Steps (n,), times (k, n), values (m k, n), and the first one's order.
         self._gathered: list[tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], int]] = []
         #: The smallest and greatest step in its columns.
@@ -170,9 +173,9 @@ class RowTable:
         count, size = len(steps), self._size
         if size + count > len(self._steps):
             self._grow(max(2 * len(self._steps), size + count))
-        rising = count == 1 or bool((steps[1:] > steps[:-1]).all())
-        low, high = (int(steps[0]), int(steps[-1])) if rising else (int(steps.min()), int(steps.max()))
-        self.rising = self.rising and rising and (size == 0 or low > self.high)
+        in_order = count == 1 or bool((steps[1:] >= steps[:-1]).all())
+        low, high = (int(steps[0]), int(steps[-1])) if in_order else (int(steps.min()), int(steps.max()))
+        self.in_order = self.in_order and in_order and (size == 0 or low >= self.high)
         self.low, self.high = (low, high) if size == 0 else (min(low, self.low), max(high, self.high))
         self._steps[size : size + count] = steps
         self._order[size : size + count] = order
@@ -198,7 +201,7 @@ class RowTable:
         """Return the same as it is now, with its order."""
         rows = self.rows(row)
         order = self._order[: len(rows)]
-        return TablePart(rows, order + row % len(self.ranks) if len(self.ranks) > 1 else order, self.rising)
+        return TablePart(rows, order + row % len(self.ranks) if len(self.ranks) > 1 else order, self.in_order)
 
     def outlines(self) -> Iterator[TableOutline]:
         """Yield what it holds of each rank, without the points."""

@@ -62,7 +62,7 @@ class StoreView:
     """Some series of a run as they were at one moment. Made on the event loop, read in any thread.
 
     Args:
-        sources: series -> where its rows are, oldest first: of a step that is there twice the newest value counts.
+        sources: series -> where its rows are, oldest first.
         recent: the hot generations of that moment, for ``since``.
         strict: raise PointsMissing where points are not loaded yet; else what is there is served.
 
@@ -90,7 +90,7 @@ class StoreView:
         return self._by_metric.get(metric, [])
 
     def extent(self, key: SeriesKey) -> Extent | None:
-        """Return the smallest and greatest step of a series and its rows (repeated steps count again)."""
+        """Return the smallest and greatest step of a series and its rows."""
         extents = [source.extent for source in self._sources.get(key, ())]
         if not extents:
             return None
@@ -99,7 +99,7 @@ class StoreView:
         )
 
     def rows(self, key: SeriesKey, first: int | None = None, last: int | None = None) -> Rows:
-        """Return the rows of ``first <= step <= last``, steps strictly rising; the newest value of a step counts."""
+        """Return the rows of ``first <= step <= last`` by step, those of one step as they came."""
         found = []
         for source in self._sources.get(key, ()):
             if (last is None or source.extent.first_step <= last) and (
@@ -234,7 +234,7 @@ class RunStore:
 
     @property
     def values(self) -> int:
-        """Values stored, repeated ones included."""
+        """Values stored."""
         return sum(part.part.rows for part in self.parts) + sum(generation.values for generation in self.generations)
 
     # --- writing -------------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from stabilitybackend.lineage.changes import Placed, PlacedInStep
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.tree import SegmentTree
-from stabilitybackend.points.memtable import series_key
 from stabilitybackend.points.store import RunStore, SeriesKey
 from stabilitybackend.points.timestamps import last_row
 from stabilitybackend.points.watched_metric import Watching
@@ -46,11 +45,27 @@ class _Newest(NamedTuple):
 
 @dataclass(slots=True)
 class _Count:
-    """Of one series: greatest step, different steps, and how many of these are effective."""
+    """Of one series: greatest step, different steps up to it, rows, and how many of these are effective."""
 
     high: int = -1
     total: int = 0
     alive: int = 0
+    steps: int = 0
+
+    def row(self, step: int) -> None:
+        """Take an effective row of a step that is not below the greatest one."""
+        self.total, self.alive = self.total + 1, self.alive + 1
+        if step > self.high:
+            self.high, self.steps = step, self.steps + 1
+
+    def rows(self, steps: NDArray[np.int64], alive: int) -> None:
+        """Take rows, of which ``alive`` are effective. A step that comes late is no other step."""
+        highest = np.maximum.accumulate(steps)
+        before = np.append(self.high, highest[:-1])
+        self.steps += int((highest > np.maximum(before, self.high)).sum())
+        self.high = max(self.high, int(highest[-1]))
+        self.total += len(steps)
+        self.alive += alive
 
 
 class RunSummary(Stateful):
@@ -105,7 +120,7 @@ class RunSummary(Stateful):
         if room and not self._shown.issuperset(placed.names):
             self._take_names(placed.names)
         if self._counted is not None and self._counted in placed.names:
-            self._count(placed, who, store)
+            self._count(placed, who)
         if not placed.stray and placed.segment in self._limits:
             self._note_newest(placed, who)
 
@@ -118,7 +133,7 @@ class RunSummary(Stateful):
         if room and not self._shown.issuperset(names):
             self._take_names(names)
         if self._counted is not None and self._counted in names:
-            self._count_in_step(rows, step, store)
+            self._count_in_step(rows, step)
         if rows.segment not in self._limits:
             return
         for at, info in enumerate(rows.infos):
@@ -129,17 +144,17 @@ class RunSummary(Stateful):
                 if segment == rows.segment and (reached, who) >= (step, newest):
                     return  # those of the ranks above are older
 
-    def _count_in_step(self, rows: PlacedInStep, step: int, store: RunStore) -> None:
+    def _count_in_step(self, rows: PlacedInStep, step: int) -> None:
         """Do what ``_count`` does."""
         series = self._counts.setdefault(rows.segment, {})
         new = 0
         for at, info in enumerate(rows.infos):
             who: _Who = (False, info.rank or 0, "")
             count = series.get(who)
-            if count is None or step <= count.high or rows.segment != self._head:
-                self._count(rows.row(at), who, store)
+            if count is None or step < count.high or rows.segment != self._head:
+                self._count(rows.row(at), who)
                 continue
-            count.high, count.total, count.alive = step, count.total + 1, count.alive + 1
+            count.row(step)
             new += 1
         self._total, self._alive = self._total + new, self._alive + new
 
@@ -179,7 +194,7 @@ class RunSummary(Stateful):
                     continue
             self._newest[name] = make(_Newest, (step, who, placed.segment, value))
 
-    def _count(self, placed: Placed, who: _Who, store: RunStore) -> None:
+    def _count(self, placed: Placed, who: _Who) -> None:
         assert self._counted is not None
         series = self._counts.setdefault(None if placed.stray else placed.segment, {})
         if placed.stray:
@@ -187,20 +202,15 @@ class RunSummary(Stateful):
         count = series.get(who)
         if count is None:
             count = series[who] = _Count()
-        step = int(placed.steps[0])
-        if len(placed.steps) == 1 and step > count.high and not placed.stray and placed.segment == self._head:
-            count.high, count.total, count.alive = step, count.total + 1, count.alive + 1
+        steps, new = placed.steps, len(placed.steps)
+        if new == 1 and steps[0] >= count.high and not placed.stray and placed.segment == self._head:
+            count.row(int(steps[0]))
             self._total, self._alive = self._total + 1, self._alive + 1
             return  # as nearly always
-        new = _new_steps(placed, self._counted, count.high, store)
-        if not len(new):
-            return
         limit = None if placed.stray else self._limits.get(placed.segment, -1)
-        alive = 0 if placed.stray else len(new) if limit is None else int((new <= limit).sum())
-        count.high = max(count.high, int(new[-1]))
-        count.total += len(new)
-        count.alive += alive
-        self._total += len(new)
+        alive = 0 if placed.stray else new if limit is None else int((steps <= limit).sum())
+        count.rows(steps, alive)
+        self._total += new
         self._alive += alive
 
     # --- after a fork --------------------------------------------------------------------------------------------
@@ -316,17 +326,3 @@ def _newest_row(steps: NDArray[np.int64], limit: int | None) -> int | None:
             return None
         return int(inside[len(inside) - 1 - int(np.argmax(steps[inside][::-1]))])
     return len(steps) - 1 - int(np.argmax(steps[::-1]))
-
-
-def _new_steps(placed: Placed, metric: str, high: int, store: RunStore) -> NDArray[np.int64]:
-    """Return those steps that the series does not have yet, each once, rising."""
-    steps = placed.steps
-    if len(steps) > 1 and not bool((steps[1:] > steps[:-1]).all()):
-        steps = np.unique(steps)
-    if int(steps[0]) > high:
-        return steps
-    old = steps[steps <= high]
-    if len(old) == 1 and int(old[0]) == high:
-        return steps[1:]
-    known = store.rows(series_key(placed, metric), int(old[0]), int(old[-1])).steps
-    return np.concatenate([np.setdiff1d(old, known, assume_unique=True), steps[len(old) :]])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from stabilitybackend.archive.series import paired
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.query.downsampling import StoreReader
 from stabilitybackend.query.lineage_view import LineageView
@@ -127,7 +128,7 @@ def branches(
         problems += trouble
     whole = replace(asked, stop=at + MAX_DIFFERENCE, points=None)
     old, now = (_line(store, view, whole)[0] for view in views)
-    steps, at_old, at_now = np.intersect1d(old.steps, now.steps, return_indices=True)
+    steps, (at_old, at_now) = paired([old.steps, now.steps])
     first, second = old.values[at_old], now.values[at_now]
     with np.errstate(invalid="ignore"):
         difference = second - first
@@ -160,11 +161,12 @@ def _as_head(lineage: LineageView, segment: int) -> LineageView:
 
 def _line(store: StoreReader, lineage: LineageView, request: SeriesRequest) -> tuple[_Line, list[str]]:
     answer = select(store, lineage, request)
-    parts = sorted((one for one in answer.series if not one.stray), key=lambda one: (one.segment, one.dead))
+    decided = [one for one in answer.series if not one.stray and not one.source]
+    parts = sorted(decided, key=lambda one: (one.segment, one.dead))
     steps = np.concatenate([np.empty(0, np.int64), *(one.steps for one in parts)])
     values = np.concatenate([np.empty(0), *(one.values for one in parts)])
-    steps, index = np.unique(steps, return_index=True)
-    return _Line(steps, values[index], answer.level), answer.problems
+    order = np.argsort(steps, kind="stable")
+    return _Line(steps[order], values[order], answer.level), answer.problems
 
 
 def _curve(line: _Line, start: int) -> AlignedCurve:

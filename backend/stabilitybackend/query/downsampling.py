@@ -45,7 +45,7 @@ class SeriesReader(Protocol):
         """Return first and last step of a series and about how many rows it has; None for no such series."""
 
     def rows(self, key: SeriesKey, first: int | None = None, last: int | None = None) -> Rows:
-        """Return the rows with ``first <= step <= last``, steps strictly rising."""
+        """Return the rows with ``first <= step <= last`` by step, those of one step as they came."""
 
     def aggregates(self, key: SeriesKey, first: int, last: int, level: int) -> Aggs:
         """Return one aggregate per block of ``2**level`` steps over exactly the rows of ``first <= step <= last``."""
@@ -80,7 +80,7 @@ class PathPiece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """The points of one piece, steps strictly rising, and what they were chosen from.
+    """The points of one piece by step, and what they were chosen from.
 
     Attributes:
         rows: all rows of the piece where these are the points; none where ``aggs`` is there.
@@ -180,9 +180,11 @@ def _extremes(pieces: Sequence[PathPiece], aggs: Sequence[Aggs]) -> list[Drawn]:
         if len(where):
             picks.append((owner[where], every[field][where], np.full(len(where), value)))
     who, steps, values = (np.concatenate(column) for column in zip(*picks, strict=True))
-    order = np.lexsort((steps, who))
+    order = np.lexsort((values, steps, who))
     who, steps, values = who[order], steps[order], values[order]
-    keep = np.append(True, (steps[1:] != steps[:-1]) | (who[1:] != who[:-1]))
+    # The newest row may be the highest one, too; another value of the same step is another point.
+    same = (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1]))
+    keep = np.append(True, ~same | (steps[1:] != steps[:-1]) | (who[1:] != who[:-1]))
     who, steps, values = who[keep], steps[keep], values[keep]
     bounds = np.searchsorted(who, np.arange(len(aggs) + 1))
     return [

@@ -1,6 +1,7 @@
 """Reads expressions of metrics as if they had been logged: the rest of a query knows no difference.
 
-An expression has a row at each step at which all of its metrics have one, of the same rank, node and segment. It is
+An expression has a row at each step at which all of its metrics have one, of the same rank, node and segment; of
+several rows a step the first goes with the first (``archive.series.paired``). It is
 computed over every row before anything is thinned, so that extremes and their steps are exact. What that may cost is
 bounded (``MAX_ROWS``); a zoom and what is new cost their own rows only.
 """
@@ -13,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from stabilitybackend.archive.aggregates import EMPTY_AGGS, Aggs, aggregate
-from stabilitybackend.archive.series import Extent, Rows, SeriesKey
+from stabilitybackend.archive.series import Extent, Rows, SeriesKey, paired
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.query.downsampling import StoreReader
 from stabilitybackend.query.expressions import EXPRESSION, Expression, parse
@@ -87,7 +88,7 @@ class ExpressionReader:
         return Extent(first, last, min(one.rows for one in known)) if first <= last else None
 
     def rows(self, key: SeriesKey, first: int | None = None, last: int | None = None) -> Rows:
-        """Return the rows with ``first <= step <= last``, steps strictly rising."""
+        """Return the rows with ``first <= step <= last`` by step."""
         if key.metric not in self.expressions:
             return self._store.rows(key, first, last)
         extent = self.extent(key)
@@ -113,10 +114,10 @@ class ExpressionReader:
         expression, parts = self.expressions[key.metric], self._parts(key)
         self._spend(expression, [one for part in parts if (one := self._store.extent(part)) is not None], first, last)
         every = [self._store.rows(part, first, last) for part in parts]
-        steps = _common([rows.steps for rows in every])
+        steps, places = paired([rows.steps for rows in every])
         if not len(steps):
             return Rows.EMPTY
-        kept = [rows if len(rows) == len(steps) else rows[np.searchsorted(rows.steps, steps)] for rows in every]
+        kept = [rows if rows.steps is steps else rows[at] for rows, at in zip(every, places, strict=True)]
         values = expression.values({part.metric: rows.values for part, rows in zip(parts, kept, strict=True)})
         return Rows(steps, values, np.maximum.reduce([rows.times for rows in kept]))
 
@@ -129,15 +130,6 @@ class ExpressionReader:
                 f"expression {expression.text!r}: its metrics have more than {MAX_ROWS:,} rows in this request",
                 hint="ask for one rank (rank=primary) or fewer expressions at once, or export the run",
             )
-
-
-def _common(steps: Sequence[np.ndarray[tuple[int], np.dtype[np.int64]]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the steps that all have, rising."""
-    found = steps[0]
-    for one in steps[1:]:
-        if len(one) != len(found) or not np.array_equal(one, found):
-            found = np.intersect1d(found, one, assume_unique=True)
-    return found
 
 
 def _unknown(expression: Expression, metric: str, at: int) -> BadRequest:

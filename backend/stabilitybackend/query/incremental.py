@@ -25,7 +25,7 @@ class Increment:
     """The new rows of some series.
 
     Args:
-        store: all of the run. It says what a step is worth that was logged twice.
+        store: all of the run: of a step that has a new row all rows are in the answer.
         newer: rows that came after the cursor, as they were placed.
         x: another metric that says where points lie, None for none: older points that its new rows give a place are
             news too.
@@ -58,7 +58,7 @@ class Increment:
         for key, parts in steps.items():
             new = np.unique(np.concatenate(parts))
             rows = store.rows(key, int(new[0]), int(new[-1])) if len(new) else Rows.EMPTY
-            found = np.isin(rows.steps, new, assume_unique=True)
+            found = np.isin(rows.steps, new)
             if found.any():
                 self._rows[key] = rows[found]
 
@@ -67,7 +67,7 @@ class Increment:
         return [key for key in self._rows if key.metric == metric]
 
     def extent(self, key: SeriesKey) -> Extent | None:
-        """Return first and last new step of a series and how many there are."""
+        """Return first and last new step of a series and how many rows there are."""
         rows = self._rows.get(key)
         return None if rows is None else Extent(int(rows.steps[0]), int(rows.steps[-1]), len(rows))
 

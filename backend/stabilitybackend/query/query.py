@@ -48,7 +48,7 @@ FEW_LINES = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """One entry of an answer: steps strictly rising, values with NaN and infinities as they were logged.
+    """One entry of an answer: points by step, values with NaN and infinities as they were logged.
 
     Attributes:
         stray: low steps that nothing followed, or about which nothing is decided yet; dead.

@@ -35,7 +35,8 @@ class Curve:
     """One metric along one path.
 
     Attributes:
-        steps: int64[n], strictly rising. values: float64[n]; NaN and infinities are what was logged.
+        steps: int64[n], strictly rising: of a step with several rows the last one. values: float64[n]; NaN and
+            infinities are what was logged.
     """
 
     steps: NDArray[np.int64]
@@ -153,8 +154,9 @@ class Branches:
         steps, values = [], []
         for segment, low, high in self._ranges(head, first, last):
             rows = self.run.store.rows(SeriesKey(metric, segment, self.run.rank, ""), low, high)
-            steps.append(rows.steps)
-            values.append(rows.values)
+            newest = np.append(rows.steps[1:] != rows.steps[:-1], True)[: len(rows)]
+            steps.append(rows.steps[newest])
+            values.append(rows.values[newest])
         if not steps:
             return Curve(np.empty(0, np.int64), np.empty(0))
         return Curve(np.concatenate(steps), np.concatenate(values))

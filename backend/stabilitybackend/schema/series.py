@@ -38,7 +38,7 @@ class Buckets(msgspec.Struct):
 
 
 class SeriesEntry(msgspec.Struct):
-    """Points of one metric, segment and rank, discarded or not; steps strictly rising.
+    """Points of one metric, segment and rank, discarded or not; by step.
 
     Attributes:
         dead: a rollback discarded them.

@@ -71,7 +71,7 @@ def test_a_part_in_a_bucket_answers_as_its_rows_and_is_merged_and_deleted(place:
     assert (list(reader.frames()), reader.state()) == (frames, b"old")
 
     merged = PartReader(place, "run", compact(place, "run", [reader, second], "c", 2.0), ByteCache(2**20))
-    assert merged.rows(LOSS).steps.tolist() == list(range(40_004))
+    assert merged.rows(LOSS).steps.tolist() == sorted([*range(40_000), *range(39_995, 40_004)])
     assert (list(merged.frames()), merged.state()) == (frames, b"new")
 
     assert place.names("run") == sorted(name for stem in "abc" for name in Files.of("run", stem))

@@ -184,11 +184,21 @@ def test_series_are_listed_in_the_order_in_which_they_appeared(place: LocalFolde
     assert list(reader.keys().items()) == [(key, Extent(i, i + 2, 3)) for i, key in enumerate(order)]
 
 
-def test_a_series_that_comes_twice_is_one_and_its_later_rows_stand(place: LocalFolder) -> None:
+def test_a_series_that_comes_twice_is_one_with_the_rows_of_both(place: LocalFolder) -> None:
     early, late = table({1: (1.0, 1.0), 2: (2.0, 2.0)}), table({2: (20.0, 9.0), 3: (30.0, 10.0)})
     _, reader = make_part(place, [(LOSS, early), (GRAD, early), (LOSS, late)])
 
-    assert same_rows(reader.rows(LOSS), table({1: (1.0, 1.0), 2: (20.0, 9.0), 3: (30.0, 10.0)}))
+    assert same_rows(reader.rows(LOSS), join_rows([early, late]))
+
+
+def test_the_rows_of_a_step_that_two_chunks_share_are_all_there(place: LocalFolder, small_chunks: None) -> None:
+    steps = np.repeat(np.arange(200), 3)  # a chunk of 16 rows begins within most steps
+    found = Rows(steps, np.arange(600.0), np.arange(600.0))
+    _, reader = make_part(place, [(GRAD, found), (LOSS, found)])
+
+    for step in range(200):
+        assert reader.rows(LOSS, step, step).values.tolist() == [3.0 * step, 3.0 * step + 1, 3.0 * step + 2]
+        assert row_counts(reader.aggregates(LOSS, step, step + 9, 3)).sum() == 3 * min(10, 200 - step)
 
 
 def test_frames_and_state_come_back_byte_for_byte_also_after_a_merge(

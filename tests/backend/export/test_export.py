@@ -108,6 +108,26 @@ def test_metrics_of_one_step_logged_at_different_times_stand_in_lines_of_their_o
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+@pytest.mark.parametrize("clock", [0.0, 1.0])
+def test_each_row_of_a_step_is_exported_and_comes_back_in_its_order(suffix: str, clock: float, tmp_path: Path) -> None:
+    # Micro-batches under one step, by a clock that stands or goes; the norm comes with the last, a "time" with a few.
+    steps, store, fold = np.repeat(np.arange(20), 4), RunStore(), LineageFold()
+    loss = 3.0 + np.arange(80) / 80
+    loss[[21, 48]] = math.nan, 40.0
+    for names, at in ((["loss"], slice(None)), (["norm"], slice(3, None, 4)), (["time"], slice(0, 9))):
+        times = 1e9 + clock * np.arange(80)[at]
+        store.add(Placed(0, "r0", 0, "", names, steps[at], times, loss[None, at]))
+    fold.apply(Job().rows(range(20)))
+    run = ImportedRun()
+
+    run.take(write(export_of(store, fold), tmp_path / f"run.{suffix}"))
+
+    assert points_of(run.store, run.fold) == points_of(store, fold)
+    rows = run.store.rows(SeriesKey("loss", 0, 0, ""))
+    assert (len(rows), rows.values[48], math.isnan(rows.values[21])) == (80, 40.0, True)
+
+
 def test_a_metric_with_the_name_of_another_key_can_only_go_to_parquet(tmp_path: Path) -> None:
     store, fold = run_of(Job().rows([0], {"rank": [1.0]}))
     with pytest.raises(BadRequest, match="a metric called 'rank'"):

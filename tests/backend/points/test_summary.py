@@ -53,12 +53,12 @@ class _Run:
 
     def naive(self) -> dict[str, Any]:
         """Return the same from all rows that ever came."""
-        series: dict[SeriesKey, dict[int, float]] = {}
+        series: dict[SeriesKey, list[tuple[int, float]]] = {}
         for placed in self.placed:
             node = "" if placed.rank is not None else placed.node
             for name, values in zip(placed.names, placed.values.tolist(), strict=True):
                 key = SeriesKey(name, placed.segment, placed.rank, node, placed.stray)
-                series.setdefault(key, {}).update(zip(placed.steps.tolist(), values, strict=True))
+                series.setdefault(key, []).extend(zip(placed.steps.tolist(), values, strict=True))
         names = list(dict.fromkeys(key.metric for key in series))
         counted = "loss" if "loss" in names else next(iter(names), "")
         latest: dict[str, float | str] = {}
@@ -66,10 +66,10 @@ class _Run:
         for name in sorted(names, key=lambda name: name != "loss"):
             rows = list(self._effective(series, name))
             if rows:
-                latest[name] = _spell(max(rows)[2])
-            steps = [row[0] for row in rows if row[3] is not None]
+                latest[name] = _spell(max(rows, key=lambda row: row[:3])[3])
+            steps = [row[0] for row in rows if row[4] is not None]
             last_step = max([*steps, *([] if last_step is None else [last_step])], default=None)
-        every = [(key, step) for key, rows in series.items() if key.metric == counted for step in rows]
+        every = [(key, step) for key, rows in series.items() if key.metric == counted for step, _ in rows]
         alive = sum(not key.stray and not self.fold.tree.is_dead(key.segment, step) for key, step in every)
         pending = sum(len(p.steps) for p in self.fold.pending() if counted in p.names)
         return {
@@ -80,12 +80,12 @@ class _Run:
         }
 
     def _effective(
-        self, series: dict[SeriesKey, dict[int, float]], name: str
-    ) -> Iterator[tuple[int, tuple[bool, int], float, int | None]]:
+        self, series: dict[SeriesKey, list[tuple[int, float]]], name: str
+    ) -> Iterator[tuple[int, tuple[bool, int], int, float, int | None]]:
         for key, rows in series.items():
-            for step, value in rows.items():
+            for at, (step, value) in enumerate(rows):
                 if key.metric == name and not key.stray and not self.fold.tree.is_dead(key.segment, step):
-                    yield step, (key.rank is not None, -(key.rank or 0)), value, key.rank
+                    yield step, (key.rank is not None, -(key.rank or 0)), at, value, key.rank
 
 
 def _spell(value: float) -> float | str:
@@ -121,10 +121,10 @@ def test_a_summary_taken_up_from_what_was_saved_is_the_same(told: tuple[Story, i
     assert run.feed(*frames[len(frames) // 2 :]).view() == run.naive()
 
 
-def test_steps_that_are_logged_again_count_once_and_their_last_value_stands() -> None:
+def test_every_row_of_a_step_counts_and_the_last_value_is_the_newest() -> None:
     job = Job()
     run = _Run().feed(job.rows([1, 2, 2, 3], {"loss": [1.0, 2.0, 9.0, 3.0]}), job.rows([3], {"loss": [4.0]}))
-    assert run.view() == {"latest": {"loss": 4.0}, "last_step": 3, "effective_points": 3, "dead_points": 0}
+    assert run.view() == {"latest": {"loss": 4.0}, "last_step": 3, "effective_points": 5, "dead_points": 0}
 
 
 def test_a_metric_that_is_logged_rarely_has_its_value_from_before_the_fork_again() -> None:

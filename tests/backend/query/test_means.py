@@ -43,12 +43,12 @@ def test_each_bucket_has_the_mean_of_all_its_finite_rows(tree: Tree, points: int
         for last, mean, count in zip(
             series.buckets["last_step"].tolist(), means(series.buckets).tolist(), series.buckets["count"], strict=True
         ):
-            inside = [v for step, v in rows.items() if before < step <= last and math.isfinite(v)]
+            inside = [v for step, v in rows if before < step <= last and math.isfinite(v)]
             size = max(map(abs, inside), default=0.0)
             expected = math.fsum(inside) / len(inside) if inside else math.nan
             assert (len(inside), mean) == (count, pytest.approx(expected, rel=1e-9, abs=1e-12 * size, nan_ok=True))
             before = last
-        assert before == max(rows)
+        assert before == rows[-1][0]
 
 
 @settings(max_examples=100, deadline=None)

@@ -152,14 +152,14 @@ def test_launches_that_died_in_their_first_steps_are_all_found_each_by_its_proce
     ]
 
 
-def test_only_what_came_after_the_cursor_is_answered_with_its_newest_word() -> None:
+def test_only_what_came_after_the_cursor_is_answered_with_all_rows_of_its_steps() -> None:
     job = Job()
     run = NaiveRun([job.rows(range(1, 101)), job.rolled_back(60, "a"), job.rows(range(61, 71))])
     newer = run.feed(job.rows([71, 72], {"loss": [1.0, 2.0]})) + run.feed(job.rows([72, 73], {"loss": [5.0, 6.0]}))
     answer = select(run.store, run.lineage, SeriesRequest.of(["loss"], points=100), newer)
     assert not answer.complete
     assert [(s.segment, s.steps.tolist(), s.values.tolist()) for s in answer.series] == [
-        (1, [71, 72, 73], [1.0, 5.0, 6.0])
+        (1, [71, 72, 72, 73], [1.0, 2.0, 5.0, 6.0])
     ]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,6 +27,8 @@ from support.points.forked_tree import Tree, same, trees
 from support.points.naive_store import NaiveStore
 
 FEW = settings(max_examples=25, deadline=None)
+#: Step and value of each row.
+_Rows = list[tuple[int, float]]
 MANY = settings(max_examples=60, deadline=None)
 
 
@@ -45,24 +48,22 @@ def _select(store: RunStore, tree: Tree, view: str = "effective", **wish: object
     return select(store.view(["m"]), tree.lineage(), SeriesRequest.of(["m"], view=view, **wish))  # type: ignore[arg-type]
 
 
-def _points(series: Series) -> dict[int, float]:
-    return dict(zip(series.steps.tolist(), series.values.tolist(), strict=True))
+def _points(series: Series) -> _Rows:
+    return list(zip(series.steps.tolist(), series.values.tolist(), strict=True))
 
 
-def _told(answer: Answer) -> dict[tuple[int, bool], dict[int, float]]:
+def _told(answer: Answer) -> dict[tuple[int, bool], _Rows]:
     return {(s.segment, s.dead): _points(s) for s in answer.series}
 
 
-def _equal(one: dict[int, float], other: dict[int, float]) -> bool:
-    return list(one) == list(other) and all(same(one[step], other[step]) for step in one)
+def _equal(one: _Rows, other: _Rows) -> bool:
+    return len(one) == len(other) and all(a[0] == b[0] and same(a[1], b[1]) for a, b in zip(one, other, strict=True))
 
 
 @MANY
 @given(tree=trees())
 def test_the_effective_line_is_the_plain_account_of_the_run(tree: Tree) -> None:
-    joined: dict[int, float] = {}
-    for series in _select(_hot(tree), tree).series:
-        joined |= _points(series)
+    joined = [row for series in _select(_hot(tree), tree).series for row in _points(series)]
     assert _equal(joined, tree.curve())
 
 
@@ -82,18 +83,18 @@ def test_a_thinned_line_has_the_extremes_of_every_bucket_and_is_bounded(tree: Tr
     assert _told(thin).keys() == full.keys()
     for series in thin.series:
         every, shown = full[series.segment, series.dead], _points(series)
-        assert all(same(every[step], value) for step, value in shown.items())
-        assert {min(every), max(every)} <= shown.keys()
-        buckets: dict[int, dict[int, float]] = {}
-        for step, value in every.items():
-            buckets.setdefault(step >> series.level, {})[step] = value
+        assert set(map(repr, shown)) <= set(map(repr, every))
+        assert {repr(every[0]), repr(every[-1])} <= set(map(repr, shown))
+        buckets: dict[int, _Rows] = {}
+        for step, value in every:
+            buckets.setdefault(step >> series.level, []).append((step, value))
         for bucket in buckets.values():
-            kept = [shown[step] for step in bucket if step in shown]
-            finite = [value for value in bucket.values() if math.isfinite(value)]
-            assert not finite or {min(finite), max(finite)} <= set(kept)
+            kept = [row for row in shown if bucket[0][0] <= row[0] <= bucket[-1][0]]
+            finite = [value for _, value in bucket if math.isfinite(value)]
+            assert not finite or {min(finite), max(finite)} <= {value for _, value in kept}
             for odd in (math.nan, math.inf, -math.inf):
-                first = next((step for step, value in bucket.items() if same(value, odd)), None)
-                assert first is None or first in shown
+                first = next((row for row in bucket if same(row[1], odd)), None)
+                assert first is None or repr(first) in map(repr, kept)
     shown_finite = sum(int(np.isfinite(series.values).sum()) for series in thin.series)
     assert shown_finite <= points + 4 * len(thin.series)
 
@@ -105,7 +106,7 @@ def test_the_buckets_of_any_window_add_up_to_its_rows(tree: Tree, level: int, wi
     first, last = sorted(window)
     for key in view.keys("m"):
         aggs = view.aggregates(key, first, last, level)
-        rows = [v for s, v in tree.points()[key.segment].items() if first <= s <= last]
+        rows = [v for s, v in tree.points()[key.segment] if first <= s <= last]
         assert int(aggs["count"].sum()) == sum(map(math.isfinite, rows))
         assert int(aggs["nan"].sum()) == sum(map(math.isnan, rows))
         assert int(aggs["pinf"].sum() + aggs["ninf"].sum()) == sum(map(math.isinf, rows))
@@ -140,9 +141,7 @@ def test_wherever_hot_and_cold_part_the_answers_are_those_of_all_points(
             told = orjson.loads(select(store.view(["m"]), tree.lineage(), request).as_json())
             known = orjson.loads(select(naive, tree.lineage(), request).as_json())
             # The means are sums of floats: how the rows were grouped on the way shows in their last digits.
-            size = max(
-                (abs(v) for rows in tree.points().values() for v in rows.values() if math.isfinite(v)), default=0.0
-            )
+            size = max((abs(v) for rows in tree.points().values() for _, v in rows if math.isfinite(v)), default=0.0)
             assert _means(told) == pytest.approx(_means(known), rel=1e-9, abs=1e-9 * size, nan_ok=True)
             assert told == known
 
@@ -157,7 +156,7 @@ def _means(answer: dict[str, Any]) -> list[float]:
 @given(tree=trees(), asks=st.sets(st.integers(1, 8)))
 def test_a_browser_that_asks_for_news_has_what_a_full_answer_holds(tree: Tree, asks: set[int]) -> None:
     store, lineage, packets = RunStore(), tree.lineage(), tree.placed()
-    browser: dict[tuple[int, int], float] = {}
+    browser: dict[tuple[int, int], list[float]] = {}
     cursor = "0-0"
     for number, placed in enumerate(packets, start=1):
         _add(store, [placed], number)
@@ -168,11 +167,12 @@ def test_a_browser_that_asks_for_news_has_what_a_full_answer_holds(tree: Tree, a
             news = select(view, lineage, SeriesRequest.of(["m"], view="all"), newer)
             assert not news.complete
             for series in news.series:
-                browser |= {(series.segment, step): value for step, value in _points(series).items()}
+                for step, values in groupby(_points(series), key=itemgetter(0)):
+                    browser[series.segment, step] = [value for _, value in values]
             cursor = f"{number}-0"
-    full = {(segment, step): v for segment, series in tree.points().items() for step, v in series.items()}
-    assert browser.keys() == full.keys()
-    assert all(same(browser[at], full[at]) for at in full)
+    for segment, rows in tree.points().items():
+        steps = sorted(step for of, step in browser if of == segment)
+        assert _equal([(step, value) for step in steps for value in browser[segment, step]], rows)
 
 
 @MANY
@@ -183,7 +183,7 @@ def test_the_smoothed_line_is_the_average_over_the_path_of_each_point(tree: Tree
         assert series.smoothed is not None
         curve = tree.curve(series.segment)
         for step, told in zip(series.steps.tolist(), series.smoothed.tolist(), strict=True):
-            past = [value for at, value in curve.items() if at <= step and math.isfinite(value)]
+            past = [value for at, value in curve if at <= step and math.isfinite(value)]
             assert told == pytest.approx(_average(past, weight), rel=1e-9, nan_ok=True)
 
 
@@ -217,22 +217,24 @@ def test_another_metric_as_x_is_read_from_the_path_of_each_point(tree: Tree, oth
     answer = select(store.view(["m", "x"]), tree.lineage(), SeriesRequest.of(["m"], view="all", x="x"))
     shown = {(s.segment, step): x for s in answer.series for step, x in zip(s.steps.tolist(), s.xs, strict=True)}
     expected: dict[tuple[int, int], float] = {}
+    unplaced = 0
     for (segment, dead), series in tree.entries().items():
         curve = known.curve(segment if dead else None)
-        for step in series:
+        for step, _ in series:
             x = _between(curve, step)
+            unplaced += x is None
             if x is not None:
                 expected[segment, step] = x
     assert shown == pytest.approx(expected, rel=1e-9)
-    assert answer.unplaced == sum(map(len, tree.entries().values())) - len(expected)
+    assert answer.unplaced == unplaced
 
 
-def _between(curve: dict[int, float], step: int) -> float | None:
-    """Return the value at ``step``, on the straight line between its finite neighbours; None outside of them."""
-    finite = {s: v for s, v in curve.items() if math.isfinite(v)}
-    low = max((s for s in finite if s <= step), default=None)
-    high = min((s for s in finite if s >= step), default=None)
+def _between(curve: _Rows, step: int) -> float | None:
+    """Return the newest value at ``step``, or that on the line between its finite neighbours; None outside of them."""
+    finite = [(s, v) for s, v in curve if math.isfinite(v)]
+    low = next((row for row in reversed(finite) if row[0] <= step), None)
+    high = next((row for row in finite if row[0] >= step), None)
     if low is None or high is None:
         return None
-    part = 0.0 if low == high else (step - low) / (high - low)
-    return finite[low] + part * (finite[high] - finite[low])
+    part = 0.0 if low[0] == step else (step - low[0]) / (high[0] - low[0])
+    return low[1] + part * (high[1] - low[1]) if part else low[1]

@@ -16,7 +16,7 @@ __all__ = ["MOVES", "Story", "stories", "tell"]
 #: What can happen, each with an amount that it may use.
 MOVES = (
     "train", "train", "train", "declare", "order", "restart", "stray", "hold", "deliver", "checkpoint", "gone", "seen",
-    "alert", "agent", "die", "rare", "nan", "spike",
+    "alert", "agent", "die", "rare", "nan", "spike", "micro",
 )  # fmt: skip
 #: One move: its name and an amount of 1 to 40.
 Story = list[tuple[str, int]]
@@ -85,6 +85,16 @@ class _Teller:
     def _spike(self, amount: int, number: int) -> None:
         self._train(50, number)
         self._train(amount, number, {self._step + i: self._level * 3 for i in range(1, 4)})
+
+    def _micro(self, amount: int, number: int) -> None:
+        """A row for each micro-batch, in frames that end anywhere."""
+        each = 2 + amount % 3
+        steps = [self._step + 1 + at // each for at in range(amount)]
+        cut = 1 + self._rng.randrange(amount)
+        for at in range(0, amount, cut):
+            for job in self._jobs:
+                self._log(job, steps[at : at + cut])
+        self._step = steps[-1]
 
     def _declare(self, amount: int, number: int, **data: str) -> None:
         to_step = max(self._step - amount, 0)

@@ -74,15 +74,17 @@ def steps(draw: st.DrawFn, max_size: int = 200) -> list[int]:
 
 @st.composite
 def rows(draw: st.DrawFn, max_size: int = 200) -> Rows:
-    """Rows with values of every kind; stretches of nothing but NaN among them."""
+    """Rows with values of every kind; stretches of nothing but NaN among them, and several rows of one step."""
     found = draw(steps(max_size))
+    if draw(st.booleans()):
+        found = [step for step in found[: max_size // 4] for _ in range(draw(st.integers(1, 4)))] or found
     values = draw(st.lists(_VALUES, min_size=len(found), max_size=len(found)))
     if draw(st.booleans()):
         begin = draw(st.integers(0, len(found)))
         end = draw(st.integers(begin, len(found)))
         values[begin:end] = [math.nan] * (end - begin)
     shift = draw(st.floats(0, 1e9))
-    return table({step: (value, shift + 0.25 * i) for i, (step, value) in enumerate(zip(found, values, strict=True))})
+    return Rows(np.array(found, np.int64), np.array(values), shift + 0.25 * np.arange(len(found)))
 
 
 #: Rows of a few hundred steps, so that two draws have steps in common.

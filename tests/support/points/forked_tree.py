@@ -26,7 +26,8 @@ class Tree:
     Attributes:
         parents, forks: by segment; None and -1 for the root.
         head: the newest segment.
-        packets: (segment, steps, values) in the order of arrival: late ones, and steps that come again.
+        packets: (segment, steps, values) in the order of arrival: late ones, steps that come again, several
+            rows a step, and neighbours that changed places.
     """
 
     parents: list[int | None]
@@ -56,12 +57,12 @@ class Tree:
             )
         return found
 
-    def points(self) -> dict[int, dict[int, float]]:
-        """Return segment -> step -> the value that came last."""
-        found: dict[int, dict[int, float]] = {}
+    def points(self) -> dict[int, list[tuple[int, float]]]:
+        """Return segment -> its rows by step, those of one step as they came."""
+        found: dict[int, list[tuple[int, float]]] = {}
         for segment, steps, values in self.packets:
-            found.setdefault(segment, {}).update(zip(steps, values, strict=True))
-        return found
+            found.setdefault(segment, []).extend(zip(steps, values, strict=True))
+        return {segment: sorted(rows, key=lambda row: row[0]) for segment, rows in found.items()}
 
     def owner(self, step: int, leaf: int | None = None) -> int:
         """Return the segment whose word counts at ``step`` for a model that is at ``leaf`` (default: the head)."""
@@ -72,19 +73,18 @@ class Tree:
             segment = parent
         return segment
 
-    def curve(self, leaf: int | None = None) -> dict[int, float]:
-        """Return step -> value of what led to ``leaf``, in order of steps."""
-        points = self.points()
-        steps = sorted({step for series in points.values() for step in series})
-        owned = [(step, points.get(self.owner(step, leaf), {}).get(step)) for step in steps]
-        return {step: value for step, value in owned if value is not None}
+    def curve(self, leaf: int | None = None) -> list[tuple[int, float]]:
+        """Return the rows of what led to ``leaf`` by step."""
+        every = [(segment, *row) for segment, rows in self.points().items() for row in rows]
+        owned = [(step, value) for segment, step, value in every if self.owner(step, leaf) == segment]
+        return sorted(owned, key=lambda row: row[0])
 
-    def entries(self) -> dict[tuple[int, bool], dict[int, float]]:
-        """Return (segment, dead) -> step -> value."""
-        found: dict[tuple[int, bool], dict[int, float]] = {}
-        for segment, series in self.points().items():
-            for step in sorted(series):
-                found.setdefault((segment, self.owner(step) != segment), {})[step] = series[step]
+    def entries(self) -> dict[tuple[int, bool], list[tuple[int, float]]]:
+        """Return (segment, dead) -> rows by step."""
+        found: dict[tuple[int, bool], list[tuple[int, float]]] = {}
+        for segment, rows in self.points().items():
+            for step, value in rows:
+                found.setdefault((segment, self.owner(step) != segment), []).append((step, value))
         return found
 
 
@@ -103,7 +103,11 @@ def trees(draw: st.DrawFn, most_rows: int = 40) -> Tree:
         stride = draw(st.sampled_from([1, 1, 1, 3, 50]))
         first = forks[segment] + 1 + draw(st.integers(0, 80))
         values = draw(st.lists(_NUMBERS, min_size=1, max_size=most_rows))
-        tree.packets.append((segment, [first + stride * i for i in range(len(values))], values))
+        each = draw(st.sampled_from([1, 1, 4]))
+        steps = [first + stride * (i // each) for i in range(len(values))]
+        for at in draw(st.sets(st.integers(1, len(steps)), max_size=3)):
+            steps[at - 1 : at + 1] = steps[at - 1 : at + 1][::-1]
+        tree.packets.append((segment, steps, values))
     return tree
 
 

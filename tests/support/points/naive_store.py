@@ -19,34 +19,30 @@ __all__ = ["NaiveRun", "NaiveStore"]
 
 @dataclass
 class NaiveStore:
-    """Every series is a dictionary of its steps; the value that came last stands."""
+    """Every series is a list of its rows as they came."""
 
-    points: dict[SeriesKey, dict[int, tuple[float, float]]] = field(default_factory=dict)
+    points: dict[SeriesKey, list[tuple[int, float, float]]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     def add(self, placed: Placed) -> None:
         for row, name in enumerate(placed.names):
             node = "" if placed.rank is not None else placed.node
             key = SeriesKey(name, placed.segment, placed.rank, node, placed.stray)
-            series = self.points.setdefault(key, {})
-            for i, step in enumerate(placed.steps.tolist()):
-                series[step] = (float(placed.values[row, i]), float(placed.times[i]))
+            columns = placed.steps.tolist(), placed.values[row].tolist(), placed.times.tolist()
+            self.points.setdefault(key, []).extend(zip(*columns, strict=True))
 
     def keys(self, metric: str) -> list[SeriesKey]:
         return [key for key in self.points if key.metric == metric]
 
     def extent(self, key: SeriesKey) -> Extent | None:
-        steps = self.points.get(key)
+        steps = [step for step, _, _ in self.points.get(key, [])]
         return Extent(min(steps), max(steps), len(steps)) if steps else None
 
     def rows(self, key: SeriesKey, first: int | None = None, last: int | None = None) -> Rows:
-        series = self.points.get(key, {})
-        steps = sorted(s for s in series if (first is None or s >= first) and (last is None or s <= last))
-        return Rows(
-            np.array(steps, np.int64),
-            np.array([series[s][0] for s in steps], np.float64),
-            np.array([series[s][1] for s in steps], np.float64),
-        )
+        low, high = -1 if first is None else first, 2**63 if last is None else last
+        rows = sorted((row for row in self.points.get(key, []) if low <= row[0] <= high), key=lambda row: row[0])
+        steps, values, times = zip(*rows, strict=True) if rows else ((), (), ())
+        return Rows(np.array(steps, np.int64), np.array(values, np.float64), np.array(times, np.float64))
 
     def aggregates(self, key: SeriesKey, first: int, last: int, level: int) -> Aggs:
         return aggregate(self.rows(key, first, last), level)

@@ -70,11 +70,15 @@ export function entryOf(entries, segment, rank, node, stray) {
   return entry;
 }
 
-/** Add a point to an entry, in its place; a step that is there already takes the newer value. */
+/**
+ * Add a point to an entry, after the others of its step: a job that logs each micro-batch has several. A value that the
+ * step has already is the same point, which came by the feed and in an answer.
+ */
 export function put(entry, step, value, more) {
   const { steps, values } = entry;
   const last = steps.length - 1;
-  const at = last < 0 || step > steps[last] ? last + 1 : lowerBound(steps, step);
+  let at = last < 0 || step > steps[last] ? last + 1 : lowerBound(steps, step);
+  while (at <= last && steps[at] === step && !Object.is(values[at], value)) at += 1;
   const there = steps[at] === step ? 1 : 0;
   if (at > last) {
     steps.push(step);
@@ -102,7 +106,7 @@ const piece = (entry, from, to) => ({
 
 /**
  * The effective lines among entries, one per rank (or node), lowest rank first: `{rank, node, pieces}` with pieces in
- * step order and no step twice. `aliveUpTo(segment)` is the greatest step of a segment that counts.
+ * step order, and no step in two of them. `aliveUpTo(segment)` is the greatest step of a segment that counts.
  */
 export function effectiveLines(entries, aliveUpTo) {
   const lines = new Map();
