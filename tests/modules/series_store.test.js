@@ -133,7 +133,7 @@ test("memory is bounded, and the extremes and what is not a number are kept", ()
 const part = (dead, steps, values) => ({ metric: "loss", segment: 0, rank: 0, node: "n", dead, steps, values });
 
 test("a fetched history and live points of the same steps are one", () => {
-  const store = filled(0, [ROOT], [block(0, [4, 5], [7, 9])]);
+  const store = filled(0, [ROOT], [block(0, [4, 5], [8, 9])]);
   store.fill(["loss"], [part(true, [3, 4], ["NaN", 8]), part(false, [1, 2], [1, 2])], 100);
   const [entry] = store.metrics.get("loss").entries.values();
   assert.deepEqual([entry.steps, entry.values], [count(1, 5), [1, 2, Number.NaN, 8, 9]]);
@@ -170,3 +170,13 @@ function mulberry32(seed) {
     return ((mixed ^ (mixed >>> 14)) >>> 0) / 4294967296;
   };
 }
+
+test("each row of a step is drawn, whether it came by the feed, in an answer or in both", () => {
+  const store = filled(0, [ROOT], [block(0, [1, 1, 2, 2], [1, NaN, 2, 40])]);
+  store.fill(["loss"], [{ ...part(false, [1, 1, 2], [1, "NaN", 2]), level: 0 }], 100, 0);
+  store.append(block(0, [2, 3, 3], [40, 3, 3.5]));
+  store.merge([part(false, [3, 3, 3], [3, 3.5, "Infinity"])]);
+  assert.deepEqual(lines(store), [
+    { rank: 0, steps: [1, 1, 2, 2, 3, 3, 3], values: [1, NaN, 2, 40, 3, 3.5, Infinity] },
+  ]);
+});

@@ -97,10 +97,12 @@ export class SeriesStore {
       if (!metric) continue;
       const entry = entryOf(metric.entries, one.segment, one.rank, one.node, group.stray);
       const { steps, values, buckets } = joined(group);
-      // What came live meanwhile is newer than the answer and stays.
-      const later = steps.length ? lowerBound(entry.steps, steps[steps.length - 1] + 1) : 0;
-      entry.steps = steps.concat(entry.steps.slice(later));
-      entry.values = values.concat(entry.values.slice(later));
+      // What came live meanwhile is newer than the answer and stays, further rows of its last step too.
+      const later = steps.length ? lowerBound(entry.steps, steps[steps.length - 1]) : 0;
+      const live = { steps: entry.steps.slice(later), values: entry.values.slice(later) };
+      entry.steps = [...steps];
+      entry.values = [...values];
+      live.steps.forEach((step, index) => put(entry, step, live.values[index]));
       const after = bucketsAfter(entry.buckets, steps.length ? steps[steps.length - 1] : -1);
       if (!buckets) entry.buckets = after.first.length ? after : undefined;
       else
