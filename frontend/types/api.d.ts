@@ -2762,7 +2762,7 @@ export interface SeriesAnswer {
 }
 
 /**
- * Points of one metric, segment and rank, discarded or not; steps strictly rising.
+ * Points of one metric, segment and rank, discarded or not; by step.
  *
  * Attributes:
  *     dead: a rollback discarded them.
