@@ -84,7 +84,7 @@ def rows(draw: st.DrawFn, max_size: int = 200) -> Rows:
         end = draw(st.integers(begin, len(found)))
         values[begin:end] = [math.nan] * (end - begin)
     shift = draw(st.floats(0, 1e9))
-    return Rows(np.array(found, np.int64), np.array(values), shift + 0.25 * np.arange(len(found)))
+    return Rows(np.array(found, np.int64), np.array(values), shift + 0.25 * np.arange(len(found), dtype=np.float64))
 
 
 #: Rows of a few hundred steps, so that two draws have steps in common.
