@@ -131,7 +131,11 @@ class ServerMetrics(Collector):
         )  # fmt: skip
         yield _gauge("stability_redis_clock_ahead_seconds", "Redis' clock minus ours.", self._storing.ahead_s)
         yield _gauge("stability_runs_restoring", "Live runs not judged since the start.", manager.waking.waiting)
-        yield _gauge("stability_runs_unarchived", "Runs that could not be archived.", manager.unarchived())
+        windows = [worker.window for worker in manager.owned().values()]
+        unarchived = sum(bool(window.problem) for window in windows)
+        yield _gauge("stability_runs_unarchived", "Runs that could not be archived.", unarchived)
+        full = sum(window.full_since is not None for window in windows)
+        yield _gauge("stability_runs_window_full", "Runs that have taken no frame for a minute.", full)
         files = CounterMetricFamily(
             "stability_restart_files", "What became of the files that runs are taken up from.", labels=["outcome"]
         )

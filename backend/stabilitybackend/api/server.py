@@ -63,12 +63,18 @@ def reasons(manager: RunManager, storing: Storing, work: Watched) -> list[ErrorF
     elif waiting:
         message = f"{waiting} of {manager.waking.total} live runs are not judged yet after the restart"
         found.append(ErrorFacts("restoring", message, "wait; the server's log names trouble"))
-    unarchived = manager.unarchived()
+    windows = [worker.window for worker in manager.owned().values()]
+    unarchived = sum(bool(window.problem) for window in windows)
     if unarchived:
         runs = "1 run" if unarchived == 1 else f"{unarchived} runs"
         message = f"the archive of {runs} can't be written; their points stay in Redis until it can"
         hint = "make room on its disk, or mend the way to its store: the run's page and its storage call say why"
         found.append(ErrorFacts("archive", message, hint))
+    full = sum(window.full_since is not None for window in windows)
+    if full:
+        message = f"nothing new of {'1 run' if full == 1 else f'{full} runs'} is stored: the window of each is full"
+        hint = "agents keep what comes; the banner of the run's page and its storage call say why"
+        found.append(ErrorFacts("window_full", message, hint))
     return found
 
 

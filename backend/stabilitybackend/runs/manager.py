@@ -352,10 +352,6 @@ class RunManager:
         channels = (self.overview, *self.relayed(), *(worker.channel for worker in self._workers.values()))
         return sum(map(len, channels))
 
-    def unarchived(self) -> int:
-        """Return how many runs have points that the archive could not take the last time."""
-        return sum(bool(worker.window.problem) for worker in self._workers.values())
-
     def has_agents(self, run_id: str) -> bool:
         """Return whether an agent of the run is connected."""
         worker = self._workers.get(run_id)

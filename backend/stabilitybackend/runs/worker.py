@@ -43,6 +43,9 @@ _log = logging.getLogger(__name__)
 class RunWorker(RunFollower):
     """Owns the state of one run in this process."""
 
+    #: The one that was published last.
+    _storing_problem: StoringProblem | None = None
+
     async def agent_connected(self, hello: Hello, send: Send) -> list[Command]:
         """Note an agent; return the commands that wait for it."""
         state = await self.ready()
@@ -228,8 +231,25 @@ class RunWorker(RunFollower):
 
     @property
     def storing_problem(self) -> StoringProblem | None:
-        """Why nothing of this run alone is judged, None while it is."""
-        return None
+        """Why nothing new of this run alone is stored, None while it is."""
+        since = self.window.full_since
+        if since is None:
+            return None
+        return StoringProblem(
+            "window_full",
+            f"Nothing new of this run is stored: {self.window.full}",
+            "Training goes on, and agents keep what comes and send it again. Mend what is named; where nothing is, "
+            "look into the server's log.",
+            since,
+        )
+
+    async def tick(self) -> None:
+        """Judge silence and expiry, store and publish the summary, and whether what comes is stored."""
+        await super().tick()
+        problem = self.storing_problem
+        if problem != self._storing_problem:
+            self._storing_problem = problem
+            self.channel.publish({"type": "storing", "storing": problem})
 
     @property
     def has_agents(self) -> bool:

@@ -230,3 +230,23 @@ async def test_an_archive_that_cannot_be_written_makes_the_server_not_ready_unti
     stage.folder.unlink()
     stage.now += 60.0
     await stage.until(lambda: not reasons(stage.manager, storing, Watched()), "the archive is well again")
+
+
+async def test_a_run_that_takes_no_frame_for_a_minute_is_named_by_the_probe_its_page_and_its_storage(
+    stage: Stage, storing: Storing
+) -> None:
+    stage.folder.parent.mkdir(exist_ok=True)
+    stage.folder.write_text("a file where a folder is needed")
+    worker = await stage.send(*rows(Job(), 1, 1_000))
+    await stage.until(lambda: worker.window.full, "the window is full")
+    assert (worker.window.full_since, worker.storing_problem) == (None, None)
+    stage.now += 61.0
+    await stage.until(lambda: worker._storing_problem, "browsers hear of it")
+    assert [one.code for one in reasons(stage.manager, storing, Watched())] == ["archive", "window_full"]
+    assert worker.storing_problem is not None
+    assert worker.storing_problem.problem.startswith("Nothing new of this run is stored: the window of run run-1 is")
+    stage.folder.unlink()
+    stage.now += 61.0
+    await stage.until(lambda: not reasons(stage.manager, storing, Watched()), "there is room again")
+    stage.now += 61.0
+    await stage.until(lambda: worker._storing_problem is None, "browsers hear of that, too")

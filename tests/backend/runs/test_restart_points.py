@@ -20,7 +20,7 @@ from stabilitybackend.runs.archiving.window import RunWindow
 from stabilitybackend.runs.worker import RunWorker
 from support.eventful_run import as_frames, eventful_rows, facts
 from support.job_frames import Job
-from support.manager_stack import KEYS, Stage, points, rows
+from support.manager_stack import KEYS, WINDOW_BYTES, Stage, points, rows
 
 #: Rows between two writes in these tests, and of a frame.
 EVERY_ROWS = 60
@@ -276,6 +276,32 @@ async def test_files_of_runs_that_redis_does_not_know_go_at_the_start_and_no_oth
     await stage.restart()
     await stage.manager.start()
     assert [path.name for path in stage.restart_folder.iterdir()] == ["run-1"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(WINDOW_BYTES, WINDOW_BYTES), (10 * WINDOW_BYTES, WINDOW_BYTES), (WINDOW_BYTES, WINDOW_BYTES // 4)],
+)
+@pytest.mark.parametrize("sent", [100, 400, 1_000])
+async def test_a_restored_run_takes_a_frame_soon_whatever_its_window_holds(
+    stage: Stage, before: int, after: int, sent: int
+) -> None:
+    stage.folder.parent.mkdir(exist_ok=True)
+    stage.folder.write_text("a file where the archive's folder is needed: nothing leaves the window")
+    await _with_window(stage, before)
+    run = await stage.send(*rows(Job(), 1, sent))
+    await written(stage, run)
+    stage.folder.unlink()
+    await _with_window(stage, after)
+    again = await stage.manager.get("run-1")
+    await again.ready()
+    await again.window.room()  # Unavailable after 5 s, which no frame may have to wait
+    assert points(again) == {(0, False, step): Job().value(step) for step in range(1, sent + 1)}
+
+
+async def _with_window(stage: Stage, window_bytes: int) -> None:
+    stage.window_bytes = window_bytes
+    await stage.restart()
 
 
 async def test_a_folder_that_cannot_be_written_costs_the_run_nothing(stage: Stage) -> None:

@@ -34,6 +34,8 @@ ARCHIVED_SHARE = 0.5
 FULL_AT_WINDOWS = 2.0
 #: Longest wait of a frame for room, seconds; then its agent keeps it and tries again.
 ROOM_TIMEOUT_S = 5.0
+#: A window that has been full for so long is reported as trouble, seconds: an archive that works makes room sooner.
+FULL_REPORTED_AFTER_S = 60.0
 #: Pause after the archive could not be written, seconds.
 AGAIN_AFTER_S = 5.0
 #: Files that were replaced, or whose write was cut off, are kept so long, seconds: charts are being read, and a Redis
@@ -90,6 +92,8 @@ class RunWindow:
         self._room.set()
         #: Somebody has waited for room in vain, and there was none since.
         self._refusing = False
+        #: Since when there is no room, unix seconds; None while there is.
+        self._full_since: float | None = None
 
     # --- the stream ----------------------------------------------------------------------------------------------
 
@@ -128,8 +132,10 @@ class RunWindow:
         if max(self._ahead, self._behind) + store.hot_bytes < FULL_AT_WINDOWS * self.limit_bytes:
             self._room.set()
             self._refusing = False
+            self._full_since = None
         else:
             self._room.clear()
+            self._full_since = self._clock() if self._full_since is None else self._full_since
 
     async def room(self) -> None:
         """Wait until the stream may grow. Raises Unavailable while it may not; the message says why."""
@@ -156,6 +162,12 @@ class RunWindow:
         why = self.problem or f"points come faster than {slow}"
         return f"the window of run {self._run_id} is full: {why}"
 
+    @property
+    def full_since(self) -> float | None:
+        """Since when the stream may not grow, unix seconds, once that is FULL_REPORTED_AFTER_S ago; else None."""
+        since = self._full_since
+        return since if since is not None and self._clock() - since >= FULL_REPORTED_AFTER_S else None
+
     async def has_diverged(self, journal: Journal, state: RunState, cursor: str) -> bool:
         """Return whether Redis no longer holds what is folded: it came back without its newest writes, or empty.
 
@@ -174,7 +186,7 @@ class RunWindow:
     # --- archiving -----------------------------------------------------------------------------------------------
 
     def archive_when_due(self, state: RunState, stored_to: Callable[[], str]) -> None:
-        """Start to archive when the window is full.
+        """Start to archive when the window is full. Call it now and then, also while no frame comes: it makes room.
 
         Args:
             stored_to: stream id up to which all that follows from frames is stored; nothing after it may leave.
@@ -186,7 +198,7 @@ class RunWindow:
         if self._again_at - AGAIN_AFTER_S <= now < self._again_at:  # else it is time, or the clock was put back
             return
         if state.store.hot_bytes > self.limit_bytes:
-            self._task = asyncio.create_task(self._shrink(state.store, stored_to), name=f"archive-{self._run_id}")
+            self._task = asyncio.create_task(self._shrink(state, stored_to), name=f"archive-{self._run_id}")
         elif now >= self._sweep_at:
             self._sweep_at = float("inf")
             self._task = asyncio.create_task(self._sweep(), name=f"sweep-{self._run_id}")
@@ -203,16 +215,27 @@ class RunWindow:
             self._again_at = self._clock() + AGAIN_AFTER_S
             _log.error("run %s: archiving failed; it is tried again", self._run_id, exc_info=task.exception())
 
-    async def _shrink(self, store: RunStore, stored_to: Callable[[], str]) -> None:
+    async def _shrink(self, state: RunState, stored_to: Callable[[], str]) -> None:
         async with self.changing:
+            store = state.store
             with contextlib.suppress(NotOwner):  # whoever follows the run drops it
                 while store.hot_bytes > self.limit_bytes:
+                    if len(store.generations) == 1:
+                        # A restart leaves all rows in the open generation, and while the window is full no frame comes
+                        # after which ``cut_when_due`` would seal it.
+                        self._seal(state, stored_to())
                     count = self._oldest(store, stored_to(), ARCHIVED_SHARE * self.limit_bytes)
                     if not count or not await self._archive_oldest(store, count):
                         return
                     group = self._archive.mergeable(store.parts)
                     if group:
                         await self._merge(store, group)
+
+    def _seal(self, state: RunState, stored_to: str) -> None:
+        """Seal the open generation, where all that follows from it is stored."""
+        last = state.store.open
+        if last.frames and not state.store.loading and stream_order(last.to_id) <= stream_order(stored_to):
+            state.store.cut(snapshot.freeze(state))
 
     def _oldest(self, store: RunStore, stored_to: str, wanted_bytes: float) -> int:
         if self._unsure:
@@ -294,8 +317,7 @@ class RunWindow:
             store = state.store
             if store.loading:
                 raise ArchiveError(f"run {self._run_id} was not archived: its points are still being loaded")
-            if store.open.frames and stream_order(store.open.to_id) <= stream_order(stored_to):
-                store.cut(snapshot.freeze(state))
+            self._seal(state, stored_to)
             while count := self._oldest(store, stored_to, float("inf")):
                 if not await self._archive_oldest(store, count):
                     raise ArchiveError(f"run {self._run_id} was not archived: {self.problem}")
@@ -342,6 +364,7 @@ class RunWindow:
         full = hot >= FULL_AT_WINDOWS * self.limit_bytes
         busy = self.changing.locked()
         problem = self.problem or (next((e.message for e in store.unreadable.values()), ""))
+        waits = self.full if self.full_since is not None else LOADING if store.loading else None
         state: Literal["ok", "loading", "archiving", "behind"]
         state = "loading" if store.loading else "behind" if full else "archiving" if busy else "ok"
         return Storage(
@@ -358,5 +381,5 @@ class RunWindow:
                 location=self._archive.place,
             ),
             state="failed" if problem else state,
-            problem=problem or (LOADING if state == "loading" else None),
+            problem=problem or waits,
         )
