@@ -1,9 +1,9 @@
 """API keys and who may do what.
 
-On loopback without any key everything is open: a laptop needs no ceremony. As soon as one key exists, or the server
-listens beyond loopback, every call needs one, except the probes (docs/operations.md). A key that is sent and not known
-is always refused, so that a typo is noticed. Redis holds only the SHA-256 of a key: it has 256 random bits, so nothing
-slower is needed.
+On loopback without any key everything is open: a laptop needs no ceremony. From the first key on, or where the server
+listens beyond loopback, every call needs one, except the probes (docs/operations.md); also when all of them are
+revoked, until ``keys open``. A key that is sent and not known is always refused, so that a typo is noticed. Redis holds
+only the SHA-256 of a key: it has 256 random bits, so nothing slower is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stabilitybackend.errors import BadRequest, Forbidden, NotFound, SettingsError, Unauthorized, Unavailable
-from stabilitybackend.keys import API_KEYS, API_KEYS_USED
+from stabilitybackend.keys import API_KEYS, API_KEYS_OPEN, API_KEYS_USED
 from stabilitybackend.process.tasks import SingleFlight
 from stabilitybackend.redis_link import InRedis, redis_errors
 from stabilitybackend.schema.server import Me
@@ -177,7 +177,10 @@ class KeyRing(InRedis):
         with redis_errors():
             if await self._redis.hlen(API_KEYS) >= MAX_KEYS:
                 raise BadRequest(f"{MAX_KEYS} keys exist already", hint="revoke some: stabilityboard keys revoke ID")
-            await self._redis.hset(API_KEYS, key_id, msgspec.json.encode(key))
+            async with self._redis.pipeline(transaction=False) as pipe:
+                pipe.hset(API_KEYS, key_id, msgspec.json.encode(key))
+                pipe.delete(API_KEYS_OPEN)
+                await pipe.execute()
         return key, text
 
     async def list(self) -> list[ApiKey]:
@@ -205,6 +208,32 @@ class KeyRing(InRedis):
                 key = replace(key, revoked=self._clock())
                 await self._redis.hset(API_KEYS, key_id, msgspec.json.encode(key))
         return key
+
+    async def open(self) -> None:
+        """Let loopback in without a key again, within CACHE_S everywhere, until the next key is made.
+
+        Raises:
+            BadRequest: a key works.
+            Unavailable: Redis is away.
+        """
+        working = sum(key.revoked is None for key in await self.list())
+        if working:
+            raise BadRequest(
+                f"{working} {'key works' if working == 1 else 'keys work'}: calls without one stay refused",
+                hint="revoke them first: stabilityboard keys revoke ID",
+            )
+        with redis_errors():
+            await self._redis.set(API_KEYS_OPEN, f"{self._clock():.3f}")
+
+    async def needed(self, keys: Iterable[ApiKey]) -> bool:
+        """Return whether calls on loopback need a key: there was one, also a revoked one, and nobody opened it since.
+
+        Raises:
+            Unavailable: Redis is away.
+        """
+        revoked = [key.revoked is not None for key in keys]
+        with redis_errors():
+            return bool(revoked) and not (all(revoked) and await self._redis.exists(API_KEYS_OPEN))
 
     async def mark_used(self, key_id: str, when: float) -> None:
         """Note the last use of a key. Raises Unavailable when Redis is away."""
@@ -238,6 +267,8 @@ class Authenticator:
         self._key_needed = key_needed
         self._clock = clock
         self._keys: dict[str, ApiKey] = {}
+        #: There is a key, or was one.
+        self._had_key = True
         self._read_at = float("-inf")
         #: A thousand agents may come back at once: the keys are read for all of them together.
         self._reading = SingleFlight(self._read_keys)
@@ -258,7 +289,7 @@ class Authenticator:
             Unavailable: Redis is away and the keys are not known yet.
         """
         keys = await self._current_keys()
-        needed = self._key_needed or any(key.revoked is None for key in keys.values())
+        needed = self._key_needed or self._had_key
         header = headers.get("authorization")
         if header is None and proxied is not None:
             return proxied
@@ -324,7 +355,9 @@ class Authenticator:
 
     async def _read_keys(self) -> None:
         now = self._clock()  # of before the answer: a key that is revoked meanwhile is not late
-        self._keys = {key.key_id: key for key in await self._ring.list()}
+        keys = {key.key_id: key for key in await self._ring.list()}
+        self._had_key = await self._ring.needed(keys.values())
+        self._keys = keys
         self._read_at = now
 
     async def _mark_used(self, key: ApiKey) -> None:

@@ -16,6 +16,7 @@ __all__ = [
     "ALERT_RATINGS",
     "ALERT_ROUTES",
     "API_KEYS",
+    "API_KEYS_OPEN",
     "API_KEYS_USED",
     "AUDIT", "DURABLE",
     "FLEET_CATEGORIES",
@@ -61,6 +62,8 @@ RUNS_WITH_INCIDENTS = "sb:runs:incidents"
 RUNS_LIVE = "sb:runs:live"
 #: Hash: API key id -> JSON of its hash, name, scopes, created and revoked time (auth.py).
 API_KEYS = "sb:keys"
+#: String: unix seconds since which loopback needs no key, though there were some (``keys open``); a new key deletes it.
+API_KEYS_OPEN = "sb:keys:open"
 #: Hash: API key id -> unix seconds of its last use, at most one minute late.
 API_KEYS_USED = "sb:keys:used"
 #: String: unix seconds at which a server last found that Redis takes writes (storing.py).

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from stabilityclient.secrets.texts import clean_text
 from stabilityclient.sidecar import LOG_BYTES
 
 __all__ = ["AgentLog"]
@@ -43,6 +44,6 @@ class AgentLog:
             pass  # a terminal or a pipe
         try:
             stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
-            print(f"{stamp} {text}", file=self._stream, flush=True)
+            print(f"{stamp} {clean_text(text)}", file=self._stream, flush=True)
         except (OSError, ValueError):
             pass  # the disk is full: the log is the least of it

@@ -173,3 +173,37 @@ async def test_who_deletes_runs_is_written_down(stage: Stage, redis: Redis) -> N
     async with stage.client(every) as client:
         entries: list[Any] = (await client.get("/audit")).json()["entries"]
     assert [(e["who"], e["key_id"], e["action"], e["target"]) for e in entries] == [("boss", key_id, "run.delete", "a")]
+
+
+async def test_a_server_that_had_a_key_needs_one_until_it_is_opened(
+    redis: Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after a restart: who revokes a leaked key does not let everybody in."""
+    monkeypatch.setattr("stabilitybackend.auth.CACHE_S", 0.05)
+    ring = KeyRing(redis)
+
+    async def answers(server: RunningServer) -> list[int]:
+        await asyncio.sleep(0.1)  # the keys that were read before are used no more
+        async with httpx.AsyncClient(base_url=f"{server.url}/api/v1", timeout=20) as nobody:
+            calls = [nobody.get("/runs"), nobody.delete("/runs/x", params={"force": True})]
+            return [(await call).status_code for call in calls]
+
+    async def revoke_all() -> None:
+        for key in await ring.list():
+            await ring.revoke(key.key_id)
+
+    open_, closed = [200, 404], [401, 401]
+    with await asyncio.to_thread(RunningServer, redis_url, tmp_path) as server:
+        assert await answers(server) == open_
+        await ring.create("leaked")
+        assert await answers(server) == closed
+        await revoke_all()
+        assert await answers(server) == closed
+    with await asyncio.to_thread(RunningServer, redis_url, tmp_path) as server:
+        assert await answers(server) == closed
+        await ring.open()
+        assert await answers(server) == open_
+        await ring.create("new")
+        assert await answers(server) == closed
+        await revoke_all()
+        assert await answers(server) == closed

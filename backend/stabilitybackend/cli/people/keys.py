@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from stabilitybackend.cli.options import AsJson, show_json
+from stabilitybackend.cli.options import AsJson, check_unasked, show_json
 from stabilitybackend.cli.own_redis import own_redis
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.settings import Settings
@@ -38,6 +38,11 @@ app = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 _DataDir = Annotated[Path | None, typer.Option(help="The server's data folder.")]
 _RedisUrl = Annotated[str | None, typer.Option(help="The server's Redis, if it does not use the embedded one.")]
 _Answer = TypeVar("_Answer")
+#: What the server is like when its last key is revoked.
+_LOCKED = (
+    "The server refuses every call without a key, also from this machine, until one is made "
+    "(stabilityboard keys create NAME) or it is opened (stabilityboard keys open)."
+)
 
 
 @app.command()
@@ -108,22 +113,45 @@ def list_keys(as_json: AsJson = False, data_dir: _DataDir = None, redis_url: _Re
 @app.command()
 def revoke(
     key_id: Annotated[str, typer.Argument(help="The key's id, see: stabilityboard keys list")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, also of the last key.")] = False,
     as_json: AsJson = False,
     data_dir: _DataDir = None,
     redis_url: _RedisUrl = None,
 ) -> None:
-    """Make a key stop working within seconds."""
+    """Make a key stop working within seconds. Of the last one it asks, as every call is refused then."""
 
-    async def end(ring: KeyRing, log: AuditLog) -> ApiKey:
+    async def end(ring: KeyRing, log: AuditLog) -> tuple[ApiKey, bool]:
+        last = [key.key_id for key in await ring.list() if key.revoked is None] == [key_id]
+        if last and not yes:
+            if as_json:
+                check_unasked(yes)
+            typer.confirm(f"{key_id} is the last key that works. {_LOCKED} Revoke it?", abort=True, err=True)
         ended = await ring.revoke(key_id)
         await log.add(_person(), None, "key.revoke", key_id, ended.name)
-        return ended
+        return ended, last
 
-    key = _with_keys(data_dir, redis_url, end)
+    key, last = _with_keys(data_dir, redis_url, end)
     if as_json:
         show_json(_shown(key))
         return
     typer.echo(f"key {key.key_id} ({key.name!r}) no longer works")
+    if last:
+        typer.echo(f"no key works now. {_LOCKED}", err=True)
+
+
+@app.command("open")
+def open_server(as_json: AsJson = False, data_dir: _DataDir = None, redis_url: _RedisUrl = None) -> None:
+    """Let every user of this machine in without a key again, once all keys are revoked."""
+
+    async def allow(ring: KeyRing, log: AuditLog) -> None:
+        await ring.open()
+        await log.add(_person(), None, "key.open", "", "")
+
+    _with_keys(data_dir, redis_url, allow)
+    if as_json:
+        show_json({"open": True})
+        return
+    typer.echo("calls from this machine need no key now, until the next one is made")
 
 
 @app.command()
