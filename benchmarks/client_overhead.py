@@ -10,7 +10,8 @@ nothing: nobody who is handed tensors costs less.
 One repeat measures all of them one after the other, and ratios are taken within a repeat: on a shared machine
 absolute times
 wander, ratios stay. Ours talks to a real server on loopback that confirms every frame, so its agent is at work
-meanwhile. Of ours alone: a pair of entering and leaving `run.phase()`, which a loop does a few times a step.
+meanwhile. Of ours alone: a pair of entering and leaving `run.phase()`, which a loop does a few times a step, and the
+CPU of a call with up to 20,000 names, a name.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ AIM_TENSORS = 0.5
 AIM_IMPORT_MS, AIM_RSS_MIB = 30.0, 5.0
 #: Longest median of entering and leaving a phase, microseconds.
 AIM_PHASE_US = 3.0
+#: Most CPU of a call a name, microseconds, and the names of a call: none of these widths may be a cliff.
+AIM_NAME_US = 0.2
+WIDTHS = (12, 500, 513, 2_000, 8_000, 20_000)
 
 #: Rows beside the first: name -> (metrics a call, how many of them are tensors).
 TENSOR_ROWS = {"12 tensors": (12, 12), "12, one a tensor": (12, 1), "200 tensors": (200, 200)}
@@ -190,6 +194,25 @@ def phase_pairs_ns(log: Log, pairs: int) -> list[int]:
     return sorted(times)
 
 
+def name_us(width: int) -> float:
+    """Return the CPU of one call of ours with so many names, microseconds a name: the median of blocks of calls."""
+    import stabilityclient
+
+    blocks, calls = 7, max(5, 40_000 // width)
+    metrics = {f"layers.{index}.attention/grad_norm": 0.1 * index for index in range(width)}
+    with tempfile.TemporaryDirectory() as folder:
+        run = stabilityclient.init(project="bench", name="wide", dir=folder)
+        run.log(0, metrics)
+        taken = []
+        for block in range(blocks):
+            begin = time.thread_time()
+            for step in range(block * calls, (block + 1) * calls):
+                run.log(step + 1, metrics)
+            taken.append(time.thread_time() - begin)
+        run.finish(0)
+    return statistics.median(taken) / calls / width * 1e6
+
+
 def serve_acks() -> str:
     """Start a server in a thread that confirms every frame; return its URL."""
     from websockets.asyncio.server import ServerConnection, serve
@@ -296,6 +319,12 @@ def ratio(figures: Figures, name: str, key: str, peer: str = "jsonl") -> float:
     return statistics.median(one[key] / base[key] for one, base in pairs)
 
 
+def width_line(widths: dict[int, float]) -> str:
+    """Return the CPU a name of calls of each width, as text."""
+    parts = (f"{width:,}: {taken:.3f}" for width, taken in widths.items())
+    return f"CPU of a call a name, us, by its names (aim {AIM_NAME_US}): " + ", ".join(parts)
+
+
 def main() -> int:
     """Measure, print, and return 0 when ours is within the aims, else 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -304,10 +333,15 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--one", choices=OPENERS, help=argparse.SUPPRESS)
     parser.add_argument("--row", choices=TENSOR_ROWS, help=argparse.SUPPRESS)
+    parser.add_argument("--widths", action="store_true", help="only the CPU a name of wide calls")
     options = parser.parse_args()
     if options.one:
         print(json.dumps(measure_one(options.one, options.calls, options.row)))
         return 0
+    widths = {width: name_us(width) for width in WIDTHS}
+    if options.widths:
+        print(width_line(widths))
+        return 0 if max(widths.values()) <= AIM_NAME_US else 1
     every = measure_all(options.repeats, options.calls)
     figures = every[None]
     import_ms = import_alone_ms(options.repeats)
@@ -324,6 +358,7 @@ def main() -> int:
         "paced_p99": ratios["paced_p99"] <= AIM_P99,
         "flat_p50": ratios["flat_p50"] <= AIM_P50,
         "phase": statistics.median(one["phase_p50_us"] for one in figures["ours"]) <= AIM_PHASE_US,
+        "widths": max(widths.values()) <= AIM_NAME_US,
         "import": import_ms <= AIM_IMPORT_MS,
         **{name: value <= AIM_TENSORS for name, value in tensors.items()},
         "rss": statistics.median(one["rss_added_mib"] for one in figures["ours"]) <= AIM_RSS_MIB,
@@ -333,11 +368,13 @@ def main() -> int:
             "figures": {row or "floats": one for row, one in every.items()},
             "ratios": ratios | tensors,
             "import_ms": import_ms,
+            "name_us": widths,
             "held": held,
         }
         print(json.dumps(facts))
     else:
         print(table(every, import_ms))
+        print(width_line(widths))
         print("aims: " + ", ".join(f"{name} {'held' if ok else 'MISSED'}" for name, ok in held.items()))
     return 0 if all(held.values()) else 1
 

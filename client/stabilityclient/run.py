@@ -10,12 +10,12 @@ from stabilityclient.arguments import MAX_STEP, cut, cut_inside, gist, step_of, 
 from stabilityclient.data.calls import DataCalls
 from stabilityclient.declarations import Declarations
 from stabilityclient.errors import RefusedError
-from stabilityclient.lineage import RankLineage
 from stabilityclient.metrics.metric_coercion import MetricCoercion
 from stabilityclient.metrics.values import Types
 from stabilityclient.rank_state.phase import Phase
 from stabilityclient.rank_state.slot import STATE_EXCEPTION, STATE_FINISHED, STATE_LEFT
 from stabilityclient.rollback.handler import Restoring
+from stabilityclient.rollback.lineage import RankLineage
 from stabilityclient.skipping import SkipCalls
 from stabilityclient.step_calls import StepCalls
 

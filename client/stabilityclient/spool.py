@@ -15,6 +15,8 @@ import sys
 import time
 from zlib import adler32
 
+from stabilityclient.metrics.schemas import Schemas
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,8 +27,6 @@ __all__ = [
     "CHUNK_HEADER_BYTES",
     "END_OF_CHUNK",
     "MAX_EVENT_BYTES",
-    "MAX_NAME_CHARS",
-    "MAX_SET_NAMES",
     "RECORD_EVENT",
     "RECORD_ROW",
     "RECORD_SCHEMA",
@@ -34,7 +34,6 @@ __all__ = [
     "SPOOL_VERSION",
     "SpoolWriter",
     "chunk_name",
-    "name_trouble",
 ]
 
 SPOOL_MAGIC = b"SBSPOOL1"
@@ -46,10 +45,6 @@ RECORD_SCHEMA = 1
 RECORD_ROW = 2
 RECORD_EVENT = 3
 END_OF_CHUNK = 0xFFFFFFFF
-#: Names in one set. A larger call becomes several rows, so that the longest schema still fits a chunk.
-MAX_SET_NAMES = 512
-#: Longest metric name, characters. Longer names are refused where they are logged.
-MAX_NAME_CHARS = 200
 #: Longest event, bytes of JSON. Longer ones are refused; the callers cut their texts before.
 MAX_EVENT_BYTES = 256 * 1024
 #: Sets whose packing is remembered. A job that makes up new names at each step must not grow without bound.
@@ -116,6 +111,8 @@ class SpoolWriter:
         self._closed = False
         self._sets: dict[tuple[str, ...], tuple[Callable[..., bytes], int, int]] = {}
         self._set_id = 0
+        #: Which sets can be stored, and how.
+        self.schemas = Schemas(CHUNK_BYTES - CHUNK_HEADER_BYTES - 24)
         self._number = 0
         self._pos = 0
         self._map: mmap.mmap | None = None
@@ -132,12 +129,13 @@ class SpoolWriter:
         """Append one row; True when it is stored.
 
         Args:
-            names: 1 to MAX_SET_NAMES metric names. step: 0 to 2**53 - 1. when: unix seconds.
+            names: 1 or more metric names. step: 0 to 2**53 - 1. when: unix seconds.
             values: one number for each name; anything with ``__float__``.
 
         Raises:
             struct.error, OverflowError: a value is not a number; nothing was written.
             ValueError: there are too many names, or one of them is no name; nothing was written.
+                ``schemas.fitting`` says which can be stored.
         """
         try:
             self._token.pop()
@@ -274,11 +272,7 @@ class SpoolWriter:
         Raises:
             _NoRoom: the disk or the quota is full.
         """
-        import json
-
-        check_names(names)
-        packer = struct.Struct(f"<B3xIqd{len(names)}d")
-        text = json.dumps(names).encode()
+        packer, text = self.schemas.of(names)
         row_bytes = _record_bytes(packer.size)
         self._make_room(_record_bytes(_PREFIX.size + len(text)) + row_bytes)
         if len(self._sets) >= MAX_CACHED_SETS:
@@ -355,28 +349,6 @@ class SpoolWriter:
         except OSError:
             return False  # a folder vanished meanwhile: the agent tidies up, so there is room
         return total + CHUNK_BYTES > self._limit_bytes
-
-
-def check_names(names: tuple[object, ...]) -> None:
-    """Raise ValueError unless all are names of metrics and fit one set. The hot path pays this once a set and chunk."""
-    if not 1 <= len(names) <= MAX_SET_NAMES:
-        raise ValueError(f"{len(names)} names, expected 1 to {MAX_SET_NAMES} in one row")
-    for name in names:
-        refused = name_trouble(name)
-        if refused:
-            raise ValueError(refused)
-
-
-def name_trouble(name: object) -> str:
-    """Return why ``name`` can't name a metric, or nothing."""
-    if not isinstance(name, str):
-        return f"metric name {name!r} is a {type(name).__name__}, expected a string"[:200]
-    if not 1 <= len(name) <= MAX_NAME_CHARS:
-        shown = repr(name[:40]) + ("..." if len(name) > 40 else "")
-        return f"metric name {shown} has {len(name)} characters, expected 1 to {MAX_NAME_CHARS}"
-    if not name.isascii() and any("\ud800" <= char <= "\udfff" for char in name):
-        return f"metric name {name[:40]!a} has half a surrogate pair, expected valid Unicode"
-    return ""
 
 
 def _record_bytes(payload_bytes: int) -> int:

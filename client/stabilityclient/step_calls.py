@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any, TypeVar
 
-    from stabilityclient.lineage import RankLineage
     from stabilityclient.rank_state.phase import Phase
+    from stabilityclient.rollback.lineage import RankLineage
 
     Handler = TypeVar("Handler", bound=Callable[[Rollback], object])
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from stabilityclient.arguments import MAX_STEP
-from stabilityclient.spool import MAX_NAME_CHARS
+from stabilityclient.metrics.schemas import MAX_NAME_CHARS
 
 #: The newest version of the messages in this file. Each kind of message carries the version that brought it, so that
 #: both sides serve all up to their own; a server answers a later one with a fatal Error and closes. What is newer than

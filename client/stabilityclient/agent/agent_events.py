@@ -12,7 +12,7 @@ from typing import Any
 
 from stabilityclient.agent.sources import Source
 from stabilityclient.arguments import MAX_STEP
-from stabilityclient.spool import MAX_SET_NAMES, SpoolWriter
+from stabilityclient.spool import SpoolWriter
 from stabilityclient.start import start_ticks, write_whole
 
 __all__ = ["MAX_WAITING_BYTES", "MAX_WAITING_EVENTS", "AgentEvents", "within_limits"]
@@ -90,12 +90,8 @@ class AgentEvents:
     def row(self, step: int, metrics: dict[str, float]) -> None:
         """Append the values of one sample; they are dropped where there is no room: the next one is newer."""
         spool = self.reserve()
-        names, values = tuple(metrics), tuple(metrics.values())
-        now = time.time()
-        for at in range(0, len(names), MAX_SET_NAMES):
-            end = at + MAX_SET_NAMES
-            if spool is None or not spool.append_row(names[at:end], step, now, values[at:end]):
-                self.dropped += 1
+        if spool is None or not spool.append_row(tuple(metrics), step, time.time(), metrics.values()):
+            self.dropped += 1
 
     def confirmed(self, read: Source | None) -> bool:
         """Say whether all that was reported is confirmed; ``read`` is this source as it is delivered, None before that.

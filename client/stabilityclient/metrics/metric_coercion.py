@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stabilityclient.errors import RefusedError
+from stabilityclient.metrics.schemas import MAX_NAMES
 from stabilityclient.metrics.values import Types, sort_values, split
-from stabilityclient.spool import MAX_SET_NAMES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ __all__ = ["MetricCoercion"]
 
 #: Refusals named in one message.
 MAX_REFUSED_SHOWN = 4
+#: Calls whose names fit no row that are remembered.
+MAX_SPLIT = 16
 #: Seconds that a rollback, finish() and exit wait for values that still live on a device.
 DEVICE_WAIT_S = 5.0
 
@@ -40,6 +42,8 @@ class MetricCoercion:
         self._heartbeat = heartbeat
         self._guard = guard
         self._types = Types()
+        #: Names of a call that fit no row -> the sets in which they are stored.
+        self._split: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
 
     def sort(self, step: int, now: float, metrics: Mapping[str, Any]) -> None:
         """Store what can be stored of a call, hand on what lives on a device, refuse the rest.
@@ -48,6 +52,11 @@ class MetricCoercion:
             RefusedError: something was refused.
         """
         types, values = self._types, metrics.values()
+        if self._split and types.all_plain(map(type, values)):
+            sets = self._split.get(tuple(metrics))
+            if sets is not None:
+                self._store_split(step, now, metrics, sets)
+                return
         if types.all_tensors(map(type, values)) and (types.only_cpu or all(map(types.is_cpu, values))):
             # In one breath, without a call of ours: with cold caches each costs as much as reading some tensors.
             try:
@@ -105,7 +114,20 @@ class MetricCoercion:
             self.deferred.drain(DEVICE_WAIT_S)
 
     def _store(self, step: int, now: float, metrics: dict[str, float]) -> None:
-        names, values = tuple(metrics), tuple(metrics.values())
-        for at in range(0, len(names), MAX_SET_NAMES):
-            end = at + MAX_SET_NAMES
-            self._spool.append_row(names[at:end], step, now, values[at:end])
+        names = tuple(metrics)
+        try:
+            self._spool.append_row(names, step, now, metrics.values())
+        except ValueError:  # more than fits one row, or more than a run can have
+            if len(self._split) >= MAX_SPLIT:
+                self._split.clear()
+            sets = self._split[names] = self._spool.schemas.fitting(names)
+            self._store_split(step, now, metrics, sets)
+
+    def _store_split(self, step: int, now: float, metrics: Mapping[str, Any], sets: list[tuple[str, ...]]) -> None:
+        for names in sets:
+            self._spool.append_row(names, step, now, [metrics[name] for name in names])
+        more = len(metrics) - sum(map(len, sets))
+        if more:
+            raise RefusedError(
+                [f"{more} metrics are beyond the {MAX_NAMES:,} names that a run can have: leave the step out of names"]
+            )

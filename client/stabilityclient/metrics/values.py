@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from stabilityclient.spool import name_trouble
+from stabilityclient.metrics.schemas import name_trouble
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Types:
     """The types of values that were seen and how they are read: learned once, so that a call asks nothing twice.
 
     Attributes:
-        plain: types that pack as they are.
+        plain: types that pack as they are. all_plain: whether all of some types are such.
         tensors: PyTorch's own tensor types. Their subclasses (distributed, fake) may do anything and stay outside.
         all_tensors: whether all of some types are such. all_known: whether all are such or plain.
         is_cpu, item: PyTorch's own, bound once: a row of tensors is then read without a line of Python for each.
@@ -77,6 +77,7 @@ class Types:
 
     def __init__(self) -> None:
         self.plain: set[type] = {float, int, bool}
+        self.all_plain = self.plain.issuperset
         self.tensors: set[type] = set()
         self.all_tensors = self.tensors.issuperset
         self._known = set(self.plain)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from stabilityclient.metrics.schemas import name_trouble
 from stabilityclient.metrics.values import Types, sort_values
-from stabilityclient.spool import name_trouble
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from typing import cast
 
 from stabilityclient.agent.upload.cleaned import cleaned
+from stabilityclient.agent.upload.reader import SpoolReader
 from stabilityclient.agent.upload.records import STEP_TIME, Lost, Record, SpooledEvent, SpooledRow
 from stabilityclient.wire import (
     FRAME_TARGET_BYTES,
+    MAX_MESSAGE_BYTES,
     MAX_SETS_IN_TURN,
     EventBlock,
     Frame,
@@ -24,12 +26,16 @@ from stabilityclient.wire import (
     encode_message,
 )
 
-__all__ = ["MAX_FRAME_RECORDS", "READ_BYTES", "encoded_frame", "frame_of"]
+__all__ = ["MAX_FRAME_RECORDS", "READ_BYTES", "encoded_frame", "frame_of", "next_frame"]
 
 #: Records in one frame, at most: a frame is what is sent again when a connection breaks.
 MAX_FRAME_RECORDS = 512
 #: Bytes of spool read for one frame. A frame's body is a little smaller than the rows it came from.
 READ_BYTES = FRAME_TARGET_BYTES
+
+#: A frame is longer than what was read for it where sets of thousands of names take turns: each turn has the names
+#: again. Beyond this it begins anew with half of the records.
+MAX_FRAME_BYTES = MAX_MESSAGE_BYTES // 2
 
 #: Batches that go before the rows they lie between, at most: a server remembers the newest 256 of a run, and what a row
 #: saw has to be among them when the row is judged.
@@ -82,6 +88,19 @@ def encoded_frame(info: SourceInfo, records: list[Record]) -> tuple[Frame, bytes
     except _UNSENDABLE:
         frame = cleaned(frame_of(info, [_sendable(info, record) for record in records]))
         return frame, encode_message(frame)
+
+
+def next_frame(info: SourceInfo, reader: SpoolReader) -> tuple[list[Record], Frame, bytes] | None:
+    """Return the records that a source has next, their frame and its bytes; None where there are none now."""
+    records = reader.read(MAX_FRAME_RECORDS, READ_BYTES)
+    if not records:
+        return None
+    frame, data = encoded_frame(info, records)
+    while len(data) > MAX_FRAME_BYTES and len(records) > 1:
+        reader.seek(records[0].seq)
+        records = reader.read(len(records) // 2, READ_BYTES)
+        frame, data = encoded_frame(info, records)
+    return records, frame, data
 
 
 def _sendable(info: SourceInfo, record: Record) -> Record:

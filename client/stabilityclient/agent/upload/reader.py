@@ -129,11 +129,11 @@ class SpoolReader:
             if taken:
                 size += taken
                 continue
-            before = self._pos
+            chunk, before = self._chunk, self._pos
             record = self._next()
             if record is None:
                 break
-            size += max(0, self._pos - before)
+            size += self._pos - (before if self._chunk == chunk else CHUNK_HEADER_BYTES)
             last = found[-1] if found else None
             if isinstance(record, Lost) and isinstance(last, Lost):
                 found[-1] = Lost(last.seq, record.last_seq, last.reason)

@@ -20,7 +20,7 @@ from stabilityclient.agent.upload.backoff import Backoff
 from stabilityclient.agent.upload.cleaned import cleaned
 from stabilityclient.agent.upload.confirmations import begin_source, begin_sources, clock_offset_s, confirmed
 from stabilityclient.agent.upload.door import CONNECT_TIMEOUT_S, Door, Refused
-from stabilityclient.agent.upload.framing import MAX_FRAME_RECORDS, READ_BYTES, encoded_frame
+from stabilityclient.agent.upload.framing import MAX_FRAME_RECORDS, READ_BYTES, next_frame
 from stabilityclient.agent.upload.outbox import Outbox
 from stabilityclient.wire import (
     NODE_FRAMES,
@@ -329,14 +329,14 @@ class Uplink:
                 return True
             # Before the poll: what is written after it belongs to the next one.
             final = source.final
-            records = source.reader.read(MAX_FRAME_RECORDS, READ_BYTES)
-            if not records:
+            found = next_frame(source.info, source.reader)
+            if found is None:
                 if final and not source.reader.in_doubt:
                     source.drained = True
                 return sent
             source.drained = False
+            records, frame, data = found
             self._on_records(source, records)
-            frame, data = encoded_frame(source.info, records)
             source.sent = frame.last_seq
             source.high = max(source.high, source.sent)
             self.records_sent += len(records)
