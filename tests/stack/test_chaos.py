@@ -20,8 +20,8 @@ from support.waiting import wait_until
 
 RANKS = 2
 PERIOD_S = 0.01
-#: A small window, so that the archiver is at work whenever somebody is killed.
-WINDOW_MIB = 0.1
+#: Small windows, so that the archiver is at work whenever somebody is killed; in the smallest a few frames fill it.
+WINDOWS_MIB = (0.03, 0.1, 1.0, 4.0)
 #: What is drawn from for each kill. A job that is launched again takes a second or two to its first step.
 VICTIMS = ("server", "redis", "agent", "job")
 
@@ -107,12 +107,13 @@ class Chaos:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kills", [int(os.environ.get("CHAOS_KILLS", "200"))])
+@pytest.mark.parametrize("window_mib", WINDOWS_MIB)
+@pytest.mark.parametrize("kills", [int(os.environ.get("CHAOS_KILLS", "50"))])
 @pytest.mark.parametrize("seed", [int(os.environ.get("CHAOS_SEED", "1"))])
 def test_every_row_is_there_once_and_on_its_branch_whoever_is_killed(
-    kills: int, seed: int, tmp_path: Path, free_port: int
+    window_mib: float, kills: int, seed: int, tmp_path: Path, free_port: int
 ) -> None:
-    server = Server(tmp_path / "data", free_port, {"STABILITY_WINDOW_MIB": str(WINDOW_MIB)})
+    server = Server(tmp_path / "data", free_port, {"STABILITY_WINDOW_MIB": str(window_mib)})
     with server:
         chaos = Chaos(server, tmp_path, random.Random(seed))
         try:
@@ -129,7 +130,7 @@ def test_every_row_is_there_once_and_on_its_branch_whoever_is_killed(
         found = compared(server, "r", truth, RANKS)
         rows = sum(map(len, truth.rows.values()))
         wrongs = {name: len(each) for name, each in found._asdict().items()}
-        print(f"seed {seed}: kills {dict(chaos.kills)}, {len(truth.origin)} launches, {rows} rows, {wrongs}")
+        print(f"seed {seed}, window {window_mib} MiB: kills {dict(chaos.kills)}, {len(truth.origin)} launches, {rows} rows, {wrongs}")
         print(f"the server ended by itself {chaos.ended_by_itself} times; {outcomes}")
         assert found == Comparison([], [], [], [])
         assert outcomes == ["delivered"] * RANKS
