@@ -130,7 +130,8 @@ def test_every_row_is_there_once_and_on_its_branch_whoever_is_killed(
         found = compared(server, "r", truth, RANKS)
         rows = sum(map(len, truth.rows.values()))
         wrongs = {name: len(each) for name, each in found._asdict().items()}
-        print(f"seed {seed}, window {window_mib} MiB: kills {dict(chaos.kills)}, {len(truth.origin)} launches, {rows} rows, {wrongs}")
+        print(f"seed {seed}, window {window_mib} MiB: kills {dict(chaos.kills)}, {len(truth.origin)} launches")
+        print(f"{rows} rows, {wrongs}")
         print(f"the server ended by itself {chaos.ended_by_itself} times; {outcomes}")
         assert found == Comparison([], [], [], [])
         assert outcomes == ["delivered"] * RANKS
