@@ -123,7 +123,7 @@ def _row(one: Mapping[str, Any], run: str, labels: Mapping[int, str], titles: Ma
 
 
 def _totals(all_: Mapping[str, Any], rollbacks: int) -> list[tuple[str, str, str, str, str]]:
-    gpus = f"on {plural(all_['gpus'], 'GPU')}"
+    gpus = f"on {plural(all_['gpus'], 'GPU')}" if all_["gpus"] else "no GPU is seen"
     if all_["gpus_from"] != "agents":
         gpus = f"one GPU a rank: {count(all_['gpus'])}"
     return [
@@ -133,7 +133,7 @@ def _totals(all_: Mapping[str, Any], rollbacks: int) -> list[tuple[str, str, str
             _percent(all_["goodput"]),
             f"{duration(all_['effective_s'])} of {duration(all_['wall_s'])}",
             "Effective time / wall time. Effective: the time of the steps that the model in memory still has. Wall "
-            "time: from the first logged row to the last one, or to now while the job runs.",
+            "time: from the first logged row to the end of the job, or to now while it runs.",
         ),
         (
             "ettr",
@@ -164,9 +164,9 @@ def _totals(all_: Mapping[str, Any], rollbacks: int) -> list[tuple[str, str, str
             "gpu",
             "GPU-hours lost",
             _hours(all_["gpu_hours_lost"]),
-            gpus if all_["gpus"] else "",
-            "(Wall time lost + downtime) x GPUs: those that agents report, at most one a rank; one a rank where no "
-            "agent sees any.",
+            gpus,
+            "(Wall time lost + downtime) x GPUs: those that agents report, at most one a rank; one a rank of an "
+            "imported run.",
         ),
         (
             "data",

@@ -1194,6 +1194,7 @@ export interface Incidents {
  * Attributes:
  *     since: the last row before. resumed: the first row after, null while there is none.
  *     counted: false for a stop by hand and for a stall that went on by itself.
+ *     downtime_s, time_lost_s: 0 of a stop by hand that nobody went on from: nothing waits there.
  *     step, resumed_step: of these rows. redone_steps: steps made twice for it.
  *     gpus: UUIDs. evidence: sentences.
  *     unsure: what is against the category, "" for nothing.
@@ -1267,6 +1268,7 @@ export interface Interruptions {
   count: number;
   time_lost_s: number;
   running_s: number;
+  rank_s: number;
   gpu_hours: number;
   mtbi_s: number | null;
   per_1000_gpu_hours: number | null;

@@ -29,7 +29,7 @@ STOP = {
 }  # fmt: skip
 DATA = {
     "runs": 1, "count": 1, "not_counted": 2, "time_lost_s": 60.0, "running_s": 540.0, "mtbi_s": 540.0, "gpu_hours": 4.0,
-    "per_1000_gpu_hours": 250.0, "projects": ["llm"], "interruptions": [STOP], "table": ROWS, "down": [STOP],
+    "per_1000_gpu_hours": None, "projects": ["llm"], "interruptions": [STOP], "table": ROWS, "down": [STOP],
     "now": 2000.0,
     "published": {"count": 419, "days": 54, "gpus": 16384, "source": "arXiv 2407.21783", "note": "Shares of counts."},
 }  # fmt: skip
@@ -85,6 +85,19 @@ def test_the_table_stands_beside_the_published_one_and_few_hours_say_nothing() -
         "2 by hand",
     ):
         assert expected in text, expected
+
+
+def test_a_fleet_without_gpus_has_no_gpu_hours() -> None:
+    text, _ = shown(DATA | {"gpu_hours": 0.0})
+    assert "no GPU was seen" in text
+    assert "too few to say" not in text
+
+
+def test_a_stop_by_hand_is_not_lost_time_that_counts_on() -> None:
+    by_hand = STOP | {"category": "user_stop", "counted": False, "time_lost_s": 0.0, "downtime_s": 0.0}
+    _, parts = shown(DATA | {"interruptions": [by_hand]})
+    (row,) = parts["fleet-list"]["rowData"]
+    assert (row["cells"]["lost"]["text"], row["cells"]["lost"]["sub"]) == ("–", "by hand, not counted")
 
 
 def test_gpus_that_do_it_again_come_first() -> None:

@@ -13,6 +13,7 @@ def stops(count: int, running_s: float, ranks: int = 1) -> InterruptionNumbers:
         count=count,
         time_lost_s=0.0,
         running_s=running_s,
+        rank_s=running_s * ranks,
         gpu_hours=running_s * ranks / 3600,
         mtbi_s=running_s / count if count else None,
         per_1000_gpu_hours=None,

@@ -15,6 +15,11 @@ __all__ = ["Launch", "LaunchFacts"]
 
 #: Different facts of a run, and processes of which it is known which they have; beyond it the oldest go.
 MAX_DIFFERENT, MAX_PROCESSES = 256, 20_000
+#: Variables that a scheduler sets. In a container there is one, too.
+SCHEDULERS = frozenset((
+    "SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "JOB_ID", "RAY_JOB_ID", "FLUX_JOB_ID", "POD_NAME", "POD_NAMESPACE",
+    "JOB_NAME", "JOBSET_NAME", "KUBERNETES_SERVICE_HOST",
+))  # fmt: skip
 
 
 class _Process(msgspec.Struct):
@@ -39,6 +44,12 @@ class LaunchFacts(Stateful):
     #: Number -> facts as JSON, in the order in which they came; most processes have some that are known.
     _facts: dict[int, str] = fresh(dict)
     _of: dict[str, _Process] = fresh(dict)
+
+    @property
+    def scheduled(self) -> bool | None:
+        """Whether a scheduler started a launch, as its variables show; None where nothing is known of any."""
+        known = [msgspec.json.decode(one, type=LaunchReported) for one in self._facts.values()]
+        return any(one.image or not SCHEDULERS.isdisjoint(one.launcher) for one in known) if known else None
 
     def take(self, event: LineageEvent) -> None:
         """Take an event ``launch``."""

@@ -79,12 +79,15 @@ def _sums(answer: dict[str, Any]) -> str:
     text = (
         f"{_plural(answer['count'], 'interruption')} of {_plural(answer['runs'], 'run')}, "
         f"{duration(answer['time_lost_s'])} lost; "
-        f"ran for {duration(answer['running_s'])}, {answer['gpu_hours']:.1f} GPU hours"
+        f"ran for {duration(answer['running_s'])}, "
+        + (f"{answer['gpu_hours']:.1f} GPU-hours" if answer["gpu_hours"] else "no GPU was seen")
     )
     if between is not None:
         text += f"; {duration(between)} between interruptions"
     if rate is not None and answer["count"]:
-        text += f", {rate:.3g} per 1,000 GPU hours"
+        text += f", {rate:.3g} per 1,000 GPU-hours"
+    elif answer["gpu_hours"]:
+        text += ", too few GPU-hours to say how many per 1,000"
     if answer["not_counted"]:
         text += f"; not counted: {answer['not_counted']} by hand or gone on by itself"
     return text
@@ -98,9 +101,11 @@ def _line(one: dict[str, Any]) -> str:
     when = datetime.fromtimestamp(one["since"], UTC).strftime("%Y-%m-%d %H:%M")
     where = f" at step {one['step']}" if one["step"] is not None else ""
     who = f", set by {one['set_by']['who']}" if one["set_by"] else f", {one['confidence']} confidence"
-    lost = duration(one["time_lost_s"]) + (" so far" if one["open"] else "")
+    lost = (
+        duration(one["time_lost_s"]) + (" so far" if one["open"] else "") + " lost" if one["counted"] else "not counted"
+    )
     why = f": {one['evidence'][0]}" if one["evidence"] else ""
-    return escape(f"{when} UTC  {one['run_name']}{where}  {one['label']}{who}  {lost} lost{why}")
+    return escape(f"{when} UTC  {one['run_name']}{where}  {one['label']}{who}  {lost}{why}")
 
 
 def duration(seconds: float) -> str:

@@ -160,11 +160,15 @@ class Fleet(InRedis):
         await self._save()
 
     async def stopped(
-        self, run: RunNames, interruptions: list[JudgedInterruption], stretches: list[tuple[float, float, int]]
+        self,
+        run: RunNames,
+        interruptions: list[JudgedInterruption],
+        stretches: list[tuple[float, float, int]],
+        gpus: int | None = None,
     ) -> None:
-        """Remember what interrupted a run, and when it ran: (began, ended, ranks)."""
-        entry = StoppedRun(run, interruptions, stretches, deleted=False)
-        if self._runs.get(run.run_id) != entry:
+        """Remember what interrupted a run, when it ran (began, ended, ranks), and on how many GPUs."""
+        entry = StoppedRun(run, interruptions, stretches, deleted=False, gpus=gpus)
+        if self._runs.get(run.run_id) != entry and (interruptions or stretches or run.run_id in self._runs):
             self._runs[run.run_id] = entry
             self._put(FLEET_INTERRUPTIONS, run.run_id, entry)
             if len(self._runs) > MAX_RUNS:
@@ -248,12 +252,14 @@ class Fleet(InRedis):
         now = self._clock()
         since = 0.0 if days is None else now - days * _DAY_S
         runs = [entry for entry in self._runs.values() if project is None or entry.run.project == project]
+        of_runs = [(self._of(entry, now), entry) for entry in runs]
         every = sorted(
-            (one for entry in runs for one in self._of(entry, now)), key=lambda one: (one.since, one.id), reverse=True
+            (one for found, _ in of_runs for one in found), key=lambda one: (one.since, one.id), reverse=True
         )
         found = [one for one in every if one.since >= since]
+        within = (([one for one in some if one.since >= since], entry) for some, entry in of_runs)
         return Interruptions(
-            **structs.asdict(summed(found, (stretch for entry in runs for stretch in entry.stretches), since)),
+            **structs.asdict(summed(within, since)),
             days=days,
             project=project,
             now=now,
@@ -280,8 +286,8 @@ class Fleet(InRedis):
         runs = known if run_id is not None else [
             entry for entry in self._runs.values() if project is None or entry.run.project == project
         ]  # fmt: skip
-        found = [one for entry in runs for one in self._of(entry, self._clock())]
-        return summed(found, (stretch for entry in runs for stretch in entry.stretches), 0.0)
+        now = self._clock()
+        return summed(((self._of(entry, now), entry) for entry in runs), 0.0)
 
     def _of(self, entry: StoppedRun, now: float) -> list[Interruption]:
         corrections = self._corrections.get(entry.run.run_id, {})

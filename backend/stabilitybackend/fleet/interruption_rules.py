@@ -64,6 +64,7 @@ class Stop:
         deaths, hangs, lost, faults: incidents of kind process_death, hang, agent_lost and gpu_fault that belong to it.
         kernel: lines of kernel logs near it.
         restarts: ordered while it hung.
+        scheduled: a scheduler started the job, as its variables show; None where they are not known.
         hang_first: the job had been hung for a while before its first process died: what died then was ended for it.
     """
 
@@ -74,6 +75,7 @@ class Stop:
     kernel: list[KernelLogLine] = field(default_factory=list)
     restarts: list[Restart] = field(default_factory=list)
     hang_first: bool = False
+    scheduled: bool | None = None
 
     @property
     def ranks(self) -> list[int]:
@@ -204,6 +206,11 @@ def _signalled(stop: Stop) -> Judgement | None:
         return None
     for death in stop.deaths:
         name = _first(death).signal_name
+        if name in ("SIGTERM", "SIGHUP") and stop.scheduled is False and not stop.lost:
+            return Judgement(
+                "user_stop", "medium",
+                f"{name} came from outside, and no scheduler had started the job: a person, or a script of one.",
+            )  # fmt: skip
         if name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU"):
             return Judgement(
                 "host_maintenance", "low",

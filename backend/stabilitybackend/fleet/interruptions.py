@@ -24,17 +24,20 @@ from stabilitybackend.schema.fleet import (
     JudgedInterruption,
     RunNames,
     SetBy,
+    StoppedRun,
     What,
 )
 from stabilitybackend.schema.gpus import KernelLogLine
 from stabilitybackend.schema.incidents import Incident
 from stabilityclient.wire import pid_of
 
-__all__ = ["OPEN_COUNTS_S", "JobStory", "TrainingInterval", "interruptions_of", "shown", "summed"]
+__all__ = ["FEW_GPU_HOURS", "OPEN_COUNTS_S", "JobStory", "TrainingInterval", "interruptions_of", "shown", "summed"]
 
 #: An interruption after which the job never came back counts for at most so long, seconds: a run that somebody gave up
 #: is not down without limit.
 OPEN_COUNTS_S = 86_400.0
+#: GPU-hours below which nothing is said of a thousand of them.
+FEW_GPU_HOURS = 10.0
 #: A GPU fault or a line of a kernel's log belongs to a stop when it came at most so long before it, seconds.
 NEAR_BEFORE_S = 120.0
 #: ... or so long after its last sign: a watchdog may end the job long after a GPU went.
@@ -84,6 +87,7 @@ class JobStory:
         kernel: lines of kernel logs.
         restarts: those that people or we ordered.
         watched: an agent was there. Of an imported run nobody can say why its process was replaced.
+        scheduled: a scheduler started it, as its variables show; None where they are not known.
     """
 
     stretches: Sequence[TrainingInterval]
@@ -91,6 +95,7 @@ class JobStory:
     kernel: Sequence[KernelLogLine] = ()
     restarts: Sequence[Restart] = ()
     watched: bool = True
+    scheduled: bool | None = None
 
 
 @dataclass(slots=True)
@@ -108,6 +113,8 @@ def interruptions_of(story: JobStory) -> list[JudgedInterruption]:
     stretches = sorted(story.stretches, key=lambda stretch: stretch.began)
     gaps = [_Gap(None, stretches[0] if stretches else None)]
     gaps += [_Gap(one, next_one) for one, next_one in zip_longest(stretches, stretches[1:])]
+    for gap in gaps:
+        gap.stop.scheduled = story.scheduled
     found: list[JudgedInterruption] = []
     for incident in sorted(story.incidents, key=lambda i: (i.opened, i.incident_id)):
         kind = incident.kind
@@ -147,8 +154,9 @@ def shown(
         correction: what a person said that it was.
     """
     category = one.seen_category if correction is None else correction.category
-    end = min(now, one.since + OPEN_COUNTS_S) if one.resumed is None else one.resumed
-    downtime_s = max(0.0, end - one.since)
+    by_hand = category in NOT_COUNTED
+    left = one.since if by_hand else min(now, one.since + OPEN_COUNTS_S)
+    downtime_s = max(0.0, (left if one.resumed is None else one.resumed) - one.since)
     return Interruption(
         **structs.asdict(one),
         run_id=run.run_id,
@@ -157,35 +165,42 @@ def shown(
         category=category,
         label=CATEGORIES[category].label if category in CATEGORIES else category,
         visible=CATEGORIES[category].visible if category in CATEGORIES else "no",
-        counted=one.what != "stall" and category not in NOT_COUNTED,
+        counted=one.what != "stall" and not by_hand,
         downtime_s=downtime_s,
-        time_lost_s=downtime_s + one.redone_s,
+        time_lost_s=0.0 if by_hand else downtime_s + one.redone_s,
         set_by=None if correction is None else SetBy(correction.who, correction.time),
         deleted=deleted,
     )
 
 
-def summed(
-    interruptions: Iterable[Interruption], stretches: Iterable[tuple[float, float, int]], since: float
-) -> InterruptionNumbers:
-    """Return the numbers over all of them.
+def summed(runs: Iterable[tuple[Iterable[Interruption], StoppedRun]], since: float) -> InterruptionNumbers:
+    """Return the numbers over the interruptions of some runs.
 
     Args:
-        stretches: (began, ended, ranks) of all runs. since: what was before counts for nothing, unix seconds.
+        runs: interruptions that began since then, and what is remembered of their run.
+        since: what was before counts for nothing, unix seconds.
     """
-    counted = [one for one in interruptions if one.counted]
-    running_s = gpu_s = 0.0
-    for began, ended, ranks in stretches:
-        length_s = max(0.0, ended - max(began, since))
-        running_s += length_s
-        gpu_s += length_s * max(1, ranks)
+    count = on_gpus = 0
+    lost_s = running_s = rank_s = gpu_s = 0.0
+    for interruptions, run in runs:
+        counted = [one for one in interruptions if one.counted]
+        count += len(counted)
+        on_gpus += len(counted) if run.gpus != 0 else 0
+        lost_s += sum(one.time_lost_s for one in counted)
+        for began, ended, ranks in run.stretches:
+            length_s, ranks = max(0.0, ended - max(began, since)), max(1, ranks)
+            running_s += length_s
+            rank_s += length_s * ranks
+            gpu_s += length_s * (ranks if run.gpus is None else min(run.gpus, ranks))
+    gpu_hours = gpu_s / 3600
     return InterruptionNumbers(
-        count=len(counted),
-        time_lost_s=sum(one.time_lost_s for one in counted),
+        count=count,
+        time_lost_s=lost_s,
         running_s=running_s,
-        gpu_hours=gpu_s / 3600,
-        mtbi_s=running_s / len(counted) if counted else None,
-        per_1000_gpu_hours=len(counted) / (gpu_s / 3_600_000) if gpu_s > 0 else None,
+        rank_s=rank_s,
+        gpu_hours=gpu_hours,
+        mtbi_s=running_s / count if count else None,
+        per_1000_gpu_hours=1000 * on_gpus / gpu_hours if gpu_hours >= FEW_GPU_HOURS else None,
     )
 
 

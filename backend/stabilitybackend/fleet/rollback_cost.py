@@ -30,9 +30,10 @@ class CostFacts:
 
     Args:
         world_size: its ranks.
-        gpus: ranks that have a GPU; None where no agent reported any, then every rank counts as one.
+        gpus: ranks that have a GPU; None where no agent was, then every rank counts as one.
         started: when its first process started, unix seconds; None where unknown.
-        until: now, for a job that is under way; None for one that is over: then its last row is the end.
+        until: now, for a job that is under way, else when its last process ended: what it stood before that is lost.
+            None where that is not known: then its last row is the end.
     """
 
     world_size: int

@@ -65,7 +65,7 @@ def save_interval(
         of, count, mtbi_s = "run", own.count, own.mtbi_s
     else:
         of, count = "all", everybodys.count
-        mtbi_s = everybodys.gpu_hours * 3600 / count / max(1, ranks) if count else None
+        mtbi_s = everybodys.rank_s / count / max(1, ranks) if count else None
     best_s = best_interval_s(save_s, mtbi_s) if save_s and mtbi_s else None
 
     def cost(every_s: float | None) -> float | None:

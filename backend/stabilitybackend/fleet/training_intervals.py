@@ -19,11 +19,13 @@ class TrainingIntervals(Stateful):
 
     Attributes:
         watched: an agent has reported: the job ran live and was not imported.
+        over_at: when a process of the job ended last, unix seconds; 0 before that.
         span: when ranks logged first and last, by the log's own clock, unix seconds; None before the first row.
     """
 
     watched: bool = False
     span: tuple[float, float] | None = None
+    over_at: float = 0.0
     _rank: int | None = None
     #: By source; which of them have finished is kept beside.
     _known: dict[str, TrainingInterval] = fresh(dict)
@@ -63,6 +65,10 @@ class TrainingIntervals(Stateful):
     def is_of(self, rank: int) -> bool:
         """Return whether more is kept of a rank than when it logged."""
         return self._rank is None or rank <= self._rank
+
+    def ended(self, time: float) -> None:
+        """Note that a process of the job ended, in whatever way."""
+        self.over_at = max(self.over_at, time)
 
     def finished(self, source: str) -> None:
         """Note that a process reported that it was done."""

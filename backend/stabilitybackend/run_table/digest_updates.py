@@ -18,7 +18,7 @@ from stabilitybackend.run_table.table import RunTables
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.pages.run_table import CURVE_BUCKETS, RunDigest
-from stabilitybackend.schema.runs import Run
+from stabilitybackend.schema.runs import STATUSES, Run
 
 __all__ = ["DigestUpdater", "is_stale"]
 
@@ -26,16 +26,24 @@ __all__ = ["DigestUpdater", "is_stale"]
 SHARE = 0.1
 #: A run is worked out again at most this often, seconds.
 EVERY_S = 5.0
+#: ... and while its job is under way at least this often, seconds.
+AGES_S = 30.0
 #: So long after somebody looked at the table, runs that nobody follows are worked out too, seconds.
 LOOKED_S = 60.0
 
 _log = logging.getLogger(__name__)
 
 
-def is_stale(run: Run, digest: RunDigest | None) -> bool:
-    """Return whether a run is another one than when it was worked out, by a stretch of its curve or by its head."""
+def is_stale(run: Run, digest: RunDigest | None, now: float = 0.0) -> bool:
+    """Return whether a run is another one than when it was worked out, by a stretch of its curve or by its head.
+
+    Args:
+        now: unix seconds. The goodput of a job under way is another one while it does nothing; 0: leave that out.
+    """
     if digest is None:
         return bool(run.metrics)
+    if STATUSES[run.status].under_way and now - digest.made >= AGES_S:
+        return True
     if (digest.head, digest.status) != (run.head, run.status):
         return True
     if digest.curve is not None and digest.curve.metric != curve_metric(run.metrics, run.loss_metric):
@@ -72,7 +80,7 @@ class DigestUpdater:
         due = []
         for run_id in followed:
             row = self._tables.row(run_id)
-            if row is None or not is_stale(row.run, row.digest) or followed[run_id].state.store.loading:
+            if row is None or not is_stale(row.run, row.digest, now) or followed[run_id].state.store.loading:
                 continue
             made = 0.0 if row.digest is None else row.digest.made
             if not 0 <= now - made < EVERY_S and self._failed.get(run_id, -1) != row.run.last_step:

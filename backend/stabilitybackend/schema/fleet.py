@@ -72,6 +72,7 @@ class Interruption(JudgedInterruption, kw_only=True):
     Attributes:
         since: the last row before. resumed: the first row after, null while there is none.
         counted: false for a stop by hand and for a stall that went on by itself.
+        downtime_s, time_lost_s: 0 of a stop by hand that nobody went on from: nothing waits there.
         step, resumed_step: of these rows. redone_steps: steps made twice for it.
         gpus: UUIDs. evidence: sentences.
         unsure: what is against the category, "" for nothing.
@@ -97,12 +98,14 @@ class StoppedRun(msgspec.Struct):
 
     Attributes:
         stretches: when its job ran: began, ended (unix seconds), ranks.
+        gpus: of the job, at most one a rank; null where an older server stored it: then one a rank.
     """
 
     run: RunNames
     interruptions: list[JudgedInterruption]
     stretches: list[tuple[float, float, int]]
     deleted: bool
+    gpus: int | None = None
 
 
 class InterruptionRow(msgspec.Struct):
@@ -139,12 +142,16 @@ class InterruptionNumbers(msgspec.Struct, kw_only=True):
     """The numbers over all interruptions that count.
 
     Attributes:
+        running_s: time in which jobs logged. rank_s: the same, of each rank.
+        gpu_hours: of the GPUs that agents saw: none of a machine without.
         mtbi_s: mean time between interruptions, ``running_s / count``; null without one.
+        per_1000_gpu_hours: of the jobs on GPUs; null where they ran for too few hours to say.
     """
 
     count: int
     time_lost_s: float
     running_s: float
+    rank_s: float
     gpu_hours: float
     mtbi_s: float | None
     per_1000_gpu_hours: float | None

@@ -66,9 +66,9 @@ def _row(one: Mapping[str, Any]) -> dict[str, Any]:
         "who": Cell(", ".join(who), who[0] if who else "nobody stands out", sub=", ".join(who[1:])),
         "lost": Cell(
             one["time_lost_s"],
-            duration(one["time_lost_s"]),
-            sub="not back yet" if one["open"] else aside,
-            tone="critical" if one["open"] else "" if one["counted"] else "quiet",
+            duration(one["time_lost_s"]) if one["time_lost_s"] else "–",
+            sub=aside or ("not back yet" if one["open"] else ""),
+            tone="quiet" if aside else "critical" if one["open"] else "",
         ),
         "incident": Cell("Incident", href=f"/runs/{one['run_id']}/incidents/{one['incident_id']}")
         if one["incident_id"] and not one["deleted"]
@@ -118,7 +118,9 @@ def _details(one: Mapping[str, Any], rows: list[dict[str, Any]]) -> html.Div:
                             duration(one["downtime_s"]),
                             ", on again at " if resumed else ", not on again yet",
                             moment(resumed) if resumed else "",
-                        ],
+                        ]
+                        if resumed or one["counted"]
+                        else "",
                     ),
                     (
                         "Trained twice",

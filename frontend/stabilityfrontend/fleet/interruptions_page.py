@@ -23,8 +23,6 @@ __all__ = ["interruptions_page"]
 
 #: ``days`` of the address, and what the button says; without it they are 30.
 PERIODS = {"7": "7 days", "30": "30 days", "90": "90 days", "all": "All"}
-#: GPU-hours below which nothing is said of a thousand of them.
-FEW_HOURS = 10
 _VISIBLE = {"direct": "directly", "indirect": "indirectly", "no": "not visible"}
 
 
@@ -67,7 +65,7 @@ def _tools(days: str, project: str, projects: list[str]) -> html.Div:
 
 def _totals(data: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
     lost, running, hours = data["time_lost_s"], data["running_s"], data["gpu_hours"]
-    rate, few = data["per_1000_gpu_hours"], hours is not None and hours < FEW_HOURS
+    rate = data["per_1000_gpu_hours"]
     aside = f"; {count(data['not_counted'])} by hand or by themselves not counted" if data["not_counted"] else ""
     share = f"{percent(lost / (running + lost))} of the time" if lost and running else ""
     return [
@@ -91,15 +89,16 @@ def _totals(data: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
             "Mean time between",
             duration(data["mtbi_s"]),
             f"{duration(running)} trained" if running else "",
-            "Hours that all runs of the period trained, divided by the interruptions.",
+            "Hours that all runs of the period trained, divided by the interruptions. Imported runs do not count: what "
+            "interrupts one is not seen.",
         ),
         (
             "rate",
             "Per 1,000 GPU-hours",
-            "–" if few else number(rate),
-            "" if hours is None else f"{number(hours)} GPU-hours{': too few to say' if few else ''}",
-            "Interruptions per 1,000 GPU-hours that all runs of the period trained. Makes fleets of different sizes "
-            "alike.",
+            "–" if rate is None else number(rate),
+            f"{number(hours)} GPU-hours{': too few to say' if rate is None else ''}" if hours else "no GPU was seen",
+            "Interruptions per 1,000 GPU-hours, of the runs of the period whose agents saw GPUs, at most one a rank. "
+            "Makes fleets of different sizes alike.",
         ),
     ]
 

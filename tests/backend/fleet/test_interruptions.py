@@ -20,7 +20,7 @@ from stabilitybackend.fleet.interruptions import (
     summed,
 )
 from stabilitybackend.schema.commands import Fence, Restart
-from stabilitybackend.schema.fleet import Correction, Interruption, RunNames
+from stabilitybackend.schema.fleet import Correction, Interruption, RunNames, StoppedRun
 from stabilitybackend.schema.gpus import KernelLogLine
 from stabilitybackend.schema.incidents import Incident
 from support.stored.incident import stored
@@ -340,14 +340,55 @@ def test_the_table_is_llama_3s_in_its_order_and_its_counts_make_419() -> None:
     assert [row.count for row in rows] == [0] * len(rows)
 
 
+def _stopped(gpus: int | None) -> StoppedRun:
+    return StoppedRun(RUN, [], [(1_000.0, 1_100.0, 8), (1_150.0, 1_270.0, 8)], deleted=False, gpus=gpus)
+
+
 def test_the_sums_count_what_is_counted_and_the_time_that_was_asked_for() -> None:
     story = _story(_death(1_101.0, cause="oom_kill"))
     stopped = _only(story)
     by_hand = shown(*interruptions_of(story), RUN, 2_000.0, Correction(category="user_stop", who="ada", time=1.0))
-    numbers = summed([stopped, by_hand], [(1_000.0, 1_100.0, 8), (1_150.0, 1_270.0, 8)], 1_050.0)
-    assert (numbers.count, numbers.running_s, numbers.mtbi_s) == (1, 170.0, 170.0)
+    numbers = summed([([stopped, by_hand], _stopped(8))], 1_050.0)
+    assert (numbers.count, numbers.running_s, numbers.mtbi_s, numbers.rank_s) == (1, 170.0, 170.0, 170.0 * 8)
     assert numbers.gpu_hours == pytest.approx(170 * 8 / 3600)
-    assert numbers.per_1000_gpu_hours == pytest.approx(1000 / (170 * 8 / 3600))
     assert {row.category: row.count for row in table_of([stopped, by_hand]) if row.count} == {
         "oom": 1, "user_stop": 1,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("gpus", "of_ranks"), [(None, 8), (8, 8), (4, 4), (16, 8), (0, 0)])
+def test_gpu_hours_are_those_of_gpus_that_were_seen_at_most_one_a_rank(gpus: int | None, of_ranks: int) -> None:
+    assert summed([([], _stopped(gpus))], 0.0).gpu_hours == pytest.approx(220 * of_ranks / 3600)
+
+
+def test_a_thousand_gpu_hours_have_the_interruptions_of_jobs_on_gpus_and_too_few_hours_say_nothing() -> None:
+    one = _only(_story(_death(1_101.0, cause="oom_kill")))
+    days = StoppedRun(RUN, [], [(0.0, 360_000.0, 8)], deleted=False, gpus=8)
+    assert summed([([one], days), ([one] * 5, _stopped(0))], 0.0).per_1000_gpu_hours == pytest.approx(1000 / 800)
+    assert summed([([one] * 5, _stopped(8)), ([one], _stopped(0))], 0.0).per_1000_gpu_hours is None
+
+
+@pytest.mark.parametrize(
+    ("signal", "scheduled", "category"),
+    [
+        ("SIGTERM", False, "user_stop"), ("SIGHUP", False, "user_stop"), ("SIGTERM", True, "host_maintenance"),
+        ("SIGTERM", None, "host_maintenance"), ("SIGUSR1", False, "host_maintenance"), ("SIGKILL", False, "unknown"),
+    ],
+)  # fmt: skip
+def test_a_signal_that_ends_a_job_that_no_scheduler_started_is_a_stop_by_hand(
+    signal: str, scheduled: bool | None, category: str
+) -> None:
+    death = _death(1_101.0, cause="signal", signal_name=signal)
+    one = _only(_story(death, scheduled=scheduled))
+    assert (one.category, one.counted) == (category, category != "user_stop")
+    lost = _incident("agent_lost", 1_101.0, evidence={"verdict": {"class": "node", "training": "stands"}})
+    assert _only(_story(death, lost, scheduled=scheduled)).category != "user_stop"
+
+
+def test_a_stop_by_hand_loses_no_time_however_long_ago_it_was() -> None:
+    death = _death(1_101.0, cause="signal", signal_name="SIGTERM")
+    for now in (1_200.0, 1_000_000.0):
+        left = _only(_story(death, stretches=(FIRST,), scheduled=False), now)
+        assert (left.open, left.downtime_s, left.time_lost_s) == (True, 0.0, 0.0)
+    on_again = _only(_story(death, scheduled=False))
+    assert (on_again.downtime_s, on_again.time_lost_s) == (50.0, 0.0)

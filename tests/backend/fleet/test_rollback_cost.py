@@ -137,6 +137,30 @@ def test_the_time_of_a_run_is_effective_or_dead_or_idle() -> None:
     assert (totals["startup_s"], totals["ettr"]) == (11.0, pytest.approx(38 / 242))
 
 
+@pytest.mark.parametrize("end", ["process_death", "finish"])
+def test_time_in_which_a_job_hung_stays_lost_when_it_is_dead(end: str) -> None:
+    job, agent = _Rank().at(1_000.0), Job()
+    agent.info.rank, agent.info.source = None, "a1"
+    frames = [job.steps(1, 100), agent.event("checkpoint_seen", 1, path="/c", rank=0)]
+    of_agent = {"rank": 0, "source": job.info.source, "cause": "signal", "signal": 9, "signal_name": "SIGKILL"}
+    job.wait(300.0)
+    agent.wait(job.now - agent.now)
+    last = job.event(end, 100) if end == "finish" else agent.event(end, 100, **of_agent)
+    state = _run(*frames, last)
+    for now in (1_500.0, 9_000.0):
+        totals = _shown(state, now)["totals"]
+        assert totals["wall_s"] == pytest.approx(99 + 300, abs=1)
+        assert totals["goodput"] == pytest.approx(99 / 399, abs=0.01)
+
+
+def test_a_machine_without_a_gpu_has_no_gpu_hours() -> None:
+    job, frames = _story()
+    agent = Job()
+    agent.info.rank, agent.info.source = None, "a1"
+    book = _costs(*frames, agent.event("checkpoint_seen", 1, path="/c", rank=0), job.event("finish", 40))
+    assert (book["totals"]["gpus"], book["totals"]["gpus_from"], book["totals"]["gpu_hours_lost"]) == (0, "agents", 0.0)
+
+
 def test_gpu_hours_are_those_of_the_time_lost_and_of_the_time_waited() -> None:
     job, frames = _story()
     book = _costs(*frames, job.event("finish", 40))

@@ -47,13 +47,13 @@ def test_every_tone_has_a_shape_of_its_own() -> None:
 
 def test_the_worst_open_incident_is_the_state_and_the_phase_stays_beside_it() -> None:
     assert stated(_run("stalled", _worst())).state == ShownState(
-        "Hang", "critical", "octagon", 0, 42.0, "i-1", "stalled", "open"
+        "Hang", "critical", "octagon", 0, 42.0, "i-1", "stalled", "open", "sick"
     )
 
 
 def test_without_an_incident_the_phase_is_the_state() -> None:
     assert stated(_run(), "checkpointing", 80.0).state == ShownState(
-        "checkpointing", "good", "tick", 20, 80.0, None, "checkpointing"
+        "checkpointing", "good", "tick", 20, 80.0, None, "checkpointing", None, "well"
     )
 
 

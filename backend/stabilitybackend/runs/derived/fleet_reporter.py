@@ -10,7 +10,7 @@ from typing import Any
 from stabilitybackend.fleet.fleet import Fleet
 from stabilitybackend.fleet.interruptions import JobStory, interruptions_of
 from stabilitybackend.fleet.rollback_sums import remembered
-from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
+from stabilitybackend.runs.derived.rollback_cost import gpus_of, rollback_costs_of
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.fleet import RunNames
 from stabilitybackend.schema.incidents import Incident
@@ -70,6 +70,9 @@ class FleetReporter:
         self._costs_of, self._costs_at = facts, now
         try:
             stops = self._fleet.stops(self._run_id)
+            if not state.stretches.watched:  # an import went back elsewhere, and its times may be invented
+                await self._fleet.rolled_back(run, [])
+                return
             costs = await asyncio.to_thread(rollback_costs_of(state, now, (stops, stops)))
             await self._fleet.rolled_back(run, remembered(costs.rollbacks))
         except Exception:  # see ``incidents``
@@ -81,6 +84,8 @@ class FleetReporter:
             state.incidents.versions(self._stopping),
             run,
             len(state.gpus.kernel_lines),
+            gpus_of(state),
+            state.launch_facts.scheduled,
         )
         goes_on = self._reported is not None and self._reported[0] == facts
         if goes_on and 0 <= now - self._reported_at < STORE_EVERY_S:
@@ -97,9 +102,12 @@ class FleetReporter:
                 state.gpus.kernel_lines,
                 state.commands.restarts(),
                 state.stretches.watched,
+                state.launch_facts.scheduled,
             )
-            found = interruptions_of(story)
-            if found or stretches:
-                await self._fleet.stopped(run, found, [(s.began, s.ended, s.ranks) for s in stretches])
+            # What stops an import is not seen, and its times may be invented: it would be time without interruptions.
+            watched = state.stretches.watched
+            found = interruptions_of(story) if watched else []
+            ran = [(s.began, s.ended, s.ranks) for s in stretches] if watched else []
+            await self._fleet.stopped(run, found, ran, gpus_of(state) or 0)
         except Exception:  # see ``incidents``
             _log.exception("run %s: its interruptions are not remembered", self._run_id)

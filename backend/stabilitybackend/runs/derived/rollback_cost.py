@@ -13,7 +13,7 @@ from stabilitybackend.schema.fleet import InterruptionNumbers
 from stabilitybackend.schema.rollback_cost import RollbackCosts
 from stabilitybackend.schema.runs import STATUSES
 
-__all__ = ["rollback_costs_of"]
+__all__ = ["gpus_of", "rollback_costs_of"]
 
 _GPU = re.compile(r"gpu/(\d+)/")
 
@@ -31,14 +31,11 @@ def rollback_costs_of(
     found = state.times
     keys = found.keys(state.store, segments)
     view = state.store.view_of(keys.values())
-    # A server that has just started calls a run "running" until it has waited for agents: that is not the job's time.
-    seen = any(agent.connected for agent in state.agents.values())
-    under_way = seen and STATUSES[state.liveness.status(now)[0]].under_way
     job = CostFacts(
         world_size=state.launch_sizes.size,
-        gpus=_gpus(state),
+        gpus=gpus_of(state),
         started=min(state.fold.starts, default=None),
-        until=now if under_way else None,
+        until=_until(state, now),
     )
     heads = [segment for _, segment in state.fold.heads]
     incidents = state.incidents.all()
@@ -59,12 +56,24 @@ def rollback_costs_of(
     return costs
 
 
-def _gpus(state: RunState) -> int | None:
-    """Return how many ranks have a GPU: of the GPUs that agents report at most one a rank; None where none is seen."""
+def gpus_of(state: RunState) -> int | None:
+    """Return how many ranks have a GPU: of the GPUs that agents report at most one a rank; None without an agent."""
     seen = {
         (key.node, match[1])
         for metric in state.store.metrics()
         if (match := _GPU.match(metric))
         for key in state.store.keys(metric)
     }
-    return min(len(seen), state.launch_sizes.size) if seen else None
+    return min(len(seen), state.launch_sizes.size) if seen or state.stretches.watched else None
+
+
+def _until(state: RunState, now: float) -> float | None:
+    """Return up to when a job cost time: now while it is under way and seen, else its end as far as it is known."""
+    under_way = STATUSES[state.liveness.status(now)[0]].under_way
+    # A server that has just started calls a run "running" until it has waited for agents: that is not the job's time.
+    if under_way and any(agent.connected for agent in state.agents.values()):
+        return now
+    if not state.stretches.watched:
+        return None
+    left = [state.liveness.left_at(agent) for agent in state.agents] if under_way else []
+    return max([state.stretches.over_at, *(time for time in left if time is not None)]) or None
