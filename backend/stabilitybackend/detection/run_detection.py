@@ -122,7 +122,7 @@ class Judge(Stateful):
         """
         first = placed[0]
         found = [one for each in placed for one in self._choose_primary(each)]
-        if first.rank is None or first.segment != self.fold.tree.head:
+        if first.rank is None or first.segment != self.fold.tree.head or first.aside:
             return self._own_names(found)
         if first.rank == self.primary:
             found += self._observe(placed)

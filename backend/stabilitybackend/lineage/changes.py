@@ -26,6 +26,7 @@ class Placed(msgspec.Struct, frozen=True, eq=False, gc=False):
         names: the m metric names.
         steps: int64 (n,). times: float64 (n,), unix seconds. values: float64 (m, n).
         stray: low steps that nothing followed: kept, shown as dead, never part of a curve.
+        aside: they are of metrics that do not tell where the run is, at steps behind it.
         more: the next change holds other metrics of the same stretch of steps, logged in turn with these.
     """
 
@@ -39,6 +40,7 @@ class Placed(msgspec.Struct, frozen=True, eq=False, gc=False):
     values: NDArray[np.float64]
     stray: bool = False
     more: bool = False
+    aside: bool = False
 
     @property
     def low(self) -> int:

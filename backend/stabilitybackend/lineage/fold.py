@@ -7,22 +7,18 @@ back without any call is recognised by its steps, once they go on from there (``
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from itertools import groupby, repeat
+from collections.abc import Iterator
+from itertools import repeat
 
 from msgspec.structs import replace
 
 from stabilitybackend.lineage.blocks import in_turn, one_by_one, rows_of
+from stabilitybackend.lineage.branching import Branching
 from stabilitybackend.lineage.changes import Change, Forked, LineageEvent, Placed
-from stabilitybackend.lineage.checkpoints import CheckpointBook
 from stabilitybackend.lineage.launches import Launch, Launches
-from stabilitybackend.lineage.relaunches import WENT_BACK, WENT_ON, Relaunches
 from stabilitybackend.lineage.returns import taken_up
-from stabilitybackend.lineage.source_book import SourceBook
-from stabilitybackend.lineage.sources import SourceState, Tentative, joinable
-from stabilitybackend.lineage.tree import FoldedSegment, SegmentTree
+from stabilitybackend.lineage.sources import SourceState, joinable
 from stabilitybackend.schema.lineage import Cause
-from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
 
 __all__ = ["MAX_HELD_ROWS", "LineageFold"]
@@ -33,26 +29,12 @@ MAX_HELD_ROWS = 1_000
 FOLLOW_HEAD_AFTER_S = 5.0
 
 
-class LineageFold(Stateful):
+class LineageFold(Branching):
     """State of the fold for one run; feed it every frame of the run's stream, in order.
 
     Args:
         undone: keys of inferred segments that somebody undid. Their steps become strays.
     """
-
-    undone: frozenset[str] = frozenset()
-    tree: SegmentTree = fresh(SegmentTree)
-    checkpoints: CheckpointBook = fresh(CheckpointBook)
-    _sources: SourceBook = fresh(SourceBook)
-    _held: dict[str, list[Placed]] = fresh(dict)
-    #: (when it was created, id) of each segment that became the head, in order; the root is not among them.
-    heads: list[tuple[float, int]] = fresh(list)
-    _relaunches: Relaunches = fresh(lambda: Relaunches(SegmentTree(), {}))
-
-    def __init__(self, undone: Collection[str] = ()) -> None:
-        super().__init__()
-        self.undone = frozenset(undone)
-        self._relaunches = Relaunches(self.tree, self._sources.of)
 
     @property
     def ranks(self) -> list[int]:
@@ -116,10 +98,6 @@ class LineageFold(Stateful):
         """Return what the head was at ``time``: a process whose first message is late began where the job was then."""
         return next((segment for created, segment in reversed(self.heads) if created <= time), 0)
 
-    def _lead(self, segment: FoldedSegment) -> None:
-        self.tree.head = segment.id
-        self.heads.append((segment.created, segment.id))
-
     # --- points --------------------------------------------------------------------------------------------------
 
     def _points(self, state: SourceState, blocks: list[PointsBlock]) -> Iterator[Change]:
@@ -129,54 +107,97 @@ class LineageFold(Stateful):
         if state.rank is None:
             for one in rows:
                 yield from self._split(one, [self.tree.segment_at(self.tree.head, int(step)) for step in one.steps])
-        elif all(map(self._plain, repeat(state), rows, times)):
-            for at, one in enumerate(rows, 1):
-                state.mark(one.names, int(one.steps[-1]), int(one.steps[-2]) if len(one.steps) > 1 else None)
+        elif (plain := self._plain_rows(state, rows, times)) is not None:
+            state.pass_steps(sorted({step for one in plain for step in one.steps.tolist()}))
+            for at, one in enumerate(plain, 1):
+                state.mark_names(one.names, int(one.steps[-1]))
                 placed = self._place(one, state.segment)
-                yield replace(placed, more=True) if at < len(rows) else placed
+                yield replace(placed, more=True) if at < len(plain) else placed
         else:
             for row in one_by_one(rows):
-                yield from self._row(state, row)
+                yield from self._row(state, _later(row, state.epochs.offset))
+                state.look()
         if state.rank is not None:
             yield from self._relaunches.logged(state, rows, max(times))
 
+    def _plain_rows(self, state: SourceState, rows: list[Placed], times: list[float]) -> list[Placed] | None:
+        """Return rows as they are placed if they just go on where their source is; ``times``: of the last of each."""
+        if state.fresh or state.tentative is not None or state.epochs.gathers:
+            return None
+        rows = [_later(one, state.epochs.offset) for one in rows]
+        return rows if all(map(self._plain, repeat(state), rows, times)) else None
+
     def _plain(self, state: SourceState, rows: Placed, time: float) -> bool:
-        """Return whether ``rows``, the last of them of ``time``, just go on where their source is."""
         steps = rows.steps
         rising = len(steps) == 1 or bool((steps[1:] >= steps[:-1]).all())
         return rising and self._goes_on(state, rows.names, int(steps[0]), int(steps[-1]), time)
 
     def _goes_on(self, state: SourceState, names: list[str], first: int, last: int, time: float) -> bool:
         return (
-            not (state.fresh or state.tentative)
-            and first > self.tree[state.segment].fork_step
-            and not state.goes_back(names, first)
+            first > self.tree[state.segment].fork_step
+            and state.high(names) <= first
             and not self._should_follow_head(state, first, time)
             and not self._relaunches.succeeded(state, last)
         )
 
     def are_usual(self, state: SourceState, names: list[str], first: int, last: int, time: float) -> bool:
         """Return whether ``block`` would only take note of rows from step ``first`` to ``last``, that of ``time``."""
-        return self._goes_on(state, names, first, last, time) and self._relaunches.quiet(state, time)
+        return (
+            not state.watched and self._goes_on(state, names, first, last, time) and self._relaunches.quiet(state, time)
+        )
 
     def _row(self, state: SourceState, row: Placed) -> Iterator[Change]:
-        step, time = int(row.steps[0]), float(row.times[0])
+        step, time, names = int(row.steps[0]), float(row.times[0]), row.names
         if state.no_rollbacks and not self._should_follow_head(state, step, time):
-            yield self._on_the_line(state, row, step)
-            return
-        if state.tentative is not None:
-            if state.tentative.goes_on(step, state.stride):
-                self._hold(state, row)
-                if state.tentative.follow(step):
-                    yield from self._confirm(state)
-                elif len(self._held[state.source]) > MAX_HELD_ROWS:
-                    yield from self._release(state)
-                return
-            yield from self._release(state)
-        if step <= state.stray_until and state.goes_back(row.names, step):
-            yield row.at(state.segment, stray=True)
+            yield self._on_the_line(state, row)
             return
         launch = self._relaunches.of(state, step, time)
+        if self.axis.is_aside(state.marks, names, state.stride):
+            yield self._aside(state, row)
+        elif state.tentative is not None:
+            yield from self._waits(state, row)
+        elif state.epochs.is_next(step) and self.axis.leads(names):
+            added = state.epochs.begin(state.last_step or 0, state.stride)
+            yield self._on_the_line(state, _later(row, added))
+        elif step <= state.stray_until and state.goes_back(names, step):
+            yield row.at(state.segment, stray=True)
+        else:
+            yield from self._next_row(state, row, launch)
+
+    def _waits(self, state: SourceState, row: Placed) -> Iterator[Change]:
+        """Take a row while others are held: it tells what those are, or is held, too."""
+        step, tentative = int(row.steps[0]), state.tentative
+        assert tentative is not None
+        weight = self.axis.weight(state.marks, row.names, state.stride)
+        again = weight > 1 and tentative.went_through(step)
+        if again:
+            yield from self._decide(state)
+        elif tentative.goes_on(step, weight, state.stride, low=state.goes_back(row.names, step)):
+            self._hold(state, row)
+            if tentative.is_sure:
+                yield from self._decide(state)
+            elif len(self._held[state.source]) > MAX_HELD_ROWS:
+                yield from self._release(state)
+            return
+        else:
+            yield from self._release(state, went_on=True)
+        yield from self._row(state, _later(row, state.epochs.offset) if again else row)
+
+    def _decide(self, state: SourceState) -> Iterator[Change]:
+        """The low steps went on: they are a segment of their own, or the next epoch of a count within each."""
+        tentative, held = state.tentative, self._held[state.source]
+        assert tentative is not None
+        assert tentative.first_step is not None
+        rows = [(int(row.steps[0]), dict(zip(row.names, row.values[:, 0].tolist(), strict=True))) for row in held]
+        if state.fresh or not state.epochs.starts_again(tentative.first_step, tentative.high, rows):
+            yield from self._confirm(state)
+            return
+        state.tentative, added = None, state.epochs.begin(tentative.high, state.stride)
+        for row in self._held.pop(state.source):
+            yield self._on_the_line(state, _later(row, added))
+
+    def _next_row(self, state: SourceState, row: Placed, launch: Launch | None) -> Iterator[Change]:
+        step, time = int(row.steps[0]), float(row.times[0])
         opened = None if launch is None or launch.segment is None else self.tree[launch.segment]
         if opened is not None and not opened.undone and step > opened.fork_step:
             self._enter(state, opened)
@@ -184,14 +205,12 @@ class LineageFold(Stateful):
             yield self._place(row, self.tree.segment_at(self._relaunches.origin(launch), step))
             return  # of another metric: it says nothing of where the launch begins
         elif opened is not None or state.goes_back(row.names, step) or self._relaunches.unsure(launch, state, step):
-            target = joinable(self.tree, state, step) if launch is None else None
-            if target is None:
-                high = max(state.high(row.names), step)
-                state.tentative = Tentative(step, step, high, state.fresh)
-                self._relaunches.launches.firm(state.source)
-                self._hold(state, row)
+            if launch is None and self._is_late(state, row):
+                yield self._late(state, row)
                 return
-            self._enter(state, target)
+            if launch is not None or not self._joins(state, row):
+                self._ask(state, row)
+                return
         elif launch is not None and launch.at is None and self._relaunches.parts(launch, state, step):
             yield from self._open(state, launch, step, time)
         elif self._should_follow_head(state, step, time):
@@ -201,16 +220,47 @@ class LineageFold(Stateful):
         if self._relaunches.succeeded(state, step):
             yield row.at(state.segment, stray=True)
             return
-        if launch is not None:
-            self._relaunches.began(state, step)
-        yield self._on_the_line(state, row, step)
+        yield self._on_the_line(state, row)
 
-    def _on_the_line(self, state: SourceState, row: Placed, step: int) -> Placed:
+    def _joins(self, state: SourceState, row: Placed) -> bool:
+        """Return whether a low row shows that its rank follows others into a segment; then it is in it."""
+        target = joinable(self.tree, state, int(row.steps[0]))
+        if target is None or not self.axis.weight(state.marks, row.names, state.stride):
+            return False
+        self._enter(state, target)
+        return True
+
+    def _is_late(self, state: SourceState, row: Placed) -> bool:
+        """Return whether a low row of a process that runs on goes back nowhere: nothing was logged at its step so far,
+        or it is of a second writer."""
+        step, weight = int(row.steps[0]), self.axis.weight(state.marks, row.names, state.stride)
+        return state.fills(step) or (weight > 0 and state.of_other_writer(step))
+
+    def _late(self, state: SourceState, row: Placed) -> Placed:
+        step = int(row.steps[0])
+        if state.of_other_writer(step):
+            state.writer = (step, state.writer[1])
+            self.axis.writers = True
+        if not self.axis.weight(state.marks, row.names, state.stride):
+            run, own = self.axis.run_step(state.marks, state.last_step or 0), len(self.axis.own)
+            self.axis.came_behind(state.counting, state.marks, row.names, step, run)
+            if len(self.axis.own) > own:
+                state.leave_own_counts(run)
+            return self._aside(state, row)
+        state.mark_late(row.names, step)
+        return self._place(row, self.tree.segment_at(state.segment, step))
+
+    def _on_the_line(self, state: SourceState, row: Placed) -> Placed:
         """Place a row on the line that its source is in, whatever its step."""
+        step, names = int(row.steps[0]), row.names
         if state.fresh:
             self._relaunches.began(state, step)
+        if state.epochs.gathers:
+            led = self.axis.weight(state.marks, names, state.stride) > 1
+            values = dict(zip(names, row.values[:, 0].tolist(), strict=True))
+            state.epochs.gather(step - state.epochs.offset, values, self.axis.leading(names) if led else None)
         self.tree[state.segment].entered.setdefault(state.rank or 0, state.source)
-        state.mark(row.names, step)
+        state.mark(names, [step])
         return self._place(row, self.tree.segment_at(state.segment, step))
 
     def _should_follow_head(self, state: SourceState, step: int, time: float) -> bool:
@@ -221,132 +271,14 @@ class LineageFold(Stateful):
         since = head.created if state.fresh else head.created + FOLLOW_HEAD_AFTER_S
         return state.rank not in head.entered and step > head.fork_step and time > since
 
-    # --- launches ------------------------------------------------------------------------------------------------
-
-    def _open(self, state: SourceState, launch: Launch, first_step: int, time: float) -> Iterator[Change]:
-        """A launch begins a segment of its own at ``first_step``; its other ranks come along."""
-        origin, fork_step = self._relaunches.origin(launch), self._fork_step(first_step, state)
-        back = self.tree.reaches_past(origin, fork_step)
-        cause: Cause = "restart" if back else "resume"
-        key, why = self.tree.new_key(f"u-{state.source}-{first_step}"), WENT_BACK if back else WENT_ON
-        target = self.tree.fork(origin, fork_step, key=key, cause=cause, created=time, reason=why, inferred="start")
-        launch.segment, target.undone = target.id, key in self.undone
-        if target.undone:
-            yield Forked(target, False)
-            return
-        if is_head := self._relaunches.launches.after(launch) is None:
-            self._lead(target)
-        self._enter(state, target)
-        yield Forked(target, is_head)
-        for rank, source in launch.members.items():
-            other = self._sources.of[source]
-            if rank == state.rank or not other.fresh:
-                continue
-            tentative = other.tentative
-            if tentative is not None and tentative.first_step <= target.fork_step:
-                continue
-            self._enter(other, target)
-            if tentative is not None:
-                yield from self._place_held(other)
-            else:
-                other.fresh = True
-        yield from self._relaunches.rehang(launch)
-
-    def _confirm(self, state: SourceState) -> Iterator[Change]:
-        """The low steps went on: they are a segment of their own."""
-        tentative, created = state.tentative, float(self._held[state.source][0].times[0])
-        assert tentative is not None
-        first_step = tentative.first_step
-        if (launch := self._relaunches.of(state, first_step, created)) is not None:
-            if launch.segment is None:
-                yield from self._open(state, launch, first_step, created)
-            target = self.tree[launch.segment or 0]
-            if not target.undone and first_step <= target.fork_step:
-                # Whoever opened it logs more rarely: its first step only bounds the one from which the job went on.
-                yield self._relaunches.lower(launch, self._fork_step(first_step, state))
-        else:
-            joined = joinable(self.tree, state, first_step)
-            target = joined or self._regress(state, first_step, created)
-            if joined is None:
-                yield Forked(target, target.id == self.tree.head)
-        if target.undone:
-            state.tentative, state.fresh, state.stray_until = None, False, tentative.high
-            yield from self._held.pop(state.source)
-            return
-        self._enter(state, target)
-        yield from self._place_held(state)
-
-    def _regress(self, state: SourceState, first_step: int, created: float) -> FoldedSegment:
-        """Return the segment of a running loop whose steps went back without any call."""
-        origin = state.segment
-        key, fork_step = self.tree.new_key(f"u-{state.source}-{first_step}"), self._fork_step(first_step, state)
-        why = "the steps went back and went on from there"
-        target = self.tree.fork(
-            origin, fork_step, key=key, cause="restart", created=created, reason=why, inferred="steps"
-        )
-        target.undone = key in self.undone
-        if not target.undone and self._leads(state, origin):
-            self._lead(target)
-        return target
-
-    def _place_held(self, state: SourceState) -> Iterator[Change]:
-        """The rows that were held have found their segment, the one that ``state`` is in."""
-        for row in self._held.pop(state.source):
-            step = int(row.steps[0])
-            self._relaunches.began(state, step)
-            state.mark(row.names, step)
-            yield self._place(row, self.tree.segment_at(state.segment, step))
-
-    def _fork_step(self, first_step: int, state: SourceState) -> int:
-        """Return the step a silent restart came from: its checkpoint where one fits, else the step before."""
-        found = self.checkpoints.newest_step(first_step - max(state.stride, 1), first_step)
-        return first_step - 1 if found is None else found
-
-    def _leads(self, state: SourceState, origin: int) -> bool:
-        """Return whether what this source does moves the head (late data of a dead process does not)."""
-        launches = self._relaunches.launches
-        if (launch := launches.of(state.source)) is None or launches.after(launch) is not None:
-            return False
-        return self._sources.is_newest(state) and (
-            origin == self.tree.head or self.tree.is_ancestor(origin, self.tree.head) or state.fresh
-        )
-
-    def _enter(self, state: SourceState, segment: FoldedSegment) -> None:
-        state.enter(segment.id, segment.fork_step)
-        self.tree.touch(segment.id)
-        if state.rank is not None:
-            segment.entered[state.rank] = state.source
-        self._relaunches.entered(state, segment)
-
-    def _hold(self, state: SourceState, row: Placed) -> None:
-        self._held.setdefault(state.source, []).append(row.at(state.segment, stray=True))
-
-    def _release(self, state: SourceState) -> Iterator[Change]:
-        """The low steps led nowhere: they stay where they were logged, as strays."""
-        state.tentative = None
-        yield from self._held.pop(state.source, [])
-
-    def _place(self, rows: Placed, segment: int) -> Placed:
-        self.tree[segment].saw(rows.low, rows.high, rows.values.size)
-        self.tree.touch(segment)
-        return rows if rows.segment == segment and not rows.stray else rows.at(segment)
-
-    def _split(self, rows: Placed, segments: list[int]) -> Iterator[Change]:
-        """Place rows whose segments differ, in runs of equal segment."""
-        start = 0
-        for segment, some in groupby(segments):
-            end = start + len(list(some))
-            yield self._place(rows.at(segment, slice(start, end)), segment)
-            start = end
-
     # --- events --------------------------------------------------------------------------------------------------
 
     def _event(self, info: SourceInfo, state: SourceState, block: EventBlock) -> Iterator[Change]:
         if block.type == "segment" and state.rank is not None:
-            yield from self._release(state)
+            yield from self._settle(state)
             yield from self._declared(state, block)
         elif block.type == "checkpoint" and block.step is not None:
-            if state.tentative is not None and state.tentative.fresh and block.step >= state.tentative.first_step:
+            if state.tentative is not None and state.tentative.is_saved_at(block.step):
                 yield from self._confirm(state)  # nobody saves at a stray step
             self.checkpoints.take(block, self.tree.segment_at(state.segment, block.step), info.node)
         elif block.type in ("checkpoint_gone", "checkpoint_seen"):
@@ -354,17 +286,25 @@ class LineageFold(Stateful):
         elif block.type == "no_rollbacks":
             yield from self._release(state)
             state.no_rollbacks = True
-        elif block.type in ("process_death", "exception"):
-            self._relaunches.launches.ended(str(block.data.get("source") or info.source), block.time)
+        elif block.type == "names":
+            self.axis.declared = (block.data.get("roles") or {}).get("loss", self.axis.declared)
+        elif block.type in ("process_death", "exception", "finish", "left"):
+            yield from self._ended(str(block.data.get("source") or info.source), block)
         self.tree.note_applied(block)
         yield LineageEvent(info, state.segment, block.type, block.time, block.step, block.data)
+
+    def _ended(self, source: str, block: EventBlock) -> Iterator[Change]:
+        if (state := self.source(source)) is not None:
+            yield from self._settle(state)
+        if block.type in ("process_death", "exception"):
+            self._relaunches.launches.ended(source, block.time)
 
     def _declared(self, state: SourceState, block: EventBlock) -> Iterator[Change]:
         data = block.data
         assert state.rank is not None
         for known in self.tree.with_key(key := data["key"]):
             if known.undone:
-                state.stray_until = max(state.marks.values(), default=-1)
+                state.stray_until = state.reached
                 return
             if known.entered.get(state.rank, state.source) == state.source:
                 self._enter(state, known)
@@ -379,7 +319,7 @@ class LineageFold(Stateful):
             changes=data.get("changes") or {}, applied=data.get("applied"), **returns,
         )  # fmt: skip
         if key in self.undone and segment.cause == "restart":
-            segment.undone, state.stray_until = True, max(state.marks.values(), default=-1)
+            segment.undone, state.stray_until = True, state.reached
             yield Forked(segment, False)
             return
         if is_head := self._leads(state, state.segment):
@@ -387,3 +327,8 @@ class LineageFold(Stateful):
         self._enter(state, segment)
         yield Forked(segment, is_head)
         yield from self._relaunches.rehang(self._relaunches.launches.of(state.source))
+
+
+def _later(rows: Placed, added: int) -> Placed:
+    """Return rows of which so much is added to each step."""
+    return replace(rows, steps=rows.steps + added) if added else rows

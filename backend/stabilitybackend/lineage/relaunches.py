@@ -56,7 +56,7 @@ class Relaunches(Stateful):
             return launch if step > STRIDES_THAT_GO_ON and self.launches.again(state.source) else None
         old = self._sources.get(before.members.get(state.rank, ""))
         if old is not None:  # what it goes on from may have come later than its own first message
-            state.marks, state.stride, state.last_step = dict(old.marks), old.stride, old.last_step
+            state.follow(old)
         return launch
 
     def place_of(self, source: str, step: int) -> int | None:

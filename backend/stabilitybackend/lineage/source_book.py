@@ -37,8 +37,8 @@ class SourceBook(Stateful):
         follows = before is not None and self.of[before].started <= info.started
         if before is not None and follows:
             old = self.of[before]
-            reached = (dict(old.marks), old.stride, old.last_step)
-            state = SourceState(info.source, info.rank, info.node, old.segment, *reached)
+            state = SourceState(info.source, info.rank, info.node, old.segment)
+            state.follow(old)
         else:
             state = SourceState(info.source, info.rank, info.node, head)
         self._seen = state.number = self._seen + 1

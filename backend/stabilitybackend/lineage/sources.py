@@ -5,50 +5,88 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import repeat
 
+from stabilitybackend.lineage.epochs import EpochCount
+from stabilitybackend.lineage.logged_steps import LATE_STRIDES, LoggedSteps
+from stabilitybackend.lineage.step_axis import OWN_COUNT, Counting
 from stabilitybackend.lineage.tree import FoldedSegment, SegmentTree
 
 __all__ = ["CONFIRM_STEPS", "STRIDES_THAT_GO_ON", "SourceState", "Tentative", "joinable"]
 
-#: Distinct further steps that must follow a low step before it counts as a rollback nobody declared.
+#: Distinct further steps that must follow the first low step of a new process before it counts as a restart.
 #: Two, because one stray low step must never fork a run, and a third step cannot be an accident of the same kind.
 CONFIRM_STEPS = 2
+#: The same in a process that runs on: an evaluation may log some rows under the name of the loss, too.
+CONFIRM_STEPS_RUNNING = 8
 #: A next step at most this many usual strides away "goes on" from the last one.
 STRIDES_THAT_GO_ON = 2
+#: A second writer of the same names is behind the first again and again: after so many low rows that went on from each
+#: other, while the others went on from the newest step, there are two.
+WRITER_ROWS = 3
 
 
 @dataclass
 class Tentative:
-    """Low steps that may be the start of an undeclared rollback.
+    """Low steps that may be the start of an undeclared rollback: rows are held until it is known.
 
     Attributes:
-        first_step: where they started.
-        last_step: the newest of them.
-        followed: distinct further steps that went on from first_step.
         high: greatest step of the source before.
         fresh: whether the source is a new process, so that even repeating the last step means it went back.
+        first_step, last_step: the least and the greatest step of the rows that tell where the run is (``Counting``).
+            None while none of those that are held does.
+        steps: how many different steps those have.
+        led: whether one of them was the loss's, or as good.
     """
 
-    first_step: int
-    last_step: int
     high: int
     fresh: bool
-    followed: int = 0
+    first_step: int | None = None
+    last_step: int | None = None
+    steps: int = 0
+    led: bool = False
 
-    def goes_on(self, step: int, stride: int) -> bool:
-        """Return whether ``step`` continues from here rather than from where the source was before."""
+    def goes_on(self, step: int, weight: int, stride: int, *, low: bool) -> bool:
+        """Return whether a row continues from here rather than from where the source was before."""
+        if not weight:
+            return True  # it tells nothing, and waits with the others
+        if self.first_step is None or self.last_step is None:
+            return low
         if step < self.last_step:
-            return False
+            return self.last_step - step <= LATE_STRIDES * stride
         if step <= self.high:
             return True
-        near = step - self.last_step <= STRIDES_THAT_GO_ON * stride
-        return near and (self.followed > 0 or self.fresh)
+        whole = self.fresh or self.last_step == self.high  # a loop that went back leaves out nothing that it logged
+        near = step - self.last_step <= (STRIDES_THAT_GO_ON if whole else 1) * stride
+        return near and (self.fresh or self.steps > 1)
 
-    def follow(self, step: int) -> bool:
-        """Note ``step``; return whether that confirms the rollback."""
-        if step > self.last_step:
-            self.followed += 1
-            self.last_step = step
-        return self.followed >= CONFIRM_STEPS
+    def follow(self, step: int, weight: int, high: int) -> None:
+        """Note a row that continues from here; ``high``: the greatest step of its metrics before."""
+        if not weight:
+            return
+        if self.first_step is None or self.last_step is None:
+            self.first_step = self.last_step = step
+            self.steps = 1
+        elif not self.first_step <= step <= self.last_step:
+            self.steps += 1
+        self.first_step, self.last_step = min(self.first_step, step), max(self.last_step, step)
+        self.high = max(self.high, high)
+        self.led = self.led or weight > 1
+
+    def went_through(self, step: int) -> bool:
+        """Return whether the low steps came to where the source had been before, and begin once more with ``step``."""
+        reached = self.last_step is not None and self.last_step >= self.high and self.steps > 1
+        return reached and not self.fresh and step == self.first_step
+
+    def is_saved_at(self, step: int) -> bool:
+        """Return whether a checkpoint at ``step`` shows that a new process trains there."""
+        return self.fresh and self.first_step is not None and step >= self.first_step
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the steps went on long enough to be a rollback."""
+        if not self.led or self.last_step is None:
+            return False
+        past = self.fresh or self.last_step > self.high
+        return self.steps > (CONFIRM_STEPS if past else CONFIRM_STEPS_RUNNING)
 
 
 @dataclass
@@ -58,15 +96,21 @@ class SourceState:
     Attributes:
         rank: global rank; None for an agent.
         segment: the segment its points belong to now.
-        marks: metric -> greatest step logged in the present stretch.
-        stride: usual distance between two steps of the source.
-        last_step: the newest step, None before the first.
+        marks: metric -> greatest step logged in the present stretch; OWN_COUNT for one that counts its own steps.
+        stride: newest distance between two steps of the source.
+        last_step: the greatest step of the present stretch, None before the first.
         fresh: True until its first points are placed.
         tentative: low steps that are not placed yet.
         stray_until: steps up to this one that lie before the marks are strays: somebody undid their segment.
         number: counts the sources of the run in the order in which they first appeared.
         started: when its process started, unix seconds.
         no_rollbacks: its steps that go back are no rollback and no restart: the event ``no_rollbacks`` came.
+        logged: the steps of the present stretch.
+        counting: which of its metrics tell where the run is.
+        writer: newest step of low rows that went on from each other while others went on from the newest step, and how
+            many there were.
+        epochs: whether its steps count within an epoch.
+        watched: each of its rows has to be looked at, see ``look``.
     """
 
     source: str
@@ -82,6 +126,26 @@ class SourceState:
     number: int = 0
     started: float = 0.0
     no_rollbacks: bool = False
+    logged: LoggedSteps = field(default_factory=LoggedSteps)
+    counting: Counting = field(default_factory=Counting)
+    writer: tuple[int, int] = (-1, 0)
+    epochs: EpochCount = field(default_factory=EpochCount)
+    watched: bool = True
+
+    @property
+    def reached(self) -> int:
+        """The greatest step that a metric of it reached, -1 for none."""
+        return max((step for step in self.marks.values() if step != OWN_COUNT), default=-1)
+
+    def look(self) -> None:
+        """Find out whether each of its rows has to be looked at; call it after anything but rows that just go on."""
+        self.watched = self.fresh or self.tentative is not None or self.epochs.watches
+
+    def follow(self, old: SourceState) -> None:
+        """Take over what the process before of the same rank had reached."""
+        self.marks, self.stride, self.last_step = dict(old.marks), old.stride, old.last_step
+        self.logged = LoggedSteps(first=old.last_step, floor=old.reached)
+        self.counting = Counting(dict(old.counting.back), dict(old.counting.behind))
 
     def high(self, names: list[str]) -> int:
         """Return the greatest step at which any of ``names`` was logged in this stretch, -1 for none."""
@@ -98,42 +162,96 @@ class SourceState:
 
     def is_late(self, names: list[str], step: int) -> bool:
         """Return whether a row lies before what the rank reached, but not before what these metrics did."""
-        return step <= max(self.marks.values(), default=-1) and not self.goes_back(names, step)
+        return step <= self.reached and not self.goes_back(names, step)
 
-    def mark(self, names: list[str], step: int, before: int | None = None) -> None:
-        """Note a row at ``step``; ``before`` is the step of the row before it, where several came together."""
+    def fills(self, step: int) -> bool:
+        """Return whether a row below the newest step was left out so far: it came late and goes back nowhere."""
+        return self.last_step is not None and self.logged.left_out(step, self.last_step, self.stride)
+
+    def of_other_writer(self, step: int) -> bool:
+        """Return whether a low row goes on from those of a second writer of the same names, who is behind the first."""
+        newest, rows = self.writer
+        return rows >= WRITER_ROWS and newest < step <= newest + STRIDES_THAT_GO_ON * self.stride
+
+    def fell_behind(self, first: int, last: int) -> None:
+        """Note that low rows from ``first`` to ``last`` led nowhere, since others went on from the newest step."""
+        newest, rows = self.writer
+        goes_on = newest < first <= newest + STRIDES_THAT_GO_ON * self.stride
+        self.writer = (last, min(rows, WRITER_ROWS) + 1 if goes_on else 1)
+
+    def mark(self, names: list[str], steps: list[int]) -> None:
+        """Note rows at ``steps``, which never go back."""
+        self.mark_names(names, steps[-1])
+        self.pass_steps(steps)
+        self.fresh = False
+
+    def mark_names(self, names: list[str], step: int) -> None:
+        """Note the metrics of a row at ``step``."""
         marks = self.marks
         if self.high(names) <= step:  # as nearly always
             marks.update(dict.fromkeys(names, step))
         else:
             marks.update({name: step for name in names if marks.get(name, -1) < step})
-        self._passed(step, before)
 
-    def go_on(self, names: list[str], step: int, before: int | None = None) -> None:
-        """Do what ``mark`` does for a row that does not go back."""
-        self.marks.update(dict.fromkeys(names, step))
-        self._passed(step, before)
+    def mark_late(self, names: list[str], step: int) -> None:
+        """Note a row that came late: the source is where it was."""
+        self.mark_names(names, step)
+        self.logged.came_late(step)
+
+    def go_on(self, names: list[str], steps: list[int]) -> None:
+        """Do what ``mark`` does for rows that do not go back."""
+        self.marks.update(dict.fromkeys(names, steps[-1]))
+        self.pass_steps(steps)
 
     def go_on_to(self, marks: dict[str, int], step: int) -> None:
         """Do the same with ``marks``, which are ``step`` for each of the names."""
         self.marks.update(marks)
-        self._passed(step, None)
+        self._to(step)
 
-    def _passed(self, step: int, before: int | None) -> None:
-        for one in (step,) if before is None else (before, step):
-            if self.last_step is not None and one > self.last_step:
-                self.stride = one - self.last_step
-            self.last_step = one
-        self.fresh = False
+    def pass_steps(self, steps: list[int]) -> None:
+        """Note the steps of rows that never go back."""
+        self._to(steps[0])
+        if len(steps) == 1:
+            return
+        self._to(steps[1])
+        first, distance = steps[0], steps[1] - steps[0]
+        even = distance == self.stride and steps[1] == self.last_step
+        if even and steps == list(range(first, steps[-1] + 1, distance)):
+            self.last_step = steps[-1]
+        else:
+            for step in steps[2:]:
+                self._to(step)
+
+    def _to(self, step: int) -> None:
+        last = self.last_step
+        if last is None:
+            self.last_step = self.logged.first = step
+        elif step > last:
+            distance = step - last
+            if distance != self.stride:
+                self.logged.break_off(last, self.stride)
+                self.stride = distance
+                if self.logged.first is None:
+                    self.logged.first = step
+            self.last_step = step
 
     def enter(self, segment: int, fork_step: int) -> None:
         """Move into ``segment``: steps after ``fork_step`` are new again."""
         self.segment = segment
-        self.marks = {name: min(step, fork_step) for name, step in self.marks.items()}
+        self.logged.go_back(fork_step, self.last_step, self.stride)
+        self.marks = {name: step if step == OWN_COUNT else min(step, fork_step) for name, step in self.marks.items()}
         self.last_step = None
         self.tentative = None
         self.stray_until = -1
+        self.writer = (-1, 0)
         self.fresh = False
+        self.look()
+
+    def leave_own_counts(self, run: int) -> None:
+        """Forget steps beyond ``run``, where the run is: those were of metrics that count their own."""
+        if self.last_step is not None and self.last_step > run:
+            self.last_step = run
+            self.logged = LoggedSteps(first=run, floor=run)
 
 
 def joinable(tree: SegmentTree, state: SourceState, step: int) -> FoldedSegment | None:

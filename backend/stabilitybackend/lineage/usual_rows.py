@@ -19,7 +19,7 @@ def goes_on(fold: LineageFold, info: SourceInfo, names: list[str], step: int, ti
     state = fold.source(info.source)
     if state is None or state.rank is None or state.rank != info.rank or state.segment != fold.tree.head:
         return None
-    if state.fresh or state.tentative is not None or step <= fold.tree[state.segment].fork_step:
+    if state.watched or step <= fold.tree[state.segment].fork_step:
         return None
     launch = fold.launches.of(state.source)
     if launch is not None and (fold.launches.after(launch) is not None or launch.trained > time):
@@ -41,7 +41,7 @@ def go_on(fold: LineageFold, source: str, names: list[str], steps: list[int], ti
         return None
     if not fold.are_usual(state, names, steps[0], steps[-1], time):
         return None
-    state.go_on(names, steps[-1], steps[-2] if len(steps) > 1 else None)
+    state.go_on(names, steps)
     fold.tree[state.segment].saw(steps[0], steps[-1], len(names) * len(steps))
     fold.tree.touch(state.segment)
     return state
@@ -49,7 +49,7 @@ def go_on(fold: LineageFold, source: str, names: list[str], steps: list[int], ti
 
 def went_on(fold: LineageFold, state: SourceState, names: list[str], steps: list[int], time: float) -> None:
     """Take rows that go on (``goes_on``); arguments as of ``go_on``."""
-    state.go_on(names, steps[-1], steps[-2] if len(steps) > 1 else None)
+    state.go_on(names, steps)
     segment, launch = fold.tree[state.segment], fold.launches.of(state.source)
     segment.saw(steps[0], steps[-1], len(names) * len(steps))
     fold.tree.touch(segment.id)
@@ -75,7 +75,7 @@ def go_on_in_step(
     states = []
     for info in infos:
         state = fold.source(info.source)
-        if state is None or state.rank is None or state.segment != head or state.tentative is not None or state.fresh:
+        if state is None or state.rank is None or state.segment != head or state.watched:
             return None
         marks = state.marks
         for name in names:

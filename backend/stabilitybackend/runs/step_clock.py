@@ -51,7 +51,7 @@ class StepClock(Stateful):
             step: of the row. time: its log time, unix seconds. primary: it is of the rank by which time is taken.
         """
         self.in_step(step + 1)
-        if primary:
+        if primary and (self._last_row is None or step >= self._last_row[0]):  # a late row tells no pace
             if self._last_row is not None and step > self._last_row[0]:
                 self._step_times.append((time - self._last_row[1]) / (step - self._last_row[0]))
             self._last_row = (step, time)

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 __all__ = [
     "BATCH_SIZE", "GRAD_NORM", "LOSS", "LR", "OTHERS", "RATIO", "ROLES", "SAMPLES", "SPEED", "STEP_TIME", "TOKENS",
-    "VAL_LOSS", "MixtureName", "best_of", "dataset_of", "likely_role_of", "loss_of", "mixture_of", "role_of",
+    "VAL_LOSS", "MixtureName", "best_of", "dataset_of", "is_of_evaluation", "likely_role_of", "loss_of",
+    "mixture_of", "role_of",
 ]  # fmt: skip
 
 LOSS = "loss"
@@ -152,10 +153,11 @@ def dataset_of(metric: str) -> str | None:
 
 # --- names that are likely, and have to be confirmed by what the metric does -----------------------------------------
 
+_OF_EVALUATION = frozenset(("val", "valid", "validation", "eval", "evaluation", "test", "dev", "heldout"))
 #: Words of a name that make it none of the training as a whole: of an evaluation, of a part of the objective, of a
 #: layer, of the machine, or another number about it.
-_ASIDE = frozenset((
-    "val", "valid", "validation", "eval", "evaluation", "test", "dev", "heldout", "aux", "auxiliary", "z", "zloss",
+_ASIDE = _OF_EVALUATION | frozenset((
+    "aux", "auxiliary", "z", "zloss",
     "kl", "reg", "regularization", "balance", "balancing", "router", "moe", "expert", "experts", "scale", "scaler",
     "scaled", "max", "min", "std", "var", "ema", "avg", "best", "delta", "diff", "ratio", "layer", "layers", "head",
     "heads",
@@ -168,6 +170,17 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 def _words(metric: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(metric)]
+
+
+@lru_cache(maxsize=4_096)
+def is_of_evaluation(metric: str) -> bool:
+    """Return whether a metric is of an evaluation by its name, and not of the training.
+
+    Example:
+        >>> is_of_evaluation("val/loss"), is_of_evaluation("EvalAccuracy"), is_of_evaluation("value_loss")
+        (True, True, False)
+    """
+    return not _OF_EVALUATION.isdisjoint(_words(metric))
 
 
 @lru_cache(maxsize=4_096)
