@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["MAX_STEP", "cut", "cut_inside", "gist", "plain", "step_of", "trace_of", "without_secrets"]
+__all__ = ["MAX_STEP", "cut", "cut_inside", "gist", "not_a_mapping", "plain", "step_of", "trace_of", "without_secrets"]
 
 #: Largest step: what a browser's double still holds exactly.
 MAX_STEP = 2**53 - 1
@@ -49,6 +49,14 @@ def step_of(step: Any) -> int:
         )
         raise RefusedError([f"step is {shown}, expected 0 to {MAX_STEP}"])
     return number
+
+
+def not_a_mapping(step: object, metrics: object) -> RefusedError:
+    """Return the refusal of a call of log() without a mapping of metrics."""
+    if metrics is None and hasattr(step, "values"):
+        return RefusedError(["log() got the metrics alone, expected run.log(step, {'loss': 1.5}): give the step first"])
+    what = f"metrics is {metrics!r:.80} ({type(metrics).__name__})"
+    return RefusedError([f"{what}, expected a mapping of names to numbers: run.log(step, {{'loss': 1.5}})"])
 
 
 def cut(text: object, chars: int) -> str:

@@ -32,12 +32,13 @@ class RefusedError(StabilityError, ValueError):
     """A call gave something that can't be stored. What was good in the same call is stored.
 
     Attributes:
-        refused: one sentence for each thing that was refused.
+        refused: one sentence for each thing that was refused. count: how many things that were.
     """
 
-    def __init__(self, refused: list[str]) -> None:
-        super().__init__("; ".join(refused))
+    def __init__(self, refused: list[str], more: int = 0) -> None:
+        super().__init__("; ".join([*refused, f"and {more} more"] if more > 0 else refused))
         self.refused = refused
+        self.count = len(refused) + max(0, more)
 
 
 class NotReadyError(StabilityError):

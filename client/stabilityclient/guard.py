@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from stabilityclient.errors import RefusedError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -12,6 +14,8 @@ __all__ = ["Guard", "under_pytest"]
 
 #: Seconds between two log lines about the same place. More would bury the job's own log.
 LOG_INTERVAL_S = 60.0
+#: Kinds of refusals that have a log line of their own; further ones share that of their place.
+MAX_KINDS = 24
 
 
 def under_pytest(environ: Mapping[str, str]) -> bool:
@@ -31,6 +35,11 @@ class Guard:
         self.strict = strict
         #: How many exceptions were swallowed since the start.
         self.swallowed = 0
+        #: How many things the job gave were refused since the start.
+        self.refused = 0
+        #: Called with the text of each new kind of refusal. Set by the owner.
+        self.on_refused: Callable[[str], object] | None = None
+        self._kinds: set[str] = set()
         self._now = now
         self._last: dict[str, float] = {}
         self._quiet: dict[str, int] = {}
@@ -44,18 +53,44 @@ class Guard:
         if self.strict:
             raise error
         self.swallowed += 1
-        self.note(place, f"{type(error).__name__}: {error}"[:1000])
+        if isinstance(error, RefusedError):
+            self.refuse(place, error)
+        else:
+            self.note(place, f"{type(error).__name__}: {error}"[:1000])
 
-    def note(self, place: str, text: str) -> None:
-        """Log trouble that is nobody's mistake (a full disk, a server away): never raises, once a minute a place."""
+    def refuse(self, place: str, error: RefusedError) -> None:
+        """Count what was refused; log the first of each kind at once, the others once a minute. Never raises."""
         try:
+            self.refused += error.count
+            import re
+
+            for text in error.refused:
+                # What was given and which number differ from one refusal to the next of a kind.
+                kind = re.sub(r"'[^']*'|\"[^\"]*\"|\d+", "", f"{place} {text}")[:200]
+                new = kind not in self._kinds and len(self._kinds) < MAX_KINDS
+                if new:
+                    self._kinds.add(kind)
+                    if self.on_refused is not None:
+                        self.on_refused(f"{place}: {text}"[:1000])
+                self.note(place, text[:1000], kind if kind in self._kinds else place)
+        except Exception:  # a foreign text, or a full disk
+            self.swallowed += 1
+
+    def note(self, place: str, text: str, kind: str = "") -> None:
+        """Log trouble that is nobody's mistake (a full disk, a server away): never raises, once a minute a place.
+
+        Args:
+            kind: what is logged once a minute, where that is not the place.
+        """
+        try:
+            kind = kind or place
             now = self._now()
-            last = self._last.get(place)
+            last = self._last.get(kind)
             if last is not None and now - last < LOG_INTERVAL_S:
-                self._quiet[place] = self._quiet.get(place, 0) + 1
+                self._quiet[kind] = self._quiet.get(kind, 0) + 1
                 return
-            self._last[place] = now
-            more = self._quiet.pop(place, 0)
+            self._last[kind] = now
+            more = self._quiet.pop(kind, 0)
             import logging  # here: a third of our import time, needed only when something is wrong
 
             tail = f" ({more} more like it in the last minute)" if more else ""

@@ -6,7 +6,7 @@ import struct
 from time import time
 
 from stabilityclient import hooks
-from stabilityclient.arguments import MAX_STEP, cut, cut_inside, gist, step_of, trace_of
+from stabilityclient.arguments import MAX_STEP, cut, cut_inside, gist, not_a_mapping, step_of, trace_of
 from stabilityclient.data.calls import DataCalls
 from stabilityclient.declarations import Declarations
 from stabilityclient.errors import RefusedError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stabilityclient.guard import Guard
+    from stabilityclient.rank_state.slot import Slot
     from stabilityclient.run_components import RunComponents
     from stabilityclient.settings import ClientSettings
 
@@ -35,6 +36,10 @@ __all__ = ["Run"]
 MAX_TEXT_CHARS = 10_000
 MAX_TITLE_CHARS = 300
 
+_FORKED = (
+    "this process was forked after init(), and nothing that it logs is recorded: log in the process that called "
+    "init(), or start this one by the method spawn and call init() in it"
+)
 _SEVERITIES = ("info", "warning", "critical")
 
 
@@ -59,6 +64,8 @@ class Run(DataCalls, Declarations, StepCalls, SkipCalls):
         self._sort: Callable[[int, float, Mapping[str, Any]], None] = _ignore
         self._coercion: MetricCoercion | None = None
         self._finished = False
+        #: In a forked child: the slot of the process that was forked.
+        self._parents_slot: Slot | None = None
         #: Step of the newest log() and its unix seconds; the heartbeat thread reads them.
         self.logged_step = -1
         self.logged_at = 0.0
@@ -67,7 +74,7 @@ class Run(DataCalls, Declarations, StepCalls, SkipCalls):
 
     # --- data ----------------------------------------------------------------------------------------------------
 
-    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def log(self, step: int, metrics: Mapping[str, Any] | None = None) -> None:
         """Store the metrics of one step.
 
         Numbers, NumPy scalars and tensors of one element are welcome; a tensor on a device is copied there and read
@@ -76,33 +83,33 @@ class Run(DataCalls, Declarations, StepCalls, SkipCalls):
 
         Args:
             step: 0 to 2**53 - 1.
-            metrics: names of at most 200 characters, and their values. What can't be stored is refused (raised under
-                pytest, else logged once a minute and counted); the rest of the call is stored.
+            metrics: names of at most 200 characters, and their values; a mapping among these is stored as
+                ``outer/inner``. What can't be stored is refused (raised under pytest, else logged, each kind once a
+                minute, and counted on the run's page); the rest of the call is stored.
         """
         append = self._append
         if append is None:
-            if self._finished:
-                self._guard.caught("log()", RefusedError(["log() came after finish()"]))
+            self._log_unrecorded()
             return
         try:
             now = time()
-            values = metrics.values()
+            values = metrics.values()  # type: ignore[union-attr]
             if type(step) is not int or not 0 <= step <= MAX_STEP:
                 step = step_of(step)
             if self._all_quick(map(type, values)):
                 try:
-                    append(tuple(metrics), step, now, values)
+                    append(tuple(metrics), step, now, values)  # type: ignore[arg-type]
                 except (ValueError, OverflowError, struct.error):
-                    self._sort(step, now, metrics)
+                    self._sort(step, now, metrics)  # type: ignore[arg-type]
             else:
-                self._sort(step, now, metrics)
+                self._sort(step, now, metrics)  # type: ignore[arg-type]
             if step != self.logged_step:
                 # The heartbeat thread brings it to the slot within a second: a write here would be a quarter of the
                 # call.
                 self.logged_step = step
                 self.logged_at = now
         except Exception as error:
-            self._guard.caught("log()", error)
+            self._guard.caught("log()", error if hasattr(metrics, "values") else not_a_mapping(step, metrics))
 
     def alert(self, title: str, text: str = "", severity: str = "warning") -> None:
         """Notify people of something. ``severity``: ``info``, ``warning`` or ``critical``."""
@@ -201,6 +208,7 @@ class Run(DataCalls, Declarations, StepCalls, SkipCalls):
     def _open(self, parts: RunComponents) -> None:
         """Become enabled; called once by ``init()``."""
         self._components = parts
+        self._guard.on_refused = lambda text: self._event("refused", None, {"text": text})
         self._append = parts.spool.append_row
         self._coercion = MetricCoercion(parts.spool, parts.heartbeat, self._guard)
         self._sort = self._coercion.sort
@@ -209,6 +217,18 @@ class Run(DataCalls, Declarations, StepCalls, SkipCalls):
         hooks.watch(self)
         self._event("start", None, {})
         parts.heartbeat.once = parts.environment
+
+    def _log_unrecorded(self) -> None:
+        """Say once a minute that this call stores nothing; a run that is disabled on purpose says nothing."""
+        if self._finished:
+            self._guard.caught("log()", RefusedError(["log() came after finish()"]))
+        elif self._parents_slot is not None:
+            self._guard.note("log()", _FORKED)
+            slot, self._parents_slot = self._parents_slot, None
+            try:
+                slot.say_forked()
+            except OSError:
+                self._guard.swallowed += 1
 
     def _event(self, kind: str, step: int | None, data: dict[str, Any]) -> bool:
         parts = self._components
@@ -263,7 +283,8 @@ class Run(DataCalls, Declarations, StepCalls, SkipCalls):
     def _on_fork(self) -> None:
         """This is a forked child: the files belong to the parent."""
         if self._components is not None:
-            self._components.slot.close()  # in this process only
+            self._parents_slot = self._components.slot
+            self._parents_slot.close()  # in this process only
         self._components = self._append = None
         self._coercion = self._recorder = self._ring = None  # their threads stayed in the parent: nothing to wait for
         self._outcome = "disabled"

@@ -8,6 +8,7 @@ go.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import struct
@@ -87,6 +88,7 @@ class SpoolWriter:
     Attributes:
         last_seq: number of the last record.
         dropped: records that were not stored: disk or quota full.
+        no_room: errno of the last one that found no room, 0 for none; EDQUOT also where the spool itself is full.
 
     Raises:
         OSError: the first chunk can't be made.
@@ -101,6 +103,7 @@ class SpoolWriter:
     ) -> None:
         self.last_seq = 0
         self.dropped = 0
+        self.no_room = 0
         self._folder = folder
         self._limit_bytes = limit_bytes
         self._trouble = trouble
@@ -298,11 +301,13 @@ class SpoolWriter:
             raise _NoRoom
         try:
             if self._over_limit():
-                raise OSError(f"the spool holds {self._limit_bytes >> 20} MiB (STABILITY_SPOOL_MIB)")
+                full = f"the spool holds {self._limit_bytes >> 20} MiB (STABILITY_SPOOL_MIB)"
+                raise OSError(errno.EDQUOT, full)
             self._open_chunk()
         except OSError as error:
             self._retry_at = self._now() + RETRY_S
-            self._trouble(f"no room for new records, they are dropped and counted: {error}")
+            self.no_room = error.errno or errno.EIO
+            self._trouble(f"no room for new records, they are dropped and counted: {error.strerror or error}")
             raise _NoRoom from error
         if CHUNK_HEADER_BYTES + size + 8 > CHUNK_BYTES:
             raise _NoRoom

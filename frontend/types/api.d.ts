@@ -2465,6 +2465,7 @@ export interface Run {
   effective_points: number;
   dead_points: number;
   unreadable: UnreadableCounts;
+  unrecorded: UnrecordedCounts;
   stopped: StoppedBy | null;
   run_id: string;
   project: string;
@@ -2634,6 +2635,7 @@ export interface RunWithStoring {
   effective_points: number;
   dead_points: number;
   unreadable: UnreadableCounts;
+  unrecorded: UnrecordedCounts;
   stopped: StoppedBy | null;
   run_id: string;
   project: string;
@@ -3421,6 +3423,25 @@ export interface UnreadableReason {
   why: string;
   count: number;
   source: string;
+}
+
+/**
+ * What the job gave and the run does not have.
+ *
+ * Attributes:
+ *     dropped: records that found no room on their node. refused: values, steps and calls that can't be stored.
+ *     lost: records that were stored on a node and could not be read there.
+ *     stored: records of the ranks of which some were dropped.
+ *     refusals: the first refusal of each kind, in words.
+ *     text: all of it in sentences, "" while nothing is missing.
+ */
+export interface UnrecordedCounts {
+  dropped: number;
+  refused: number;
+  lost: number;
+  stored: number;
+  refusals: string[];
+  text: string;
 }
 
 /**

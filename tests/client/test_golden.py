@@ -106,6 +106,9 @@ _SLOT = {
     "probe": 5,
     "thread": 79,
     "paused": 0.0,
+    "refused": 0,
+    "no_room": 0,
+    "forked": False,
     "phases": {"data": (2, 3.0, 2.5), "évaluation" * 2 + "évaluatio": (1, 1.25, 1.25)},
 }
 

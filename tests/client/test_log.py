@@ -11,13 +11,14 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import stabilityclient
-from stabilityclient.rank_state.slot import read_slot
+from stabilityclient.rank_state.slot import SlotView, read_slot
 from stabilityclient.wire import PointsBlock
 from support.agent.spooled import frames, stored
 from support.waiting import wait_until
@@ -92,7 +93,6 @@ def test_a_tensor_on_the_cpu_is_a_number_even_when_it_requires_grad(start: Start
     [
         ("0.5", "str"),
         (None, "leave the name out"),
-        ({"a": 1}, "dict"),
         ([1.0], "list"),
         (1 + 2j, "complex"),
         (np.complex64(1), "complex"),
@@ -143,9 +143,47 @@ def test_what_is_not_a_step_is_refused(start: Start, step: Any) -> None:
     assert stored(run.folder).steps() == [2**53 - 1]
 
 
-def test_what_is_not_a_mapping_is_refused(start: Start) -> None:
-    with pytest.raises(AttributeError):
-        start().log(1, [("a", 1.0)])  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((1, [("a", 1.0)]), r"metrics is \[\('a', 1.0\)\] \(list\), expected a mapping"),
+        ((1, "loss"), r"metrics is 'loss' \(str\), expected a mapping"),
+        ((1,), "metrics is None"),
+        (({"loss": 1.0},), "give the step first"),
+    ],
+)
+def test_what_is_not_a_mapping_is_refused_in_words(start: Start, given: tuple[Any, ...], words: str) -> None:
+    with pytest.raises(stabilityclient.RefusedError, match=words):
+        start().log(*given)
+
+
+def test_a_dict_in_a_dict_is_taken_apart_as_by_the_tee(start: Start) -> None:
+    run = start()
+
+    run.log(1, {"train": {"loss": 1.0, "norms": {"all": 2.0}}, "lr": 0.1})
+    run.finish()
+
+    want = {"train/loss": 1.0, "train/norms/all": 2.0, "lr": 0.1}
+    assert [metrics for _, _, metrics in stored(run.folder).rows()] == [want]
+
+
+@pytest.mark.usefixtures("quiet")
+def test_each_kind_of_refusal_is_logged_and_spooled_once_and_all_are_counted(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = start()
+    calls = [(1, "loss"), ({"loss": 1.0},), (1, {"loss": "abc"}), (1, {"loss": None}), (1.5, {"loss": 1.0})]
+
+    for _ in range(3):
+        for call in calls:
+            run.log(*call)
+    folder = run.folder
+    run.finish()
+
+    texts = [event.data["text"] for event in stored(folder).events() if event.type == "refused"]
+    assert len(texts) == len(calls) == len(caplog.records)
+    slot = read_slot(next(str(path) for path in Path(folder).glob("sources/r*/slot")))
+    assert slot.refused == 3 * len(calls)
 
 
 @pytest.mark.usefixtures("quiet")
@@ -162,7 +200,7 @@ def test_outside_of_pytest_nothing_is_raised_and_one_line_a_minute_is_logged(
             run.batch(0.5, "f")  # type: ignore[arg-type]
             run.rolled_back("x")  # type: ignore[arg-type]
     assert run._guard.swallowed == 300
-    assert len(caplog.records) == 5
+    assert len(caplog.records) == 6  # of log() two kinds
     assert "'bad' is 'text' (str)" in caplog.text
     run.finish()
     assert stored(run.folder).steps() == list(range(50))
@@ -233,10 +271,15 @@ def test_a_forked_child_that_logs_leaves_the_parents_spool_alone(start: Start) -
         warnings.simplefilter("ignore", DeprecationWarning)  # fork beside our heart thread is the point
         pid = os.fork()
     if pid == 0:
+        said: list[str] = []
+        run._guard.note = lambda place, text: said.append(text)  # type: ignore[method-assign]
         for step in range(1000):
             run.log(step, {"child": 1.0})
-        os._exit(0 if run.finish() == "disabled" else 1)
+        os._exit(0 if run.finish() == "disabled" and "forked after init()" in said[0] else 1)
     assert os.waitpid(pid, 0)[1] == 0
+    slot = read_slot(next(str(path) for path in Path(run.folder).glob("sources/r*/slot")))
+    assert isinstance(slot, SlotView)
+    assert slot.forked
     run.log(1, {"a": 1.0})
     run.finish()
     assert [(step, metrics) for step, _, metrics in stored(run.folder).rows()] == [(0, {"a": 0.0}), (1, {"a": 1.0})]

@@ -45,6 +45,8 @@ from stabilitybackend.runs.derived.rollback_offer import checkpoints_of, job_of,
 from stabilitybackend.runs.derived.stopped import status_fields
 from stabilitybackend.runs.gpu_notes import GpuNotes
 from stabilitybackend.runs.rows.row_taking import take_rows
+from stabilitybackend.runs.rows.unrecorded import EVENTS as UNRECORDED_EVENTS
+from stabilitybackend.runs.rows.unrecorded import UnrecordedRows
 from stabilitybackend.runs.shown_state import stated
 from stabilitybackend.runs.step_clock import StepClock
 from stabilitybackend.runs.ticking import Ticking
@@ -91,6 +93,7 @@ class RunState:
         self.launch_sizes = LaunchSizes()
         #: What could not be read or folded.
         self.unreadable = Unreadable(run_id)
+        self.unrecorded = UnrecordedRows()
         self.clock = clock
         self.judge = Judge(RunStore(), self.fold)
         self._evidence = Evidence()
@@ -227,6 +230,8 @@ class RunState:
         elif event.type == "batch":
             self._evidence.batch(rank, event.step, event.data)
             found += self.batches.event(event, self.fold)
+        elif event.type in UNRECORDED_EVENTS:
+            self.unrecorded.take(event)
         elif event.type in KEPT_EVENTS:
             self.kept.take(event)
         elif event.type == "launch":
@@ -317,6 +322,7 @@ class RunState:
             "world": self.launch_sizes,
             "pace": self.step_clock,
             "unreadable": self.unreadable,
+            "unrecorded": self.unrecorded,
             "handlers": self.handlers,
         }
 
@@ -352,6 +358,7 @@ class RunState:
             logged=logged,
             **status_fields(self, now),
             unreadable=self.unreadable.view(),
+            unrecorded=self.unrecorded.view(),
             twins=bool(self.liveness.duplicates(now)),
             head=tree.head,
             world_size=self.launch_sizes.size if self.fold.ranks else max(1, self.liveness.announced_size()),

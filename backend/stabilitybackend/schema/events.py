@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from stabilitybackend.schema.job.about import LaunchReported
 from stabilitybackend.schema.job.obeys import OrdersObeyed
+from stabilitybackend.schema.job.unrecorded import RecordsLost, RefusedText, Unrecorded
 from stabilitybackend.schema.lineage import Branch
 from stabilitybackend.schema.reading import Misfit, fitted
 from stabilityclient.wire import MAX_STEP, EventBlock
@@ -257,13 +258,6 @@ class Stacks(msgspec.Struct):
     stack_missing: str | None = None
 
 
-class RecordsLost(msgspec.Struct):
-    """``lost``: so many numbers of the source have no record any more."""
-
-    records: Whole
-    reason: str | None = None
-
-
 class GpuNote(msgspec.Struct):
     """``gpu_note``: the node's GPUs in one line."""
 
@@ -377,6 +371,8 @@ EVENTS: dict[str, type[msgspec.Struct]] = {
     "process_death": ProcessDeath,
     "stacks": Stacks,
     "lost": RecordsLost,
+    "unrecorded": Unrecorded,
+    "refused": RefusedText,
     "gpu_note": GpuNote,
     "gpu_inventory": GpuInventory,
     "gpu": GpuChange,

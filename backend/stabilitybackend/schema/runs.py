@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from stabilitybackend.schema.job.about import AboutLine
+from stabilitybackend.schema.job.unrecorded import UnrecordedCounts
 from stabilitybackend.schema.numbers import Number
 from stabilitybackend.schema.states.severity import Severity, ShownState
 
@@ -196,6 +197,7 @@ class RunView(msgspec.Struct, kw_only=True):
     effective_points: int = 0
     dead_points: int = 0
     unreadable: UnreadableCounts = msgspec.field(default_factory=UnreadableCounts)
+    unrecorded: UnrecordedCounts = msgspec.field(default_factory=UnrecordedCounts)
     stopped: StoppedBy | None = None
 
 

@@ -36,6 +36,7 @@ from stabilityclient.agent.watch.kernel_log import KernelLog, names_our_pids
 from stabilityclient.agent.watch.node_health import NodeHealth
 from stabilityclient.agent.watch.progress_file import ProgressFile
 from stabilityclient.agent.watch.stacks import StackTaker
+from stabilityclient.agent.watch.unrecorded import UnrecordedReporter
 from stabilityclient.rank_state.slot import STATE_FINISHED
 from stabilityclient.settings import DEFAULT_DRAIN_S, DEFAULT_FINISH_S, DEFAULT_SPOOL_MIB, DEFAULT_URL, node_name
 from stabilityclient.sidecar import read_json
@@ -119,6 +120,7 @@ class AgentService:
         ranks = self._sources.ranks
         self._output = OutputFollower(self._own.name, node, ranks, setting, places, self._log.write)
         self._spool_cleaner = SpoolCleaner(limit)
+        self._unrecorded = UnrecordedReporter(self._own.event)
         self._downlink = Downlink(folder, self._log.write)
         self._state: dict[str, Any] = {}
         self._cursor_at = 0.0
@@ -194,6 +196,7 @@ class AgentService:
         self._read_kernel()
         for source in self._sources:
             self._poll_source(source)
+        self._unrecorded.poll(self._sources.ranks())
         self._deaths.poll()
         if self._introduced is not None and written(self._folder) not in (None, self._introduced):
             self._uplink.news.set()
@@ -373,8 +376,6 @@ class AgentService:
         self._agent_file.write(self._state)
         if state == "refused":
             self._log.write(f"refused: {text}")
-
-    # --- tasks ---------------------------------------------------------------------------------------------------
 
     def _gpu_row(self, values: dict[str, float]) -> None:
         step = self._sources.newest_step()

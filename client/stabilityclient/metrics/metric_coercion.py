@@ -80,8 +80,7 @@ class MetricCoercion:
         if device:
             self._defer(step, now, device)
         if refused:
-            more = len(refused) - MAX_REFUSED_SHOWN
-            raise RefusedError([*refused[:MAX_REFUSED_SHOWN], f"and {more} more"] if more > 0 else refused)
+            raise RefusedError(refused[:MAX_REFUSED_SHOWN], len(refused) - MAX_REFUSED_SHOWN)
 
     def _store_known(self, step: int, now: float, metrics: Mapping[str, Any]) -> bool:
         """Store a call whose types are all known; False, and nothing is stored, where something has to be checked."""
@@ -103,7 +102,7 @@ class MetricCoercion:
             from stabilityclient.metrics.device_values import Deferred  # most jobs never need it
 
             self.deferred = Deferred(
-                self._store, lambda error: self._guard.note("log()", f"a device value was refused: {error}")
+                self._store, lambda error: self._guard.refuse("log()", RefusedError([f"a device value: {error}"]))
             )
             self._heartbeat.deferred = self.deferred
         self.deferred.put(step, now, device)
@@ -129,5 +128,6 @@ class MetricCoercion:
         more = len(metrics) - sum(map(len, sets))
         if more:
             raise RefusedError(
-                [f"{more} metrics are beyond the {MAX_NAMES:,} names that a run can have: leave the step out of names"]
+                [f"{more} metrics are beyond the {MAX_NAMES:,} names that a run can have: leave the step out of names"],
+                more - 1,
             )

@@ -8,13 +8,15 @@ from stabilityclient.metrics.schemas import name_trouble
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
-__all__ = ["Types", "as_float", "is_plain_scalar", "on_device", "sort_values", "split"]
+__all__ = ["Types", "as_float", "flat", "is_plain_scalar", "on_device", "sort_values", "split"]
 
 #: Types of scalars that are packed as they are; NumPy has about a dozen.
 MAX_PLAIN_TYPES = 64
+#: Levels of a dict in a dict that are taken.
+MAX_DEPTH = 4
 
 
 def on_device(value: object) -> bool:
@@ -124,6 +126,16 @@ def split(metrics: Mapping[str, Any], types: Types) -> tuple[dict[str, Any], dic
     return good, device
 
 
+def flat(metrics: Mapping[Any, Any], depth: int = MAX_DEPTH) -> Iterator[tuple[Any, Any]]:
+    """Yield names and values; a dict among the values is taken apart, its names as ``outer/inner``."""
+    for name, value in metrics.items():
+        if isinstance(value, dict) and depth and isinstance(name, str):
+            for inner, one in flat(value, depth - 1):
+                yield f"{name}/{inner}", one
+        else:
+            yield name, value
+
+
 def sort_values(metrics: Mapping[Any, Any], types: Types) -> tuple[dict[str, float], dict[str, Any], list[str]]:
     """Return what of a call can be stored now, what lives on a device, and a sentence for each thing that is refused.
 
@@ -133,7 +145,7 @@ def sort_values(metrics: Mapping[Any, Any], types: Types) -> tuple[dict[str, flo
     good: dict[str, float] = {}
     device: dict[str, Any] = {}
     refused: list[str] = []
-    for name, value in metrics.items():
+    for name, value in flat(metrics):
         trouble = name_trouble(name)
         if trouble:
             refused.append(trouble)

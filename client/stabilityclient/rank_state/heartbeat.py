@@ -95,6 +95,7 @@ class HeartbeatThread:
                 self._slot.step_start = when
         self._slot.last_seq = self._spool.last_seq
         self._slot.dropped = self._spool.dropped + (self.deferred.dropped if self.deferred is not None else 0)
+        self._slot.write_losses(self._guard.refused, self._spool.no_room)
         self._slot.write()
 
     def say_once(self, *, begun: bool = False) -> None:

@@ -73,6 +73,10 @@ _PROBES_AT = 768
 _PROBES = struct.Struct("<QiIQI")
 _PAUSED_AT = 800
 _PAUSED = struct.Struct("<d")
+_LOSSES_AT = 808
+# things refused, errno of the last record that found no room; behind them, of a child's own hand: whether one logged
+_LOSSES = struct.Struct("<QI")
+_FORKED_AT = _LOSSES_AT + _LOSSES.size
 _U32 = struct.Struct("<I")
 _NAME_BYTES = 64
 #: Reads of a slot that is being written before the last copy is given up on.
@@ -120,6 +124,7 @@ class Slot:
         self.probe = 0
         self.top: Phase | None = None
         self.owner = 0
+        self._path = path
         self._claim = 0
         self._made_by = get_ident()
         self._thread = get_native_id()
@@ -213,6 +218,22 @@ class Slot:
         """Publish what the heartbeat thread finds out."""
         _PROBES.pack_into(self._map, _PROBES_AT, self.pending, self.dump_signal, self.flags, self.probe, self._thread)
 
+    def write_losses(self, refused: int, no_room: int) -> None:
+        """Publish how many things were refused, and the errno of the last record that found no room (0: none)."""
+        _LOSSES.pack_into(self._map, _LOSSES_AT, refused, no_room)
+
+    def say_forked(self) -> None:
+        """Say, from a forked child, that it logs: the file itself is written, for it has no map of its own.
+
+        Raises:
+            OSError: the file is gone.
+        """
+        fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.pwrite(fd, _U32.pack(1), _FORKED_AT)
+        finally:
+            os.close(fd)
+
     def pause(self, now: float) -> None:
         """Say that this rank goes back on order since ``now`` (unix seconds): it lasts until its next step begins."""
         _PAUSED.pack_into(self._map, _PAUSED_AT, now)
@@ -247,6 +268,8 @@ class SlotView:
         phases: own time of each phase: name -> (count, total seconds, longest seconds).
         thread: native id of the thread that runs the loop.
         paused: since when it goes back on order, 0.0 where it does not.
+        refused: things that the job gave and that could not be stored. no_room: errno of the last record that found no
+            room, 0 for none. forked: a forked child logged, which records nothing.
     """
 
     def __init__(self, data: bytes, torn: bool = False) -> None:
@@ -262,6 +285,8 @@ class SlotView:
         self.pending = pending if self.flags & FLAG_PENDING else None
         (paused,) = _PAUSED.unpack_from(data, _PAUSED_AT)
         self.paused = paused if self.step_start <= paused < MAX_TIME_S else 0.0
+        self.refused, self.no_room = _LOSSES.unpack_from(data, _LOSSES_AT)
+        self.forked = _U32.unpack_from(data, _FORKED_AT)[0] != 0
         self.phases = read_phases(data)
 
 

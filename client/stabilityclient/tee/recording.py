@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stabilityclient.metrics.schemas import name_trouble
-from stabilityclient.metrics.values import Types, sort_values
+from stabilityclient.metrics.values import Types, flat, sort_values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ __all__ = ["Recording", "Stream"]
 MAX_SHAPES = 1_000
 #: Names whose owner is known, at most: a name beyond them is taken from whoever says it.
 MAX_NAMES = 20_000
-#: Levels of a dict in a dict that are taken, as ``outer.inner``.
-MAX_DEPTH = 4
 
 
 class Stream:
@@ -143,15 +141,6 @@ class Recording:
 
     def _numbers(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return what can be stored of values of any kind."""
-        good, device, _ = sort_values(dict(_flat(values, MAX_DEPTH)), self._types)
+        found = {name: value for name, value in flat(values) if not (value is None or isinstance(value, str))}
+        good, device, _ = sort_values(found, self._types)
         return {**good, **device}
-
-
-def _flat(values: Mapping[str, Any], depth: int) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for name, value in values.items():
-        if isinstance(value, dict) and depth:
-            found += [(f"{name}.{inner}", one) for inner, one in _flat(value, depth - 1)]
-        elif not (value is None or isinstance(value, str)):
-            found.append((name, value))
-    return found

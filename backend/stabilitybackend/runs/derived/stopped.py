@@ -50,7 +50,7 @@ def status_fields(state: RunState, now: float) -> dict[str, Any]:
     status, note, stopped = status_of(state, now)
     return {
         "status": status,
-        "note": " ".join(part for part in (note, state.unreadable.note) if part),
+        "note": " ".join(part for part in (note, state.unrecorded.view().text, state.unreadable.note) if part),
         "note_incident": None if status in ("running", "finished") else state.incidents.stopper(status),
         "stopped": stopped,
     }

@@ -75,10 +75,13 @@ export function drawBanner(live, trouble) {
 
 /** What stands under the header: `{words, tone, href}`; null while there is nothing that somebody has to know. */
 export function noteOf(run) {
+  const well = run.status === "running" || run.status === "finished";
+  // A run that lacks rows must not look whole, neither now nor in a year.
+  if (run.unrecorded?.text && well && run.twins !== true)
+    return { words: run.status === "finished" ? run.note : run.unrecorded.text, tone: "warning", href: null };
   if (!run.note || (run.status === "running" && run.twins !== true && !run.stopped))
     return run.unwatched && run.status === "running" ? { words: run.unwatched, tone: "warning", href: null } : null;
   const doubles = run.twins === true; // two jobs share the run id: wrong however well it runs
-  const well = run.status === "running" || run.status === "finished";
   if (well && !doubles && !run.stopped) return null; // who stopped it, and why, is worth a line
   const { tone } = phaseAppearance(run);
   return {
@@ -167,7 +170,9 @@ export function drawHeader(page) {
     ? "Fetching the run …"
     : empty
       ? statusFacts(run.status).ended
-        ? "It ended without a point: run.log(step, {“loss”: …}) was not called, nor a tracker that the tee listens to."
+        ? run.unrecorded?.text
+          ? `It ended without a point. ${run.unrecorded.text}`
+          : "It ended without a point: run.log(step, {“loss”: …}) was not called, nor a tracker that the tee listens to."
         : (run.agents ? "The job has started; its first step is awaited. " : "No point yet. ") +
           "The chart begins with the first call of run.log(step, {“loss”: …})."
       : "";

@@ -1,0 +1,54 @@
+"""What a job gave and nobody stored stays a fact of its run, after its end too: real server, real agent, real job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.agent.spooled import child
+from support.ports import free_port
+from support.processes import Server
+
+JOB = """
+import os, sys, stabilityclient
+run = stabilityclient.init(project="tests", run_id=sys.argv[1])
+run.log(1, {"loss": "abc"})
+run.log(1, "loss")
+for step in range(120_000):
+    run.log(step, {"loss": 1.0, "lr": 2.0, "grad_norm": 3.0})
+if os.fork() == 0:
+    run.log(1, {"child/loss": 1.0})
+    os._exit(0)
+os.wait()
+print(run.finish(60), run._guard.refused)
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("server") / "data", free_port()) as running:
+        yield running
+
+
+def test_a_run_that_lost_rows_says_so_after_its_end(server: Server, tmp_path: Path) -> None:
+    env = {"STABILITY_URL": server.url, "STABILITY_DIR": str(tmp_path), "STABILITY_SPOOL_MIB": "2"}
+    with child(JOB, "short-of-rows", **env) as job:
+        out, said = job.communicate(timeout=120)
+
+    assert out == "delivered 2\n", said
+    assert "forked after init()" in said
+    run = server.wait_for(
+        "/runs/short-of-rows",
+        lambda run: run["status"] == "finished" and run["unrecorded"]["refused"] == 2,
+        "the finished run has its counts",
+    )
+    lost = run["unrecorded"]
+    assert lost["dropped"] > 0
+    assert abs(run["effective_points"] + lost["dropped"] - 120_000) <= 10
+    assert f"{lost['dropped']:,} of {lost['dropped'] + lost['stored']:,} records were dropped on node" in run["note"]
+    assert f"node {os.uname().nodename}" in run["note"]
+    assert "2 values were refused; the first: log(): metric 'loss' is 'abc'" in run["note"]
+    assert "A process that was forked after init() logged" in run["note"]
