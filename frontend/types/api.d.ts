@@ -1567,6 +1567,7 @@ export interface Offences {
  *     withheld: the newest 40 that are there and not offered: ``unfit`` says why.
  *     branches: discarded branches that have a checkpoint which can be gone back to, newest first, 20 at most.
  *     no_return: why none of them can be gone back to now, half a sentence; "" where they can.
+ *     no_rollback: as of the ``Run``.
  */
 export interface Offer {
   incident_id: string | null;
@@ -1582,6 +1583,7 @@ export interface Offer {
   withheld: Checkpoint[];
   branches: OfferedBranch[];
   no_return: string;
+  no_rollback: string;
 }
 
 /**
@@ -2434,6 +2436,7 @@ export interface RoutesBody {
  *     note_incident: the open incident that it is about, where one stops the job.
  *     undo: the discarded segment that undoing its newest rollback goes back to; null where that was no command of the
  *         last day, or the job can't return.
+ *     no_rollback: why nobody can order it back to a checkpoint now, half a sentence; "" where somebody can.
  *     twins: two living processes are the same rank (two jobs under one run id); the note names them.
  *     loss_metric: the metric that is watched as the training loss, null where none is.
  *     unwatched: what to do about that, "" where a loss is watched.
@@ -2462,6 +2465,7 @@ export interface Run {
   worst_incident: WorstIncident | null;
   rollbacks: number;
   undo: number | null;
+  no_rollback: string;
   effective_points: number;
   dead_points: number;
   unreadable: UnreadableCounts;
@@ -2632,6 +2636,7 @@ export interface RunWithStoring {
   worst_incident: WorstIncident | null;
   rollbacks: number;
   undo: number | null;
+  no_rollback: string;
   effective_points: number;
   dead_points: number;
   unreadable: UnreadableCounts;

@@ -34,7 +34,7 @@ from stabilitybackend.query import query
 from stabilitybackend.query.lineage_view import LineageView
 from stabilitybackend.query.request import SeriesRequest
 from stabilitybackend.redis_link import redis_errors
-from stabilitybackend.runs.derived.rollback_offer import offer_of
+from stabilitybackend.runs.derived.rollback_offer import no_rollback, offer_of
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.state import RunState
@@ -267,11 +267,11 @@ def _check_holds(state: RunState, order: Order) -> None:
 
 def _refused(state: RunState) -> str:
     """Return why nothing can be ordered now, "" where it can; what issues the command judges again."""
+    if why := no_rollback(state, state.clock()):
+        return f"{why}."
     job = state.job(for_command=False)
     if job.agents == 0:
         return "no agent of this run is connected, so nobody can deliver a command."
-    if job.running_step is None:
-        return "the job has not begun a step yet."
     if job.duplicates:
         return f"ranks can't agree: {job.duplicates}."
     for busy in state.commands.waiting():

@@ -55,6 +55,7 @@ class Situation:
         entries: what it did before, oldest first.
         outcomes: id of an entry -> state of its command; none for one that is forgotten.
         curve: of an incident's metric, its effective values from the onset on; it may read them when it is called.
+        no_rollback: why the job would not go back on order, a clause; "" where it would.
     """
 
     run_id: str
@@ -66,6 +67,7 @@ class Situation:
     entries: Sequence[PilotEntry]
     outcomes: Mapping[str, State]
     curve: Callable[[Incident], Sequence[float]] = lambda incident: ()
+    no_rollback: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +179,8 @@ def _answered(known: Sequence[PilotEntry], now: Situation) -> tuple[PilotPhase, 
 
 def _order(now: Situation, policy: Policy, way: Way, known: Sequence[PilotEntry]) -> CommandRequest | str:
     """Return the rollback that the advice asks for, or in a clause why people are asked."""
+    if now.no_rollback:
+        return now.no_rollback
     if way.incurable:
         return f"{len(way.again)} rollbacks did not cure it, the cause is elsewhere"
     if way.fix_first:

@@ -12,7 +12,7 @@ import numpy as np
 from stabilitybackend.autopilot.ladder import decide
 from stabilitybackend.autopilot.policy import Policy
 from stabilitybackend.backtest.sources import Log
-from stabilitybackend.commands.abilities import CHANGES
+from stabilitybackend.commands.abilities import CHANGES, ORDERS
 from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.runs.derived.autopilot import situation
 from stabilitybackend.runs.state import RunState
@@ -126,12 +126,12 @@ def _fly(
     saved = 0
     for frame in _cut(log.frames()):
         clock.reach(frame)
+        state.apply(frame, replayed=False)
         if source is None and frame.source.rank is not None:
             source = frame.source
-            state.apply(
-                _event(source, clock.now, "handler", None, {"can": list(CHANGES), "branches": True}), replayed=False
-            )
-        state.apply(frame, replayed=False)
+            able = ("handler", {"can": list(CHANGES), "branches": True}), ("obeys", {"orders": list(ORDERS)})
+            for kind, data in able:
+                state.apply(_event(source, clock.now, kind, None, data), replayed=False)
         flight.rows += sum(len(block.steps) // 8 for block in frame.blocks if isinstance(block, PointsBlock))
         step = state.judge.newest_step
         every = assumed.checkpoint_every

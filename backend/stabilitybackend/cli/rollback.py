@@ -82,10 +82,11 @@ def roll_back(
     with connect(url, api_key, data_dir) as client:
         # With --json what was chosen is in the command; the words go beside it.
         say = partial(typer.echo, err=as_json)
-        if to_step is None and segment is not None:
-            request = _take_branch(request, client.get(f"{run_path(run_id)}/rollback"), yes, say)
-        elif to_step is None:
-            request = _take_suggestion(request, client.get(f"{run_path(run_id)}/rollback"), yes, say)
+        if to_step is None:
+            offer = client.get(f"{run_path(run_id)}/rollback")
+            if why := offer.get("no_rollback"):
+                raise BadRequest(why, hint="with --to-step the order is tried all the same")
+            request = (_take_suggestion if segment is None else _take_branch)(request, offer, yes, say)
         command = issue(client, run_id, request, quiet=as_json)
         if wait:
             command = follow(client, command, timeout_s, quiet=as_json)

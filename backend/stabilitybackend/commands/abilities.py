@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from stabilitybackend.schema.json_data import MAX_RANKS
 from stabilitybackend.stateful import Stateful
 
-__all__ = ["CHANGES", "Handlers"]
+__all__ = ["CHANGES", "ORDERS", "Handlers"]
 
 #: What an order may ask for beside the step -> what that is, in words.
 CHANGES: Mapping[str, str] = {
@@ -18,8 +18,6 @@ CHANGES: Mapping[str, str] = {
     "skip_batches": "leaves out batches",
     "skip_range": "leaves out the batches of a range of steps",
 }
-#: Of these, what no client knew that reports no list.
-_SINCE_LISTS = ("skip_range",)
 #: Orders beside a rollback -> what carries them out.
 ORDERS: Mapping[str, str] = {"stop": "ends it", "checkpoint_now": "saves a checkpoint"}
 #: Longest reason of a rank for what it does not obey, characters.
@@ -30,58 +28,77 @@ _MAX_WHY_CHARS = 300
 class Handlers(Stateful):
     """The newest value of each rank (the event ``handler``)."""
 
+    #: Ranks whose beginning was seen: of any other it is not known what it said.
+    _started: set[int] = field(default_factory=set)
     #: Rank -> what it can change; None: it has a handler and promised only the step.
     _can: dict[int, tuple[str, ...] | None] = field(default_factory=dict)
-    #: Ranks whose client is too old to go back to a branch that was left.
+    #: Ranks whose client is too old to go back to a branch that was left, and to say which orders it obeys.
     _old: set[int] = field(default_factory=set)
     #: Rank -> the orders beside a rollback that it obeys (the event ``obeys``).
     _obeys: dict[int, tuple[str, ...]] = field(default_factory=dict)
     #: Rank -> kind of order -> why it does not obey that one.
     _why: dict[int, dict[str, str]] = field(default_factory=dict)
 
-    def take(self, rank: int | None, data: Mapping[str, Any]) -> None:
-        """A rank registered its handler."""
-        if rank is None or (len(self._can) >= MAX_RANKS and rank not in self._can):
+    def event(self, kind: str, rank: int | None, data: Mapping[str, Any]) -> None:
+        """Take an event of a rank: ``handler``, ``obeys``, or ``start``, after which its process says both anew."""
+        if rank is None:
+            return
+        if kind == "start":
+            if len(self._started) < MAX_RANKS:
+                self._started.add(rank)
+            self._can.pop(rank, None)
+            self._obeys.pop(rank, None)
+            self._why.pop(rank, None)
+            self._old.discard(rank)
+        else:
+            (self._take if kind == "handler" else self._take_orders)(rank, data)
+
+    def _take(self, rank: int, data: Mapping[str, Any]) -> None:
+        if len(self._can) >= MAX_RANKS and rank not in self._can:
             return
         can = data.get("can")
         self._can[rank] = None if can is None else tuple(name for name in CHANGES if name in can)
         (self._old.discard if data.get("branches") else self._old.add)(rank)
 
-    def obeys(self, rank: int | None, data: Mapping[str, Any]) -> None:
-        """A rank said which orders it carries out."""
-        if rank is not None and (len(self._obeys) < MAX_RANKS or rank in self._obeys):
+    def _take_orders(self, rank: int, data: Mapping[str, Any]) -> None:
+        if len(self._obeys) < MAX_RANKS or rank in self._obeys:
             self._obeys[rank] = tuple(kind for kind in ORDERS if kind in data["orders"])
             why = data.get("why") or {}
             self._why[rank] = {kind: str(why[kind])[:_MAX_WHY_CHARS] for kind in ORDERS if kind in why}
 
+    def no_rollback(self, world_size: int) -> str:
+        """Return why the job would not go back on order, half a sentence; "" where it would."""
+        ranks = [rank for rank in range(world_size) if rank in self._started]
+        if deaf := [rank for rank in ranks if rank not in self._obeys and rank not in self._old]:
+            return _looks_for_none(deaf, world_size)
+        if without := [rank for rank in ranks if rank not in self._can]:
+            return f"{_who(without, world_size)} has no rollback handler (@run.on_rollback, run.can_roll_back)"
+        return ""
+
     def not_obeyed(self, kind: str, world_size: int) -> str:
         """Return why the job would not carry out such an order, half a sentence; "" where it would."""
-        silent = [rank for rank in range(world_size) if rank not in self._obeys]
-        if silent:
-            whose = "" if len(silent) == world_size else f" of rank {silent[0]}"
-            return (
-                f"the job{whose} has not said that it looks for orders: its loop runs over run.steps() or calls "
-                "run.boundary() with a stabilityclient that knows them"
-            )
+        if deaf := [rank for rank in range(world_size) if rank not in self._obeys]:
+            return _looks_for_none(deaf, world_size)
         if all(kind in self._obeys[rank] for rank in range(world_size)):
             return ""
         unable = (self._why.get(rank, {}).get(kind) for rank in range(world_size) if kind not in self._obeys[rank])
         return next(filter(None, unable), f"the job has no function that {ORDERS[kind]} on order (@run.on_checkpoint)")
 
-    def no_return(self) -> str:
-        """Return why the job can't go back to a branch that was left, half a sentence; "" where it can."""
-        if self.any_declared() and not self._old:
-            return ""
-        whose = "" if len(self._old) in (0, len(self._can)) else f" of rank {min(self._old)}"
-        return f"the job's stabilityclient{whose} is older than the one that goes back to a discarded branch: update it"
+    @property
+    def is_old(self) -> bool:
+        """Whether a rank's client is older than the one that goes back to a discarded branch."""
+        return bool(self._old)
 
-    def any_declared(self) -> bool:
-        """Return whether any rank reported some: older clients report none, and everything is offered to them."""
-        return bool(self._can)
+    def no_return(self, world_size: int) -> str:
+        """Return why the job can't go back to a branch that was left, half a sentence; "" where it can."""
+        if not self._old:
+            return self.no_rollback(world_size)
+        who = _who(sorted(self._old), len(self._can))
+        return f"the stabilityclient of {who} is older than the one that goes back to a discarded branch: update it"
 
     def declares(self) -> bool:
         """Return whether every rank that has a handler listed what it can change."""
-        return self.any_declared() and None not in self._can.values()
+        return bool(self._can) and None not in self._can.values()
 
     def can(self) -> list[str]:
         """Return what every rank can change."""
@@ -89,9 +106,6 @@ class Handlers(Stateful):
 
     def cannot(self) -> dict[str, str]:
         """Return what is not to be offered -> why, in words."""
-        if not self.any_declared():
-            old = "the job's stabilityclient is older than the one that {}: update it"
-            return {name: old.format(CHANGES[name]) for name in _SINCE_LISTS}
         missing = {name: what for name, what in CHANGES.items() if name not in self.can()}
         if self.declares():
             return {
@@ -99,3 +113,12 @@ class Handlers(Stateful):
                 for name, what in missing.items()
             }
         return dict.fromkeys(missing, "the job promises only the step: @run.on_rollback(can=...)")
+
+
+def _who(ranks: Sequence[int], size: int) -> str:
+    return "the job" if len(ranks) == size else f"rank {ranks[0]}"
+
+
+def _looks_for_none(ranks: Sequence[int], world_size: int) -> str:
+    who = _who(ranks, world_size)
+    return f"{who} has not said that it looks for orders, as a loop over run.steps() or with run.boundary() does"

@@ -63,7 +63,7 @@ class RestartFacts:
         fruitless: newest launches in a row that made no progress.
         settled: False while the last messages of an ended job may still be on their way: the first rank that is told
             dead need not be the cause.
-        offer: the rollback that the run offers (``commands/rollback_offer.py``), None for none.
+        offer: the rollback that is advised (``commands/rollback_offer.py``), None for none.
         stopped: people ordered its end; the note says who.
     """
 
@@ -226,7 +226,7 @@ def _start_from(job: RestartFacts, request: CommandRequest | None) -> _PlannedSt
         step = request.to_step
     else:
         usable = [c for c in job.checkpoints if c.usable]
-        advised = job.offer if any(_leads_back(incident) for incident in spoiled) else None
+        advised = job.offer
         chosen = next((c for c in usable if advised is not None and c.step == advised.to_step), None)
         if chosen is not None and advised is not None:
             if skip is None and span is None:
@@ -247,11 +247,6 @@ def _start_from(job: RestartFacts, request: CommandRequest | None) -> _PlannedSt
     elif skip:
         span = (step + 1, step + skip)
     return _PlannedStart(PlannedCheckpoint(step, path, found), skip, span, scale, warning)
-
-
-def _leads_back(incident: Incident) -> bool:
-    advice = incident.suggestion
-    return advice is not None and (advice.action == "roll_back" or advice.fix_first == "cause")
 
 
 def _suspects(verdict: Verdict | None) -> list[PlannedSuspect]:

@@ -9,7 +9,10 @@ from stabilitybackend.errors import BadRequest, Conflict
 from stabilitybackend.schema.commands import CommandRequest, Rollback
 from stabilitybackend.schema.lineage import Branch, why_lost
 
-__all__ = ["new_rollback"]
+__all__ = ["NO_ROLLBACK_HINT", "new_rollback"]
+
+#: What is left where a job can't go back on order.
+NO_ROLLBACK_HINT = "start the job again from the checkpoint, or give it a handler (docs/orders.md)"
 
 
 def new_rollback(new: NewCommand) -> Rollback:
@@ -29,6 +32,8 @@ def new_rollback(new: NewCommand) -> Rollback:
     if job.running_step is None:
         raise Conflict("the job has not begun a step yet", hint="order it again when the first step is there")
     assert request.to_step is not None
+    if (why := job.handler.no_rollback(job.world_size)) and request.branch is None:
+        raise BadRequest(why, hint=NO_ROLLBACK_HINT, code="job_cannot")
     if request.branch is not None:
         return _return(new, request.branch, request.to_step)
     if request.to_step >= job.running_step:
@@ -44,10 +49,10 @@ def new_rollback(new: NewCommand) -> Rollback:
 def _return(new: NewCommand, branch: int, to_step: int) -> Rollback:
     """Return the command to go back to a branch that was left: a rollback is undone."""
     request, job = new.request, new.job
-    if why := job.handler.no_return():
-        raise BadRequest(
-            f"branch is given, but {why}", hint="start the job again with the newer one", code="job_too_old"
-        )
+    if why := job.handler.no_return(job.world_size):
+        old = job.handler.is_old
+        hint = "start the job again with the newer one" if old else NO_ROLLBACK_HINT
+        raise BadRequest(f"branch is given, but {why}", hint=hint, code="job_too_old" if old else "job_cannot")
     if request.skip_batches or request.skip_range is not None:
         raise BadRequest(
             "skip_batches or skip_range given with branch: a branch goes on with the batches that it had",

@@ -18,7 +18,7 @@ from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.schema.lineage import Checkpoint, Offer, OfferedCheckpoint
 
-__all__ = ["MAX_OFFERED", "way_back"]
+__all__ = ["MAX_OFFERED", "advised_way_back", "way_back"]
 
 #: Checkpoints that are offered, newest first; the suggested one is always among them.
 MAX_OFFERED = 40
@@ -41,8 +41,7 @@ def way_back(
         cannot: what the job does not promise to change -> why; nothing of that is suggested.
     """
     usable = [c for c in checkpoints if c.usable and c.step <= (last_step or 0)]
-    known = UsableOf(checkpoints)
-    now = max([last_step or 0, *(one.now_step for one in incidents if one.state == "open" and not one.dead)])
+    known, now = UsableOf(checkpoints), _now(incidents, last_step)
     way = way_of(incidents, known, now)
     sick = _sick(incidents, about)
     lead = sick[0] if sick else None
@@ -90,6 +89,21 @@ def way_back(
         ],
         withheld=withheld(checkpoints)[:MAX_OFFERED],
     )
+
+
+def advised_way_back(
+    incidents: Sequence[Incident], checkpoints: Sequence[Checkpoint], last_step: int | None
+) -> Offer | None:
+    """Return the rollback that a run's incidents ask for, None for none; arguments as of ``way_back``."""
+    way = way_of(incidents, UsableOf(checkpoints), _now(incidents, last_step))
+    if way is None or way.back is None or not (way.action == "roll_back" or way.incurable):
+        return None
+    return way_back(incidents, checkpoints, last_step)
+
+
+def _now(incidents: Collection[Incident], last_step: int | None) -> int:
+    """Return the newest step at which anything is known."""
+    return max([last_step or 0, *(one.now_step for one in incidents if one.state == "open" and not one.dead)])
 
 
 def _sick(incidents: Collection[Incident], about: Incident | None) -> list[Incident]:

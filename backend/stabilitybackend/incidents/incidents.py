@@ -15,7 +15,8 @@ from stabilitybackend.incidents.causes import alarms, cause_of, first_to_read, m
 from stabilitybackend.incidents.from_finding import bounded, discarded, fields_of, gone_back, incident_id_of
 from stabilitybackend.incidents.illness import off_at, rates_of, spoiling
 from stabilitybackend.incidents.rollback_target import Usable
-from stabilitybackend.incidents.suggest import has_advice, suggest
+from stabilitybackend.incidents.suggest import suggest
+from stabilitybackend.incidents.suggestion import JobNow
 from stabilitybackend.schema.evidence import GpuFaultFacts, facts
 from stabilitybackend.schema.incidents import Incident, RolledBack
 from stabilitybackend.schema.kinds import KINDS, kind_of
@@ -56,8 +57,9 @@ class IncidentBook:
         self._by_key: dict[str, str] = {}
         #: Incident -> the step until which its advice is to wait.
         self._until: dict[str, int] = {}
-        #: Step as of which advice was made last.
+        #: Step as of which advice was made last, and the job as it was then.
         self.now_step = -1
+        self._job = JobNow()
         #: Incidents dropped because there were more than MAX_INCIDENTS.
         self.dropped = 0
 
@@ -193,7 +195,8 @@ class IncidentBook:
         if not kind_of(finding.kind).of_machine:
             self.now_step = max(self.now_step, finding.now_step)
         every = [*(one for one in self._incidents.values() if one.incident_id != new.incident_id), new]
-        new = replace(new, suggestion=suggest(new, checkpoints, self.now_step, every), caused_by=cause_of(new, every))
+        advice = suggest(new, checkpoints, self.now_step, every, self._job)
+        new = replace(new, suggestion=advice, caused_by=cause_of(new, every))
         own = self._commit(old, new, time)
         if own is None:
             return []
@@ -215,6 +218,17 @@ class IncidentBook:
         """Return the step at which an advice turns by itself, None while none does: somebody waits until then."""
         return min(self._until.values(), default=None)
 
+    def job_is(self, job: JobNow, checkpoints: Usable, time: float) -> list[Incident]:
+        """Take note of how the job is; where that changed, make the advice again and return what changed by that.
+
+        Args:
+            checkpoints, time: as of ``refresh_suggestions``.
+        """
+        if job == self._job:
+            return []
+        self._job = job
+        return self.refresh_suggestions(checkpoints, time)
+
     def refresh_suggestions(self, checkpoints: Usable, time: float, now_step: int | None = None) -> list[Incident]:
         """Make the suggestions of open incidents again; return what changed.
 
@@ -227,9 +241,9 @@ class IncidentBook:
         """
         self.now_step = self.now_step if now_step is None else now_step
         every = list(self._incidents.values())
-        concerned = [one for one in every if one.state == "open" and not one.dead and has_advice(one.kind)]
+        concerned = [one for one in every if one.state == "open" and not one.dead]
         changed = [
-            self._commit(old, replace(old, suggestion=suggest(old, checkpoints, self.now_step, every)), time)
+            self._commit(old, replace(old, suggestion=suggest(old, checkpoints, self.now_step, every, self._job)), time)
             for old in concerned
         ]
         return [incident for incident in changed if incident is not None]
@@ -316,6 +330,8 @@ class IncidentBook:
         return own if worse and new.train != new.incident_id else new
 
     def _commit(self, old: Incident | None, new: Incident, time: float) -> Incident | None:
+        lasts = new.state == "open" and not new.dead
+        new = replace(new, no_rollback=self._job.no_rollback if lasts else "")
         if old == new:
             return None
         if old is not None and replace(old, now_step=new.now_step) == new:

@@ -15,15 +15,15 @@ from stabilitybackend.incidents import references as lit
 from stabilitybackend.incidents.illness import alone, given_up, interval_of
 from stabilitybackend.incidents.rollback_target import Usable
 from stabilitybackend.incidents.suggest_machine import MACHINE_RULES
-from stabilitybackend.incidents.suggestion import Case, over, suggestion
+from stabilitybackend.incidents.suggestion import Case, JobNow, over, suggestion
 from stabilitybackend.incidents.way import Way, asks_of, jumped_rate, way_of
 from stabilitybackend.incidents.way_text import way_text
 from stabilitybackend.schema.evidence import SHARED_DATA, SharedDataFacts, facts
-from stabilitybackend.schema.incidents import Incident, Suggestion
+from stabilitybackend.schema.incidents import Action, Incident, Suggestion
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.schema.resumes import ORDERS
 
-__all__ = ["has_advice", "suggest"]
+__all__ = ["suggest"]
 
 #: So many spikes in the last points make them a habit of the optimizer and not of one batch.
 MANY_SPIKES = 3
@@ -39,9 +39,8 @@ FORK_POINTS = 16
 MOST_CLASSES = 1_000_000
 
 
-def has_advice(kind: str) -> bool:
-    """Say whether there is ever something to suggest about incidents of a kind."""
-    return kind in _RULES or bool(kind_of(kind).advice)
+#: A job that is under way, and goes back on order.
+_AT_WORK = JobNow()
 
 
 def suggest(
@@ -49,6 +48,7 @@ def suggest(
     checkpoints: Usable,
     now_step: int,
     history: Iterable[Incident] = (),
+    job: JobNow = _AT_WORK,
 ) -> Suggestion | None:
     """Return the suggestion for an incident, or None where there is nothing to say.
 
@@ -57,12 +57,15 @@ def suggest(
         checkpoints: those that can be gone back to.
         now_step: newest step of the run.
         history: the run's incidents, oldest first; of this one what is given as ``incident`` counts.
+        job: as it is now. Of one that is over only its death and its machines are worth advice.
     """
     rule, advice = _RULES.get(incident.kind), kind_of(incident.kind).advice
     if rule is None and not advice:
         return None
+    if job.over and incident.state == "open" and not _outlives(incident):
+        return None
     others = [other for other in history if other.incident_id != incident.incident_id]
-    case = Case(incident, checkpoints, now_step, others)
+    case = Case(incident, checkpoints, now_step, others, job)
     if asks_of(incident, now_step, others) is not None:
         way = way_of([*others, incident], checkpoints, now_step)
         if way is not None:
@@ -78,6 +81,11 @@ def suggest(
     return rule(case)
 
 
+def _outlives(incident: Incident) -> bool:
+    """Say whether an incident is worth advice when its run has ended: how that ended, and its machines."""
+    return incident.kind == "process_death" or kind_of(incident.kind).about == "gpu"
+
+
 _GIVEN_UP = (
     "It did not come back; its level counts as the usual one by now. What comes next goes back to before it, as long "
     "as training has not come down to the level from before."
@@ -89,7 +97,9 @@ _GIVEN_UP = (
 
 def _of_run(case: Case, way: Way) -> Suggestion:
     """Return the advice of the run, with the checklist of this incident."""
-    action = "wait" if way.back is None and way.action == "roll_back" else way.action
+    action: Action = way.action
+    if action == "roll_back" and (way.back is None or case.job.no_rollback):
+        action = "wait" if way.back is None else "restart"
     sources = [lit.MEGATRON] if way.lead.kind == "nonfinite" else []
     if way.action == "wait" or way.again:
         sources.insert(0, lit.IDEFICS)
@@ -102,7 +112,7 @@ def _of_run(case: Case, way: Way) -> Suggestion:
     until = way.until if way.action == "wait" else None
     return suggestion(
         action,
-        way_text(way, case.incident, case.checkpoints, _own(case)),
+        way_text(way, case.incident, case.checkpoints, _own(case), case.job.no_rollback),
         way.back,
         lr_scale=way.lr_scale,
         reseed=way.reseed,

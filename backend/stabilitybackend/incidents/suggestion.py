@@ -10,10 +10,23 @@ from stabilitybackend.incidents.rollback_target import Target, Usable
 from stabilitybackend.schema.evidence import CurveFacts, facts
 from stabilitybackend.schema.incidents import Action, Fix, Incident, Suggestion
 
-__all__ = ["Case", "over", "suggestion"]
+__all__ = ["Case", "JobNow", "over", "suggestion"]
 
 #: Lines of a checklist.
 MAX_CHECKS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class JobNow:
+    """What advice about an open incident depends on beside the curves.
+
+    Args:
+        over: the run has ended: nothing is to be done in it any more.
+        no_rollback: why nobody can order the job back, half a sentence; "" where somebody can.
+    """
+
+    over: bool = False
+    no_rollback: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +36,14 @@ class Case:
     Args:
         incident, checkpoints, now_step: as ``suggest`` gets them.
         history: the other incidents of the run, oldest first.
+        job: as it is now.
     """
 
     incident: Incident
     checkpoints: Usable
     now_step: int
     history: Collection[Incident]
+    job: JobNow = JobNow()
 
     @property
     def curve(self) -> CurveFacts:

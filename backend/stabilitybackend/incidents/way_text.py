@@ -25,7 +25,7 @@ _FIX = {
 }
 
 
-def way_text(way: Way, incident: Incident, checkpoints: Usable, own: str = "") -> str:
+def way_text(way: Way, incident: Incident, checkpoints: Usable, own: str = "", no_rollback: str = "") -> str:
     """Return the text of the suggestion of an open incident.
 
     Args:
@@ -33,6 +33,7 @@ def way_text(way: Way, incident: Incident, checkpoints: Usable, own: str = "") -
         incident: whose suggestion it is.
         checkpoints: those that can be gone back to.
         own: what is to be done about ``incident`` before, sentences.
+        no_rollback: why nobody can order the job back, half a sentence; "" where somebody can.
     """
     sentences = [_in_vain(way)]
     if incident.incident_id != way.lead.incident_id:
@@ -52,7 +53,7 @@ def way_text(way: Way, incident: Incident, checkpoints: Usable, own: str = "") -
             f"it. {way.back.lost} steps are trained again."
         )
     elif way.back is not None:
-        way_back = _way_back(way, way.back)
+        way_back = _way_back(way, way.back, no_rollback)
         if way.action == "wait":
             sentences.append(f"If it does not come back by itself: {way_back}")
         elif way.lead.kind == "learning_rate":
@@ -121,10 +122,11 @@ def _wait(way: Way) -> str:
     )
 
 
-def _way_back(way: Way, back: Target) -> str:
-    """Return the sentences about a rollback, the first without a capital."""
-    text = f"roll back to the checkpoint of step {back.to_step}, {way.lead.onset_step - back.to_step} steps before the"
-    text += f" onset{_why_there(way)}"
+def _way_back(way: Way, back: Target, no_rollback: str) -> str:
+    """Return the sentences about a rollback, the first without a capital; of a job that takes none, about a restart."""
+    does = "start the job again from" if no_rollback else "roll back to"
+    text = f"{does} the checkpoint of step {back.to_step}, {way.lead.onset_step - back.to_step} steps before the onset"
+    text += _why_there(way)
     if back.passed is not None:
         text += f" (the one of step {back.passed} was saved inside of damage that came back)"
     if back.bad is not None:
@@ -137,7 +139,8 @@ def _way_back(way: Way, back: Target) -> str:
         text += ". No batches are left out: the data are not the cause."
     if way.lr_scale is not None:
         text += f" Go on with the learning rate times {way.lr_scale:g}: {LR_RELATIVE}."
-    return f"{text} {back.lost} steps are trained again."
+    text += f" {back.lost} steps are trained again."
+    return f"{text} A rollback can't be ordered: {no_rollback}." if no_rollback else text
 
 
 def _why_there(way: Way) -> str:

@@ -41,7 +41,7 @@ from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.derived.advice_turns import turned
 from stabilitybackend.runs.derived.batch_orders import own_orders, with_step
 from stabilitybackend.runs.derived.restart_plan import plan_of
-from stabilitybackend.runs.derived.rollback_offer import checkpoints_of, job_of, undo_of
+from stabilitybackend.runs.derived.rollback_offer import checkpoints_of, job_of, no_rollback, undo_of
 from stabilitybackend.runs.derived.stopped import status_fields
 from stabilitybackend.runs.gpu_notes import GpuNotes
 from stabilitybackend.runs.rows.row_taking import take_rows
@@ -164,11 +164,11 @@ class RunState:
     def report(self, found: Iterable[Found], changes: Changes, rows: Sequence[Placed] = ()) -> None:
         """Take in what was found; ``rows`` are new ones of the rank that is judged, at which advice may turn."""
         for time, finding in found:
-            changes.add_incidents(turned(self.incidents, rows, self._usable(), finding.now_step))
+            changes.add_incidents(turned(self.incidents, rows, self.usable(), finding.now_step))
             if not self.incidents.has_similar(finding, BY_RESUMES):
                 self.found(finding, time, changes)
         if rows and self.incidents.turns_at() is not None:
-            changes.add_incidents(turned(self.incidents, rows, self._usable()))
+            changes.add_incidents(turned(self.incidents, rows, self.usable()))
 
     def found(self, finding: Finding, time: float, changes: Changes) -> None:
         """Take what a detector or the liveness monitor says into the incident book."""
@@ -179,7 +179,7 @@ class RunState:
             names=self.judge.names,
         )  # fmt: skip
         segment = self.fold.tree.segment_at(self.fold.tree.head, finding.onset_step)
-        changed = self.incidents.apply(finding, segment=segment, time=time, checkpoints=self._usable())
+        changed = self.incidents.apply(finding, segment=segment, time=time, checkpoints=self.usable())
         changes.add_incidents(changed)
         changes.add_commands(() if self.reconciling else own_orders(self, changed, time, self.clock()))
 
@@ -199,7 +199,7 @@ class RunState:
             fork_step, time = segment.fork_step, segment.created
             by = RolledBack(fork_step, segment.id, segment.reason, segment.changes)
             changes.add_incidents(self.incidents.rolled_back(ends, time, by, segment.kept_step))
-            changes.add_incidents(self.incidents.refresh_suggestions(self._usable(), time, fork_step))
+            changes.add_incidents(self.incidents.refresh_suggestions(self.usable(), time, fork_step))
         if not replayed:
             changes.add_commands(self.commands.head_moved(segment.id, segment.key, segment.created))
         found = self.resumes.forked(segment) + self.judge.forked(segment)
@@ -218,15 +218,15 @@ class RunState:
             changes.checkpoints.add(event.data["path"])
             if reports:
                 now = self.judge.newest_step
-                changes.add_incidents(self.incidents.refresh_suggestions(self._usable(), event.time, now))
+                changes.add_incidents(self.incidents.refresh_suggestions(self.usable(), event.time, now))
         elif event.type in ("finish", "left"):
             self.stretches.finished(event.source.source if event.type == "finish" else event.data["source"])
         elif event.type == "alert" and reports:
             self.found(alert_finding(event), event.time, changes)
         elif event.type in ("names", "mixture"):
             found += self.judge.declared(event)
-        elif event.type in ("handler", "obeys"):
-            (self.handlers.take if event.type == "handler" else self.handlers.obeys)(rank, event.data)
+        elif event.type in ("start", "handler", "obeys"):
+            self.handlers.event(event.type, rank, event.data)
         elif event.type == "batch":
             self._evidence.batch(rank, event.step, event.data)
             found += self.batches.event(event, self.fold)
@@ -342,7 +342,8 @@ class RunState:
         """Return the checkpoints, newest first; only those of ``paths`` where given."""
         return checkpoints_of(self.fold, self.incidents.spoiling(), self.launch_sizes.size, paths)
 
-    def _usable(self) -> UsableCheckpoints:
+    def usable(self) -> UsableCheckpoints:
+        """Return the checkpoints that can be gone back to."""
         return self.fold.checkpoints.usable(self.fold.tree, self.launch_sizes.size)
 
     def view(self) -> RunView:
@@ -368,6 +369,7 @@ class RunState:
             worst_incident=self.incidents.worst(),
             rollbacks=sum(s.went_back for s in tree),
             undo=undo_of(self, now),
+            no_rollback=no_rollback(self, now),
             agents=len(connected),
         )
         return stated(view, *self.liveness.phase(now))

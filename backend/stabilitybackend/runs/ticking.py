@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
+from stabilitybackend.incidents.suggestion import JobNow
 from stabilitybackend.liveness.world_size import left_nodes
 from stabilitybackend.runs.changes import Changes
+from stabilitybackend.runs.derived.rollback_offer import no_rollback
 
 if TYPE_CHECKING:
     from stabilitybackend.runs.state import RunState
@@ -37,6 +39,8 @@ class Ticking:
         for want in state.liveness.wants():
             job = state.job(for_command=False)
             changes.add_commands(commands.ask_for_stacks(want.request, job, want.reason, now))
+        job_now = JobNow(state.liveness.ended(now) is not None, no_rollback(state, now))
+        changes.add_incidents(state.incidents.job_is(job_now, state.usable(), now))
         over = self._how_it_is_over(state, now)
         if not commands.all():
             return changes  # as of nearly all runs

@@ -166,6 +166,7 @@ class Incident(_Reported, frozen=True, kw_only=True):
         detector: who found it. now_step: newest step that it was judged at.
         closed_step: of one that is over, the step at which that was known.
         rolled_back: by what it became dead.
+        no_rollback: of one that lasts: why nobody can order the job back, half a sentence; "" where somebody can.
     """
 
     key: str = ""
@@ -173,6 +174,7 @@ class Incident(_Reported, frozen=True, kw_only=True):
     now_step: int
     closed_step: int | None = None
     rolled_back: RolledBack | None = None
+    no_rollback: str = ""
 
     @property
     def alarm(self) -> bool:
@@ -226,9 +228,11 @@ def _stored(incident: Incident) -> _StoredIncident:
 
 
 def _reported(incident: Incident, kind: IncidentKind) -> dict[str, Any]:
-    own = {"key": incident.key, "detector": incident.detector, "now_step": incident.now_step}
+    own: dict[str, Any] = {"key": incident.key, "detector": incident.detector, "now_step": incident.now_step}
     if incident.closed_step is not None:
         own["closed_step"] = incident.closed_step
+    if incident.no_rollback:
+        own["no_rollback"] = incident.no_rollback
     if incident.rolled_back is not None:
         own |= {name: getattr(incident.rolled_back, field) for name, field in _ROLLED_BACK.items()}
         if not incident.rolled_back.changes:
@@ -257,7 +261,7 @@ def _actions(incident: Incident, kind: IncidentKind) -> list[IncidentAction]:
     by_agent = kind.of_machine and kind.name != "quiet_log"  # of a log that is followed no agent is there
     offered: dict[IncidentAction, bool] = {
         "acknowledge": opened and not incident.acknowledged_by,
-        "roll_back": live and (advised or not kind.of_machine),
+        "roll_back": live and not incident.no_rollback and (advised or not kind.of_machine),
         "restart": live and by_agent,
         "dump_stacks": by_agent,
         "show_batches": not kind.of_machine,
@@ -285,7 +289,7 @@ def decoded(data: bytes) -> Incident:
     try:
         stored = orjson.loads(data)
         evidence = stored["evidence"]
-        for name in ("key", "detector", "now_step", "closed_step"):
+        for name in ("key", "detector", "now_step", "closed_step", "no_rollback"):
             if name in evidence:
                 stored[name] = evidence.pop(name)
         if "rolled_back_to" in evidence:

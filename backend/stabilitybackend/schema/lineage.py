@@ -200,6 +200,7 @@ class Offer(msgspec.Struct, frozen=True):
         withheld: the newest 40 that are there and not offered: ``unfit`` says why.
         branches: discarded branches that have a checkpoint which can be gone back to, newest first, 20 at most.
         no_return: why none of them can be gone back to now, half a sentence; "" where they can.
+        no_rollback: as of the ``Run``.
     """
 
     incident_id: str | None
@@ -215,6 +216,7 @@ class Offer(msgspec.Struct, frozen=True):
     withheld: list[Checkpoint] = []
     branches: list[OfferedBranch] = []
     no_return: str = ""
+    no_rollback: str = ""
 
 
 #: Longest text of an annotation, characters: a note beside a curve, no report.

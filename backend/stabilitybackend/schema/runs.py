@@ -194,6 +194,7 @@ class RunView(msgspec.Struct, kw_only=True):
     worst_incident: WorstIncident | None = None
     rollbacks: int = 0
     undo: int | None = None
+    no_rollback: str = ""
     effective_points: int = 0
     dead_points: int = 0
     unreadable: UnreadableCounts = msgspec.field(default_factory=UnreadableCounts)
@@ -218,6 +219,7 @@ class Run(RunView, kw_only=True):
         note_incident: the open incident that it is about, where one stops the job.
         undo: the discarded segment that undoing its newest rollback goes back to; null where that was no command of the
             last day, or the job can't return.
+        no_rollback: why nobody can order it back to a checkpoint now, half a sentence; "" where somebody can.
         twins: two living processes are the same rank (two jobs under one run id); the note names them.
         loss_metric: the metric that is watched as the training loss, null where none is.
         unwatched: what to do about that, "" where a loss is watched.

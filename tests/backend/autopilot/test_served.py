@@ -23,6 +23,7 @@ from support.server_stack import RunningServer
 def spiked(job: Job) -> list[Frame]:
     """A job that stays in a spike since step 220, with the checkpoints 100 and 200."""
     frames = [job.event("start"), job.event("handler", can=list(ALL), branches=True)]
+    frames.append(job.event("obeys", orders=["stop"]))
     for last in (100, 200):
         steps = range(last - 99, last + 1)
         frames.append(job.rows(steps, {"loss": [stuck(220)(step) for step in steps]}))

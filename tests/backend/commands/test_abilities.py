@@ -22,7 +22,8 @@ JOB = JobView(269, 0.1, 1, 0, "", [], agents=1)
 def handlers(*said: Any) -> Handlers:
     found = Handlers()
     for rank, can in enumerate(said):
-        found.take(rank, {"can": can})
+        found.event("handler", rank, {"can": can, "branches": True})
+        found.event("obeys", rank, {"orders": ["stop"]})
     return found
 
 
@@ -33,11 +34,36 @@ def issued(handler: Handlers, **asked: Any) -> Rollback:
     return command
 
 
-def test_a_client_that_says_nothing_is_offered_everything_that_such_clients_know() -> None:
-    why = "the job's stabilityclient is older than the one that leaves out the batches of a range of steps: update it"
-    assert handlers().cannot() == {"skip_range": why}
-    assert issued(handlers(), lr_scale=0.5).unpromised == []
-    assert issued(handlers(), skip_range=[210, 230]).unpromised == ["skip_range"]
+def test_a_job_that_can_not_go_back_is_refused_with_the_true_reason() -> None:
+    known = Handlers()
+    assert known.no_rollback(1) == ""  # nothing is known of a rank whose beginning was not seen
+    known.event("start", 0, {})
+    assert known.no_rollback(1) == (
+        "the job has not said that it looks for orders, as a loop over run.steps() or with run.boundary() does"
+    )
+    known.event("obeys", 0, {"orders": ["stop"]})
+    without = "the job has no rollback handler (@run.on_rollback, run.can_roll_back)"
+    assert known.no_rollback(1) == without
+    with pytest.raises(BadRequest) as refused:
+        issued(known)
+    assert (refused.value.message, refused.value.code) == (without, "job_cannot")
+    known.event("handler", 0, {"can": [], "branches": True})
+    assert known.no_rollback(1) == ""
+    known.event("start", 1, {})
+    assert known.no_rollback(2).startswith("rank 1 has not said")
+
+
+def test_a_job_that_was_started_again_says_anew_what_it_can() -> None:
+    known = handlers(["seed"])
+    known.event("start", 0, {})
+    assert "has not said that it looks for orders" in known.no_rollback(1)
+
+
+def test_a_client_older_than_the_word_for_it_is_taken_by_its_handler_alone() -> None:
+    known = Handlers()
+    known.event("handler", 0, {"can": ["seed"]})
+    assert (known.no_rollback(1), known.is_old) == ("", True)
+    assert "the stabilityclient of the job is older" in known.no_return(1)
 
 
 def test_what_one_rank_can_not_is_not_offered() -> None:

@@ -23,13 +23,13 @@ from support.checkpoints import checkpoint
 def obeying(*orders: str, ranks: int = 2) -> Handlers:
     found = Handlers()
     for rank in range(ranks):
-        found.obeys(rank, {"orders": list(orders)})
+        found.event("obeys", rank, {"orders": list(orders)})
     return found
 
 
 def unable(why: str) -> Handlers:
     found = obeying("stop", "checkpoint_now", ranks=1)
-    found.obeys(1, {"orders": ["stop"], "why": {"checkpoint_now": why}})
+    found.event("obeys", 1, {"orders": ["stop"], "why": {"checkpoint_now": why}})
     return found
 
 
@@ -77,7 +77,7 @@ def test_a_stop_that_could_not_save_first_says_so() -> None:
     ("kind", "job", "error", "words"),
     [
         ("stop", replace(JOB, handler=Handlers()), BadRequest, "has not said that it looks for orders"),
-        ("stop", replace(JOB, handler=obeying("stop", ranks=1)), BadRequest, "the job of rank 1 has not said"),
+        ("stop", replace(JOB, handler=obeying("stop", ranks=1)), BadRequest, "rank 1 has not said"),
         ("checkpoint_now", replace(JOB, handler=obeying("stop")), BadRequest, "no function that saves a checkpoint"),
         ("checkpoint_now", replace(JOB, handler=unable("it writes late")), BadRequest, "it writes late"),
         ("stop", replace(JOB, hung="Rank 1 stands in step 7."), Conflict, "the job hangs"),

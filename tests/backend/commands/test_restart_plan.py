@@ -68,7 +68,7 @@ def test_an_open_incident_of_the_curve_sends_it_further_back() -> None:
 
 
 def test_a_job_that_died_inside_a_spike_that_may_pass_goes_on_there_and_the_plan_says_so() -> None:
-    plan = _plan(replace(JOB, incidents=[_spike("wait")], offer=OFFER))
+    plan = _plan(replace(JOB, incidents=[_spike("wait")], offer=None))
     assert (plan.checkpoint.step, plan.skip_batches, plan.lr_scale) == (150, None, None)
     assert plan.checkpoint.inside.incident_id == "i-spike"
     assert plan.warning == (

@@ -133,7 +133,7 @@ def test_what_loads_with_the_ranks_that_wrote_it_only_is_offered_to_no_other_job
         run.announce(200, "c/200")
         run.seen(200, "c/200", kind="deepspeed", complete=True, world_size=4, loads_with="same")
         assert run.steps == offered
-        assert run.state._usable().newest() == offered[0]
+        assert run.state.usable().newest() == offered[0]
     assert run.why == {200: "4 ranks wrote it and as many can load it; the job has 2"}
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def test_people_see_what_it_would_do_and_stop_it(server: Server, visit: Visit) -> None:
     job = Job()
     frames = [job.event("start"), job.event("handler", can=["skip_range", "lr_scale", "seed"], branches=True)]
+    frames.append(job.event("obeys", orders=["stop"]))
     for last in (100, 200, 280):
         steps = range(last - 99 if last <= 200 else 201, last + 1)
         frames.append(job.rows(steps, {"loss": [stuck(220)(step) for step in steps]}))

@@ -71,6 +71,7 @@ class PilotedJob:
         self.state.on_health(Health("a1", "n0", self.now, []))
         self.send(self.job.event("start"))
         self.send(self.job.event("handler", can=list(can), branches=True))
+        self.send(self.job.event("obeys", orders=["stop"]))
 
     def new_pilot(self, policy: str) -> RunAutopilot:
         """Return an autopilot that remembers nothing, as after a start of the server with nothing stored."""

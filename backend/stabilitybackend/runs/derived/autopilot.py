@@ -246,6 +246,7 @@ def situation(state: RunState, entries: list[PilotEntry]) -> Situation:
         entries=entries,
         outcomes={entry_id: command.state for entry_id, command in known.items() if command is not None},
         curve=partial(_curve, state),
+        no_rollback=state.handlers.no_rollback(state.launch_sizes.size),
     )
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stabilitybackend.runs.state import RunState
     from stabilitybackend.runs.step_clock import StepClock
 
-__all__ = ["checkpoints_of", "job_of", "offer_of", "undo_of"]
+__all__ = ["checkpoints_of", "job_of", "no_rollback", "offer_of", "undo_of"]
 
 #: Lists of runs offer to undo a rollback for so long, seconds: later the lineage still does.
 UNDO_LISTED_S = 86_400.0
@@ -113,8 +113,28 @@ def offer_of(state: RunState, incident_id: str | None = None) -> Offer:
         raise NotFound(f"run {state.run_id} has no incident {incident_id!r}", hint="list them with GET .../incidents")
     checkpoints, fold = state.checkpoints(), state.fold
     offer = way_back(incidents, checkpoints, state.view().last_step, about, state.handlers.cannot())
-    branches = offered_branches(fold.tree, fold.heads, checkpoints, incidents)
-    return replace(offer, branches=branches, no_return=state.handlers.no_return() if branches else "")
+    branches, size = offered_branches(fold.tree, fold.heads, checkpoints, incidents), state.launch_sizes.size
+    return replace(
+        offer,
+        branches=branches,
+        no_rollback=no_rollback(state, state.clock()),
+        no_return=state.handlers.no_return(size) if branches else "",
+    )
+
+
+def no_rollback(state: RunState, now: float) -> str:
+    """Return why nobody can order the job back to a checkpoint, half a sentence; "" where somebody can.
+
+    The header's button, the dialog, Slack, the command line, an incident's advice and its actions all go by this.
+
+    Args:
+        now: unix seconds.
+    """
+    if state.liveness.ended(now) is not None:
+        return "this run has ended: there is no job to roll back. Start it again from a checkpoint"
+    if state.step_clock.newest < 0:
+        return "the job has not begun a step yet"
+    return state.handlers.no_rollback(state.launch_sizes.size)
 
 
 def undo_of(state: RunState, now: float) -> int | None:
@@ -131,4 +151,5 @@ def undo_of(state: RunState, now: float) -> int | None:
         return None
     left = left_by(fold.tree, fold.heads, head.id)
     usable = fold.checkpoints.usable(fold.tree, state.launch_sizes.size)
-    return left if left is not None and usable.left_on(left) and not state.handlers.no_return() else None
+    returns = not state.handlers.no_return(state.launch_sizes.size)
+    return left if left is not None and usable.left_on(left) and returns else None

@@ -290,7 +290,7 @@ export class RollbackDialog extends CommandDialog {
     this.explainSkip(readSkip(this.skip.value, this.chosen, this.offer.cannot));
     // Why this checkpoint; where something has to be corrected first, whoever reads only this has to see it.
     const { text, incident_id: about, checkpoints } = this.offered();
-    const no = this.branch === null ? "" : asText(this.offer.no_return);
+    const no = asText(this.branch === null ? this.offer.no_rollback : this.offer.no_return);
     const lead = this.incident || this.page.incidentMap?.get(about);
     setText(this.why, no ? sentence(no) : text);
     setShown(this.why, checkpoints.length > 0 && text !== "");

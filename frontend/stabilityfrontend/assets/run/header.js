@@ -1,8 +1,9 @@
 // The run page's header: name, status in words, step, how live the picture is; and the strips and banners beneath it.
 
 import { drawStatePill, phaseAppearance } from "../core/appearance.js";
+import { asText } from "../core/as_type.js";
 import { byId, fill, h, setClass, setShown, setText, setTitle } from "../core/dom.js";
-import { clock, duration, formatAge, formatCount, plural } from "../core/format.js";
+import { clock, duration, formatAge, formatCount, plural, sentence } from "../core/format.js";
 import { statusFacts } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 import { incidentHref } from "../core/route.js";
@@ -148,11 +149,13 @@ export function drawHeader(page) {
   const closed = !page.ready || page.lost === true || over;
   const task = byId("task-open");
   const [save, stop] = [byId("checkpoint-open"), byId("stop-open")];
-  for (const button of [back, task, save, stop]) if (button.disabled !== closed) button.disabled = closed;
+  for (const button of [task, save, stop]) if (button.disabled !== closed) button.disabled = closed;
+  const noRollback = asText(run.no_rollback);
+  if (back.disabled !== (closed || noRollback !== "")) back.disabled = closed || noRollback !== "";
   setTitle(save, over ? "This run has ended: there is nothing to save." : "All ranks save their state after one step");
   setTitle(stop, over ? "This run has ended." : "All ranks end training after one step; shows what is lost, then asks");
   setTitle(task, over ? "This run has ended: no agent would run it." : "A function that the nodes of the job have");
-  setTitle(back, over ? "This run has ended: there is no job to roll back. Start it again from a checkpoint." : "");
+  setTitle(back, noRollback ? sentence(noRollback) : "");
   const gone = page.rollbackCosts.stepsLost();
   const forks = page.forkList.length;
   setText(byId("focus-note"), gone ? `−${plural(gone, "step")}` : "");
