@@ -70,7 +70,7 @@ class Handlers(Stateful):
         """Return why the job would not go back on order, half a sentence; "" where it would."""
         ranks = [rank for rank in range(world_size) if rank in self._started]
         if deaf := [rank for rank in ranks if rank not in self._obeys and rank not in self._old]:
-            return _looks_for_none(deaf, world_size)
+            return _takes_none(deaf, world_size)
         if without := [rank for rank in ranks if rank not in self._can]:
             return f"{_who(without, world_size)} has no rollback handler (@run.on_rollback, run.can_roll_back)"
         return ""
@@ -78,7 +78,7 @@ class Handlers(Stateful):
     def not_obeyed(self, kind: str, world_size: int) -> str:
         """Return why the job would not carry out such an order, half a sentence; "" where it would."""
         if deaf := [rank for rank in range(world_size) if rank not in self._obeys]:
-            return _looks_for_none(deaf, world_size)
+            return _takes_none(deaf, world_size)
         if all(kind in self._obeys[rank] for rank in range(world_size)):
             return ""
         unable = (self._why.get(rank, {}).get(kind) for rank in range(world_size) if kind not in self._obeys[rank])
@@ -119,6 +119,6 @@ def _who(ranks: Sequence[int], size: int) -> str:
     return "the job" if len(ranks) == size else f"rank {ranks[0]}"
 
 
-def _looks_for_none(ranks: Sequence[int], world_size: int) -> str:
+def _takes_none(ranks: Sequence[int], world_size: int) -> str:
     who = _who(ranks, world_size)
     return f"{who} has not said that it looks for orders, as a loop over run.steps() or with run.boundary() does"

@@ -1,4 +1,4 @@
-"""Looks at a rank that stands outside of any phase before that is called a hang: it may be at work.
+"""Looks at a rank that is stalled outside of any phase before that is called a hang: it may be at work.
 
 Scripts that declare no phases save, merge, push and validate all the same, for minutes, and a cell of a notebook ends
 with the process alive. No list of names knows all such work. So whoever is in no collective, waits for no data and
