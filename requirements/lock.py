@@ -22,6 +22,7 @@ _TESTS = (
     "axe-playwright-python",
     "hypothesis",
     "import-linter",
+    "jupyter-server-proxy",
     "lightning",
     "flask-cors",
     "mcp",

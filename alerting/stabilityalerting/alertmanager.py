@@ -245,7 +245,8 @@ def _alert(one: OpenAlert, now: float, ahead_s: float) -> dict[str, Any]:
 
 
 def _watchdog(base_url: str, now: float, holds_s: float) -> dict[str, Any]:
-    instance = urlsplit(base_url).netloc
+    parts = urlsplit(base_url)
+    instance = parts.netloc + parts.path.rstrip("/")  # behind one hub each user has one
     return {
         "labels": {"alertname": "StabilityboardWatchdog", "severity": "none", "instance": instance},
         "annotations": {

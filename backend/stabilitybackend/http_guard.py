@@ -15,6 +15,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from stabilitybackend.addresses.refused_page import refused_page
 from stabilitybackend.auth import Authenticator
 from stabilitybackend.errors import BadRequest, StabilityBoardError
 from stabilitybackend.origins import Origins
@@ -178,7 +179,9 @@ def _once(first: Message, receive: Receive) -> Receive:
 
 async def _refuse(error: StabilityBoardError, scope: Scope, receive: Receive, send: Send) -> None:
     # The connection ends with it: what is left of a body is not read.
-    answer = JSONResponse(error.as_json(), status_code=error.status, headers={"connection": "close"})
+    page = refused_page(error, scope) if scope["type"] == "http" else None
+    answer = page or JSONResponse(error.as_json(), status_code=error.status)
+    answer.headers["connection"] = "close"
     if scope["type"] == "websocket":
         await WebSocket(scope, receive, send).send_denial_response(answer)
     else:

@@ -152,7 +152,7 @@ def sign_in_of(headers: Mapping[str, str], cookies: Mapping[str, str]) -> str:
     return _found(headers, cookies, _SIGN_IN) or ""
 
 
-def login_cookie(text: str, headers: Mapping[str, str], *, secure: bool, life_s: int = LIFE_S) -> str:
+def login_cookie(text: str, headers: Mapping[str, str], *, secure: bool, life_s: int = LIFE_S, below: str = "") -> str:
     """Return the ``Set-Cookie`` value that logs a browser in: not readable by scripts, not sent from other sites.
 
     Args:
@@ -160,41 +160,48 @@ def login_cookie(text: str, headers: Mapping[str, str], *, secure: bool, life_s:
         headers: of the request: the cookie's name has the port, since browsers send a cookie to every port of a host.
         secure: the page came over https: then no page without it, and no neighbouring host, can set the cookie.
         life_s: of the session.
+        below: path below which the browser finds us: what else is on that host, such as other people's servers behind
+            one hub, never gets the cookie.
     """
-    return _cookie(text, headers, "", secure=secure, life_s=life_s, site="Strict")
+    return _cookie(text, headers, "", secure=secure, life_s=life_s, site="Strict", below=below)
 
 
-def sign_in_cookie(text: str, headers: Mapping[str, str], *, secure: bool, life_s: int) -> str:
+def sign_in_cookie(text: str, headers: Mapping[str, str], *, secure: bool, life_s: int, below: str = "") -> str:
     """Return the ``Set-Cookie`` value that ties a sign-in to this browser; without ``text`` it unties it.
 
     It comes back with a link that the provider's page follows, so it is sent from other sites too, with that alone.
     """
-    return _cookie(text, headers, _SIGN_IN, secure=secure, life_s=life_s if text else 0, site="Lax")
+    return _cookie(text, headers, _SIGN_IN, secure=secure, life_s=life_s if text else 0, site="Lax", below=below)
 
 
-def logout_cookies(headers: Mapping[str, str]) -> list[str]:
+def logout_cookies(headers: Mapping[str, str], below: str = "") -> list[str]:
     """Return the ``Set-Cookie`` values that log a browser out, and forget the key that older versions kept there."""
-    over_https, over_http = _names(headers)
-    gone = "=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict"
+    at_root, below_path, over_http = _names(headers)
+    gone = f"=; Path={below or '/'}; Max-Age=0; HttpOnly; SameSite=Strict"
+    over_https = below_path if below else at_root
     return [f"{over_https}{gone}; Secure", f"{over_http}{gone}", f"stabilityboard_key{gone}"]
 
 
-def _cookie(text: str, headers: Mapping[str, str], what: str, *, secure: bool, life_s: int, site: str) -> str:
-    over_https, over_http = _names(headers, what)
-    name, ending = (over_https, "; Secure") if secure else (over_http, "")
-    return f"{name}={text}; Path=/; Max-Age={life_s}; HttpOnly; SameSite={site}{ending}"
+def _cookie(
+    text: str, headers: Mapping[str, str], what: str, *, secure: bool, life_s: int, site: str, below: str
+) -> str:
+    at_root, below_path, over_http = _names(headers, what)
+    name, ending = (below_path if below else at_root, "; Secure") if secure else (over_http, "")
+    return f"{name}={text}; Path={below or '/'}; Max-Age={life_s}; HttpOnly; SameSite={site}{ending}"
 
 
 def _found(headers: Mapping[str, str], cookies: Mapping[str, str], what: str) -> str | None:
     return next((cookies[name] for name in _names(headers, what) if name in cookies), None)
 
 
-def _names(headers: Mapping[str, str], what: str = "") -> tuple[str, str]:
+def _names(headers: Mapping[str, str], what: str = "") -> tuple[str, str, str]:
+    """Return a cookie's names: over https, over https below a path (where ``__Host-`` may not be), over http."""
     try:
         port = urlsplit(f"//{headers.get('host', '')}").port or "default"
     except ValueError:
         port = "default"
-    return f"__Host-{_PREFIX}{what}{port}", f"{_PREFIX}{what}{port}"
+    name = f"{_PREFIX}{what}{port}"
+    return f"__Host-{name}", f"__Secure-{name}", name
 
 
 def digest(text: str) -> str:

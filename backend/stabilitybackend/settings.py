@@ -23,10 +23,11 @@ __all__ = ["ROLES", "Settings", "is_loopback"]
 ROLES = ("door", "worker", "pages", "alerting")
 #: Smallest window, MiB: some frames have to fit.
 MIN_WINDOW_MIB = 0.01
+#: Longest path below which the board is served, characters.
+MAX_ROOT_PATH_CHARS = 500
 #: Settings that are options of ``up`` too.
-_OPTIONS = frozenset(
-    {"host", "port", "data_dir", "redis_url", "archive_url", "window_mib", "log_level", "role", "advertise_url"}
-)
+_OPTIONS = frozenset({"host", "port", "data_dir", "redis_url", "archive_url", "window_mib", "log_level"})
+_OPTIONS |= {"role", "advertise_url", "root_path"}
 #: What the text of a setting becomes, and what is expected of it.
 _CONVERSIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "port": (int, "a number from 0 to 65535"),
@@ -43,6 +44,13 @@ _CONVERSIONS: dict[str, tuple[Callable[[str], Any], str]] = {
 _LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 _HOST_NAME = re.compile(r"\*|(\*\.)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,100}")
+#: A path below which a proxy serves the board; and what addresses of the board begin with, so that no such path may: of
+#: an address below one nobody could tell whether the proxy has taken the path off already.
+_ROOT_PATH = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~!$&'()*+,:@%-]+)+/?")
+_OWN_PATH = re.compile(
+    r"/(_dash-.*|_stability|alerting|api|audit|compare|fleet|gallery|healthz|incidents|interruptions|livez|login"
+    r"|metrics|readyz|runs|server)(/.*)?"
+)
 #: Headers that say something else.
 _TAKEN_HEADERS = frozenset({"authorization", "cookie", "host", "origin", "x-forwarded-for", "x-forwarded-proto"})
 
@@ -70,12 +78,14 @@ class Settings:
         agent_lost_s: seconds that an agent may be silent, > 0.
         log_level: ``critical``, ``error``, ``warning``, ``info`` or ``debug``.
         alert_routes: YAML file of routes of alerts (docs/routes.md). None: those that people wrote on the page.
-        public_url: ``https://board.example.org``, where people open the pages: a proxy's address, and the one in
-            alerts. With a name beyond loopback every call needs a key.
+        public_url: ``https://board.example.org`` or ``https://hub.example.org/user/x/proxy/8080``, where people open
+            the pages: a proxy's address, and the one in alerts. With a name beyond loopback every call needs a key.
+        root_path: ``/user/x/proxy/8080``, the path below which a proxy serves the board, whether it passes the path on
+            or takes it off. None: that of the public URL.
         trusted_hosts: further names of this server, separated by commas in the environment; ``*.example.org`` stands
             for all below. They need keys as a public URL does.
-        trusted_proxies: addresses or networks whose ``X-Forwarded-For`` and ``-Proto`` are believed, separated by
-            commas. None: nobody's.
+        trusted_proxies: addresses or networks whose ``X-Forwarded-For``, ``-Proto`` and ``-Prefix`` are believed,
+            separated by commas. None: nobody's.
         proxy_user_header: header in which a trusted proxy says who somebody is, such as X-Forwarded-User. None: no
             proxy signs anybody in. With it every call needs a key or a person.
         proxy_groups_header: header with that person's groups, separated by commas.
@@ -112,6 +122,7 @@ class Settings:
     agent_lost_s: float = 30.0
     alert_routes: str | None = None
     public_url: str | None = None
+    root_path: str | None = None
     trusted_hosts: tuple[str, ...] = ()
     trusted_proxies: str | None = None
     proxy_user_header: str | None = None
@@ -154,6 +165,7 @@ class Settings:
             raise _wrong("log_level", self.log_level, "one of " + ", ".join(_LOG_LEVELS))
         if self.public_url is not None:
             _check_public_url(self.public_url)
+        _check_root_path(self.root_path, self.public_url)
         for name in self.trusted_hosts:
             if not _HOST_NAME.fullmatch(name):
                 raise _wrong("trusted_hosts", name, "names without port, such as board.example.org or *.example.org")
@@ -217,6 +229,20 @@ class Settings:
         public = None if self.public_url is None else urlsplit(self.public_url).hostname
         return self.beyond_loopback or any(not is_loopback(name) for name in (public, *self.trusted_hosts) if name)
 
+    @property
+    def below(self) -> str:
+        """Path below which browsers find the pages, without a slash at its end; "" at the root of a host."""
+        given = self.root_path or ("" if self.public_url is None else urlsplit(self.public_url).path)
+        return given.rstrip("/")
+
+    @property
+    def pages_url(self) -> str | None:
+        """Where people open the pages, without a slash at its end; None where no public URL says it."""
+        if self.public_url is None:
+            return None
+        parts = urlsplit(self.public_url)
+        return f"{parts.scheme}://{parts.netloc}{self.below}"
+
     def make_data_dir(self) -> Path:
         """Make the data folder where it is missing and return it.
 
@@ -242,7 +268,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _check_public_url(url: str) -> None:
-    expected = "https://board.example.org, with a port if it has one and nothing after it"
+    expected = "https://board.example.org, with a port and a path if it has them and nothing after those"
     try:
         parts = urlsplit(url)
         wrong = parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
@@ -250,8 +276,26 @@ def _check_public_url(url: str) -> None:
         raise _wrong("public_url", url, expected) from None
     if parts.username is not None or parts.password is not None:
         raise _wrong("public_url", f"{parts.scheme}://...@{parts.hostname}", f"{expected}, without user or password")
-    if wrong or parts.path.strip("/") or parts.query or parts.fragment:
+    if wrong or parts.query or parts.fragment:
         raise _wrong("public_url", url, expected)
+    if parts.path.strip("/"):
+        _check_path("public_url", url, parts.path)
+
+
+def _check_root_path(given: str | None, public_url: str | None) -> None:
+    if not given or given == "/":
+        return
+    _check_path("root_path", given, given)
+    public = "" if public_url is None else urlsplit(public_url).path.rstrip("/")
+    if public and public != given.rstrip("/"):
+        raise _wrong("root_path", given, f"{public}, the path of public_url, or nothing")
+
+
+def _check_path(name: str, given: str, path: str) -> None:
+    if len(path) > MAX_ROOT_PATH_CHARS or not _ROOT_PATH.fullmatch(path):
+        raise _wrong(name, given, "a path such as /user/x/proxy/8080, quoted as in an address")
+    if found := _OWN_PATH.fullmatch(path):
+        raise _wrong(name, given, f"a path that does not begin with /{found[1]}, as addresses of the board itself do")
 
 
 def _default_data_dir(env: Mapping[str, str]) -> Path:

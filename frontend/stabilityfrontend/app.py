@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import importlib.metadata
 import json
 import re
@@ -133,12 +134,22 @@ _INDEX = """<!DOCTYPE html>
 </html>"""
 
 
+#: Stands in a page that is none of ours until Dash draws it. Behind a proxy that passes its path on, each page is one,
+#: and nothing that draws is found: so it stays.
+_LOADING = "Loading..."
+_NOT_FOUND = """<style>@keyframes late {{ from {{ visibility: hidden }} }}</style>
+      <p style="margin: 2rem; animation: late 0s 2s both">No page of this board is at {0}. Does a proxy serve it below a
+      path, and pass that on? Then start it with the path: <code>stabilityboard up --root-path {1}</code></p>"""
+
+
 class _Pages(Dash):
     """Leaves out of the page's head what only some pages need, and says where things are from the page itself."""
 
-    def page(self, path: str) -> str:
-        """Return the page at a path within the board, quoted as the browser sent it."""
-        return self.index().replace(_UP, _way_up(path)).replace(_ENDING, "/" if path.endswith("/") else "")
+    def page(self, path: str, *, found: bool) -> str:
+        """Return the page at a path within the board, quoted as the browser sent it; not ``found``: none of ours."""
+        page = self.index().replace(_UP, _way_up(path)).replace(_ENDING, "/" if path.endswith("/") else "")
+        note = _NOT_FOUND.format(html.escape(path), html.escape(path.rstrip("/")))
+        return page if found else page.replace(_LOADING, note, 1)
 
     def later(self) -> dict[str, str]:
         """Return the addresses of what is left out, by the name that it defines."""
@@ -260,8 +271,8 @@ def _answer_what_is_ours(dash: _Pages, app: FastAPI, declared: Declarations) -> 
 
     def page(request: Request, path: str) -> Response:
         set_current_request(request)  # of this thread's own context; Dash asks for it, and reads nothing of it
-        status = 200 if layout.is_page(f"/{path}", declared) else 404
-        return HTMLResponse(dash.page(_sent_path(request)), status_code=status)
+        found = layout.is_page(f"/{path}", declared)
+        return HTMLResponse(dash.page(_sent_path(request), found=found), status_code=200 if found else 404)
 
     def moved(request: Request) -> Response:
         query = f"?{request.url.query}" if request.url.query else ""

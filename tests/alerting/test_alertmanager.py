@@ -61,7 +61,7 @@ async def alerting(
 
     sink = AlertmanagerSink(url.split(","), every_s=0.3)
     service = AlertingService(
-        redis, streams, [sink], "http://board:8080", clock, retry_policy=RetryPolicy(first_s=0.02), lease_s=0.6,
+        redis, streams, [sink], "http://board:8080/hub/jo", clock, retry_policy=RetryPolicy(first_s=0.02), lease_s=0.6,
         project_of=project_of, trouble=trouble, incidents_now=now,
     )  # fmt: skip
     stop = asyncio.Event()
@@ -97,9 +97,9 @@ async def test_an_alert_has_the_labels_that_people_route_by_and_what_they_read(
         "summary": f"Loss spike at step 700 (data set web): roll back to step 50 (run {run})",
         "description": "The loss rose from 2 to <3>.",
         "what_to_do": "Roll back to step 50.",
-        "url": f"http://board:8080/runs/{run}/incidents/i-7",
+        "url": f"http://board:8080/hub/jo/runs/{run}/incidents/i-7",
     }
-    assert alert["generatorURL"] == f"http://board:8080/runs/{run}/incidents/i-7"
+    assert alert["generatorURL"] == f"http://board:8080/hub/jo/runs/{run}/incidents/i-7"
     assert alert["startsAt"] == "2023-11-14T22:13:20.000Z"
 
 
@@ -228,7 +228,11 @@ async def test_the_watchdog_fires_as_long_as_the_server_is_well(
         await until(accepted, 10, "it is noted")
         trouble.append("redis_away")
         await fires(alertmanager, 0, alertname="StabilityboardWatchdog")
-    assert alert["labels"] == {"alertname": "StabilityboardWatchdog", "severity": "none", "instance": "board:8080"}
+    assert alert["labels"] == {
+        "alertname": "StabilityboardWatchdog",
+        "severity": "none",
+        "instance": "board:8080/hub/jo",
+    }
 
 
 @pytest.mark.parametrize("off_s", [-300.0, 300.0])

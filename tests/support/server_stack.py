@@ -81,7 +81,7 @@ class RunningServer:
     def _config(self) -> uvicorn.Config:
         return server_config(
             self.checked, log_level="critical", trusted_proxies=self._settings.trusted_proxies,
-            people=ProxyPeople.of(self._settings),
+            people=ProxyPeople.of(self._settings), below=self._settings.below,
         )  # fmt: skip
 
     @property

@@ -185,7 +185,7 @@ def alerting_service(
         redis,
         streams.names,
         sinks,
-        base_url=settings.public_url or f"http://{settings.host}:{settings.port}",
+        base_url=settings.pages_url or f"http://{settings.host}:{settings.port}",
         clock=clock,
         is_news=streams.is_news,
         rules=rules.now,

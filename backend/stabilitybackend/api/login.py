@@ -44,7 +44,7 @@ async def login(body: Login, request: Request) -> Response:
     text = await sessions.open(identity.key_id)
     await audit(request, identity, "login")
     secure = state.origins.is_https(request.scope["headers"], request.scope["scheme"])
-    cookie = login_cookie(text, request.headers, secure=secure)
+    cookie = login_cookie(text, request.headers, secure=secure, below=request.scope.get("root_path", ""))
     response = answer(_me(identity, request))
     response.headers["set-cookie"] = cookie
     return response
@@ -70,7 +70,7 @@ async def logout(request: Request) -> Response:
         if identity is not None and identity.session:
             await audit(request, identity, "logout")
     response = answer(LoggedOut(then))
-    for cookie in logout_cookies(request.headers):
+    for cookie in logout_cookies(request.headers, request.scope.get("root_path", "")):
         response.headers.append("set-cookie", cookie)
     return response
 

@@ -91,6 +91,13 @@ def up(
     window_mib: Annotated[
         float | None, typer.Option(help="MiB of a run's newest points that stay in Redis. (default: 32)")
     ] = None,
+    root_path: Annotated[
+        str | None,
+        typer.Option(
+            help="Path below which a proxy serves the pages: /user/x/proxy/8080. (default: that of "
+            "STABILITY_PUBLIC_URL)"
+        ),
+    ] = None,
     role: Annotated[
         list[str] | None,
         typer.Option(help="door, worker, pages or alerting, again for several. (default: all, in one process)"),
@@ -112,6 +119,7 @@ def up(
         redis_url=redis_url,
         archive_url=archive_url,
         window_mib=window_mib,
+        root_path=root_path,
         role=tuple(role) if role else None,
         advertise_url=advertise_url,
         log_level=log_level,
@@ -125,6 +133,9 @@ def up(
             return
         what = f"{version('stabilityboard')}{' as ' + ' and '.join(settings.role) if settings.role else ''}"
         console.print(f"[bold]Stabilityboard[/bold] {what} is up at [bold cyan]{url}[/bold cyan]")
+        if settings.below:
+            where = settings.pages_url or f"a proxy's address that ends with {settings.below}/"
+            console.print(f"Pages: {escape(where)}", style="dim", soft_wrap=True)
         console.print(f"Redis: {escape(redis)}", style="dim", soft_wrap=True)
         if context.obj:
             loaded = ", ".join(str(module.__file__) for module in context.obj)

@@ -17,6 +17,7 @@ from typing import Any
 import uvicorn
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from stabilitybackend.addresses.served_path import ServedPath
 from stabilitybackend.cli.http_protocol import BoundedHttpProtocol, RubbishFilter
 from stabilitybackend.errors import SettingsError, StartError
 from stabilitybackend.people.proxy import PeopleFromProxy, ProxyPeople
@@ -40,16 +41,26 @@ BACKLOG = 2048
 
 
 def server_config(
-    app: Any, *, log_level: str = "warning", trusted_proxies: str | None = None, people: ProxyPeople | None = None
+    app: Any,
+    *,
+    log_level: str = "warning",
+    trusted_proxies: str | None = None,
+    people: ProxyPeople | None = None,
+    below: str = "",
 ) -> uvicorn.Config:
     """Return uvicorn's settings for our app: the fastest loop and WebSocket code measured, no compression.
 
     Args:
-        trusted_proxies: addresses and networks whose X-Forwarded-For and -Proto count; None: nobody's.
+        trusted_proxies: addresses and networks whose X-Forwarded-For, -Proto and -Prefix count; None: nobody's.
         people: whom one of them may sign in.
+        below: path below which a proxy serves it, "" for none. Not uvicorn's own ``root_path``, which needs a proxy
+            that takes the path off, and puts it in front of each request.
     """
     if trusted_proxies is not None:
-        app = ProxyHeadersMiddleware(app, trusted_proxies)
+        forwarded: Any = ProxyHeadersMiddleware(app, trusted_proxies)
+        app = ServedPath(forwarded, below, forwarded.trusted_hosts)
+    elif below:
+        app = ServedPath(app, below)
     if people is not None:  # around it: it has to see where the request came from
         app = PeopleFromProxy(app, people)
     config = uvicorn.Config(
@@ -127,8 +138,9 @@ def serve(
     """
     url, data_dir = url_of(bound), settings.data_dir
     config = server_config(
-        app, log_level=settings.log_level, trusted_proxies=settings.trusted_proxies, people=ProxyPeople.of(settings)
-    )
+        app, log_level=settings.log_level, trusted_proxies=settings.trusted_proxies, people=ProxyPeople.of(settings),
+        below=settings.below,
+    )  # fmt: skip
     server = _AnnouncingServer(config, lambda: _announce(data_dir, url, on_up), stop or Stop())
     _raise_open_files()
     try:

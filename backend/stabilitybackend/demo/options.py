@@ -29,6 +29,7 @@ class DemoOptions:
         json_output: print one JSON object on stdout; everything else goes to stderr.
         url: use the server at this address instead of starting one.
         port: wanted port of the server that is started; the next free one is taken.
+        root_path: path below which a proxy serves the pages of that server, None for none.
         data_dir: folder for the server's data, the spool and the checkpoints.
         example_dir: folder ``examples`` of the repository.
         fault: ``bad_data``, ``lr_window``, ``sampler``, ``hang`` or ``none``.
@@ -41,6 +42,7 @@ class DemoOptions:
     json_output: bool
     url: str | None
     port: int
+    root_path: str | None
     data_dir: Path
     example_dir: Path | None
     fault: str
@@ -59,6 +61,7 @@ def parse_options(argv: Sequence[str] | None) -> DemoOptions:
     parser.add_argument("--json", dest="json_output", action="store_true", help="print one JSON object on stdout")
     parser.add_argument("--url", help="use this server instead of starting one")
     parser.add_argument("--port", type=int, default=8080, help="wanted port; the next free one is taken")
+    parser.add_argument("--root-path", help="path below which a proxy serves the pages: /user/x/proxy/8080")
     parser.add_argument("--data-dir", type=_folder, default=_folder(".stabilityboard/demo"), help="data of the demo")
     parser.add_argument("--example-dir", type=_folder, help=f"folder that holds {_SCRIPT} [env {EXAMPLE_ENV}]")
     parser.add_argument("--fault", choices=_FAULTS, default="bad_data", help="what goes wrong")

@@ -112,10 +112,11 @@ class ManagedProcess:
             os.killpg(self.pid, number)
 
 
-def server_command(port: int, data_dir: Path) -> list[str]:
-    """Return the command of a server of its own on loopback."""
+def server_command(port: int, data_dir: Path, root_path: str | None = None) -> list[str]:
+    """Return the command of a server of its own on loopback; a proxy may serve it below a path."""
+    below = [] if root_path is None else ["--root-path", root_path]
     where = ["--host", "127.0.0.1", "--port", str(port), "--data-dir", str(data_dir)]
-    return [sys.executable, "-m", "stabilitybackend.cli", "up", *where]
+    return [sys.executable, "-m", "stabilitybackend.cli", "up", *where, *below]
 
 
 def training_command(script: Path, ranks: int, arguments: Sequence[str]) -> list[str]:

@@ -92,8 +92,8 @@ def _start_server(options: DemoOptions, console: Console, cleanup: contextlib.Ex
     port = free_port(options.port)
     if port != options.port:
         console.print(f"Port {options.port} is taken; using {port}.")
-    url = f"http://127.0.0.1:{port}"
-    command = server_command(port, options.data_dir / "server")
+    url = f"http://127.0.0.1:{port}{(options.root_path or '').rstrip('/')}"
+    command = server_command(port, options.data_dir / "server", options.root_path)
     server = ManagedProcess(command, log=options.data_dir / "server.log", env={})
     cleanup.callback(server.end, _SERVER_GRACE_S)
     with ApiClient(url) as client:

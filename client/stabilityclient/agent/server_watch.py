@@ -66,7 +66,8 @@ class ServerWatch:
     ) -> None:
         self._url = environ.get(_URL, "").strip()
         self._folder = folder
-        self._where = urlsplit(server).netloc.rpartition("@")[2]
+        parts = urlsplit(server)
+        self._where = parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")
         self._node = node
         self._sources = sources
         self._uplink = uplink

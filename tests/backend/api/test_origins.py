@@ -136,7 +136,10 @@ def test_a_public_name_means_that_others_can_reach_the_server(settings: dict[str
     [
         {"public_url": "board.example"},
         {"public_url": "ftp://board.example"},
-        {"public_url": "https://board.example/stability"},
+        {"public_url": "https://board.example/stability?a=b"},
+        {"public_url": "https://board.example/a/../b"},
+        {"public_url": "https://board.example//b"},
+        {"public_url": "https://board.example/runs/board"},
         {"public_url": "https://board.example:port"},
         {"public_url": "https://user:secret@board.example"},
         {"trusted_hosts": "https://board.example"},

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -128,6 +129,24 @@ def test_the_cookies_are_as_those_of_a_login_with_a_key(stage: Stage) -> None:
         foreign = browser.post("/api/v1/logout", headers={"Origin": "https://evil.example"})
         assert (foreign.status_code, foreign.json()["error"]["code"]) == (403, "foreign_origin")
         assert browser.get("/api/v1/me").status_code == 200
+
+
+def test_below_a_path_the_sign_in_goes_out_and_comes_back_below_it(tmp_path: Path) -> None:
+    (tmp_path / "roles.toml").write_text(ROLES)
+    with EmbeddedRedis(tmp_path) as redis, FakeProvider() as provider:
+        given = {"public": True, "root_path": "/hub/jo", "roles": tmp_path / "roles.toml", **provider.settings}
+        with RunningServer(redis.url, tmp_path / "data", **given) as server:
+            board = f"{server.url}/hub/jo"
+            stage = Stage(server, provider, "")
+            with httpx.Client(base_url=board, timeout=30, verify=False) as browser:
+                page = stage.begin(browser, "/runs/r-1")
+                assert parse_qs(urlsplit(page).query)["redirect_uri"] == [f"{board}/api/v1/oidc/callback"]
+                back = browser.get(provider.callback(page))
+                assert back.headers["location"] == "/hub/jo/runs/r-1"
+                assert ["; Path=/hub/jo; " in one for one in back.headers.get_list("set-cookie")] == [True, True]
+                assert browser.get("/api/v1/me").json()["name"] == "anna@example.org"
+                assert stage.end(browser, f"{board}/api/v1/oidc/callback?state=x").startswith("/hub/jo/login?refused=")
+            assert stage.words()["start"] == f"{board}/api/v1/oidc/start"
 
 
 def test_what_is_asked_for_is_a_code_with_pkce_state_and_nonce(stage: Stage) -> None:

@@ -49,6 +49,7 @@ def test_a_wrong_setting_is_named_with_what_was_given_and_expected(given: dict[s
         ({"cache_mib": -1.0}, "set STABILITY_CACHE_MIB"),
         ({"hang_floor_s": 0.0}, "set STABILITY_HANG_FLOOR_S"),
         ({"public_url": "board"}, "set STABILITY_PUBLIC_URL"),
+        ({"root_path": "user/x"}, "give --root-path or set STABILITY_ROOT_PATH"),
     ],
 )
 def test_the_hint_names_an_option_only_where_up_has_one(given: dict[str, object], hint: str) -> None:

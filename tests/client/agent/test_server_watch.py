@@ -70,7 +70,14 @@ class Node:
         )
         environ = {"STABILITY_AGENT_ALERT_URL": url, **more}
         self.watch = ServerWatch(
-            folder, environ, "http://u:p@board:80", "n0", sources, self.uplink, self.logged.append, lambda: self.now
+            folder,
+            environ,
+            "http://u:p@board:80/hub/jo",
+            "n0",
+            sources,
+            self.uplink,
+            self.logged.append,
+            lambda: self.now,
         )
 
     async def look(self, later_s: float = 0.0) -> bool:
@@ -88,7 +95,7 @@ async def test_only_the_agent_on_the_node_of_rank_0_says_it_and_after_its_time_a
     assert [await others.look(after) for after in (0, 119, 2, 600)] == [False] * 4
     assert [await first.look(after) for after in (0, 119, 2, 600)] == [False, False, True, False]
     assert len(texts(receiver, path)) == 1
-    assert "Stabilityboard at board:80 can't be reached from n0 for 2 min" in texts(receiver, path)[0]
+    assert "Stabilityboard at board:80/hub/jo can't be reached from n0 for 2 min" in texts(receiver, path)[0]
 
 
 async def test_an_agent_that_is_started_again_repeats_nothing_and_still_says_that_the_server_is_back(

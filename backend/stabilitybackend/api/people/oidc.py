@@ -26,6 +26,7 @@ from stabilitybackend.sessions import (
     sign_in_cookie,
     sign_in_of,
 )
+from stabilitybackend.settings import Settings
 
 __all__ = ["Refusals", "router"]
 
@@ -112,8 +113,10 @@ async def callback(request: Request) -> Response:
         text = await _open(request, way, person)
     except (SignInRefused, Unavailable) as error:
         return await _refuse(request, error)
-    response = _go(request, then, "")
-    cookie = login_cookie(text, request.headers, secure=_over_https(request), life_s=PERSON_LIFE_S)
+    below = _below(request)
+    response = _go(request, f"{below}{then}", "")
+    secure = _over_https(request)
+    cookie = login_cookie(text, request.headers, secure=secure, life_s=PERSON_LIFE_S, below=below)
     response.headers.append("set-cookie", cookie)
     return response
 
@@ -141,15 +144,23 @@ async def _refuse(request: Request, error: SignInRefused | Unavailable) -> Respo
         await refusals.note(refused, _address(request))
     except Unavailable:  # the log is in the same store: this one is in the server's own log alone
         pass
-    return _go(request, f"/login?{urlencode({'refused': refused.code, 'next': refused.then})}", "")
+    query = urlencode({"refused": refused.code, "next": refused.then})
+    return _go(request, f"{_below(request)}/login?{query}", "")
 
 
 def _go(request: Request, where: str, browser: str) -> Response:
     """Go on to an address, with the cookie of a sign-in that is under way; "" where it is over."""
     response = RedirectResponse(where, 303)
-    cookie = sign_in_cookie(browser, request.headers, secure=_over_https(request), life_s=FLOW_S)
+    secure = _over_https(request)
+    cookie = sign_in_cookie(browser, request.headers, secure=secure, life_s=FLOW_S, below=_below(request))
     response.headers.append("set-cookie", cookie)
     return response
+
+
+def _below(request: Request) -> str:
+    """Return the path of the public URL: by that one, and no other, people go to the provider and come back."""
+    settings: Settings = request.app.state.settings
+    return settings.below
 
 
 def _over_https(request: Request) -> bool:

@@ -52,14 +52,14 @@ class OidcSettings:
                 "oidc_issuer", issuer, "an https:// address without ? or # (http:// on loopback alone), as it is in "
                 "the provider's .well-known/openid-configuration",
             )  # fmt: skip
-        if settings.public_url is None:
+        if settings.pages_url is None:
             raise wrong_setting("public_url", "nothing", "the address that the provider sends people back to")
         if settings.oidc_client_id is None:
             raise wrong_setting("oidc_client_id", "nothing", "the id of the client that is registered there")
         if "openid" not in settings.oidc_scopes.split():
             raise wrong_setting("oidc_scopes", settings.oidc_scopes, "openid and others, separated by blanks")
         return cls(
-            issuer, settings.public_url.rstrip("/"), settings.oidc_client_id, _secret(settings),
+            issuer, settings.pages_url, settings.oidc_client_id, _secret(settings),
             settings.oidc_name or urlsplit(issuer).hostname or issuer, " ".join(settings.oidc_scopes.split()),
             settings.oidc_user_claim, settings.oidc_groups_claim,
         )  # fmt: skip
