@@ -34,9 +34,9 @@ import numpy as np
 import orjson
 
 from stabilitybackend.backtest import read_files
-from stabilitybackend.backtest.jsonl import Lines, read_rows
 from stabilitybackend.detectors.engine.bank import DetectorBank
 from stabilitybackend.detectors.registry import DETECTORS
+from stabilitybackend.importers.jsonl import JsonlImporter
 from stabilitybackend.importers.troubles import Reading
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Frame, PointsBlock, SourceInfo, decode_message, encode_message
@@ -136,8 +136,7 @@ def command_figures(path: Path, rows: int) -> dict[str, dict[str, float]]:
     found = {
         f"the command, {rows:,} rows": program_cpu(program),
         "parsing with msgspec alone": cpu(floor),
-        "lines": cpu(lambda: drain(Lines(path, Reading()).pieces())),
-        "lines, columns": cpu(lambda: drain(read_rows(Lines(path, Reading())))),
+        "lines, columns": cpu(lambda: drain(JsonlImporter().read(path, 0, Reading()))),
         "lines, columns, frames": cpu(lambda: drain(next(read_files([path])).frames())),
     }
     frames += next(read_files([path])).frames()

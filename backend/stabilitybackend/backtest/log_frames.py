@@ -1,4 +1,8 @@
-"""Makes frames of a log's rows, as the job's agent would have: each rank a source of its own, with times."""
+"""Makes frames of a log's rows, as the job's agent would have: each rank a source of its own, with times.
+
+A log without times gets times that follow from its steps alone, so that a backtest gives the same on every machine and
+day.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from stabilitybackend.backtest.columns import SIDE_BY_SIDE_ROWS, LogRows
+from stabilitybackend.importers.batches import Batch
 from stabilitybackend.importers.frames import ROWS_WITH_NOTES
+from stabilitybackend.importers.rows.lanes import SIDE_BY_SIDE_ROWS
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
 
 __all__ = ["VIRTUAL_START_S", "log_frames"]
@@ -36,11 +41,11 @@ class _LoggedRank:
     records: int = 0
 
 
-def log_frames(rows: Iterable[LogRows], mark: str = "log") -> Iterator[Frame]:
+def log_frames(batches: Iterable[Batch], mark: str = "log") -> Iterator[Frame]:
     """Yield the frames of one log.
 
     Times that are missing follow from the steps: each step takes VIRTUAL_STEP_S, and going back takes as long as one
-    step. In a log that names times, a row without one gets that of the row before.
+    step.
 
     Args:
         mark: goes into the names of the sources.
@@ -48,27 +53,22 @@ def log_frames(rows: Iterable[LogRows], mark: str = "log") -> Iterator[Frame]:
     lanes: dict[int, _LoggedRank] = {}
     world_size = 1
     first_step: int | None = None
-    timed: bool | None = None
     last_time = VIRTUAL_START_S
-    for batch in rows:
-        if not len(batch.steps):
+    for batch in batches:
+        rank = batch.who.rank
+        if rank is None or not len(batch):
             continue
-        if timed is None:
-            timed = bool(np.isfinite(batch.times[0]))
-            first_step = int(batch.steps[0])
-        lane = lanes.get(batch.rank)
+        first_step = int(batch.steps[0]) if first_step is None else first_step
+        lane = lanes.get(rank)
         if lane is None:
-            assert first_step is not None
             ahead = max(int(batch.steps[0]) - first_step, 0)
-            start = last_time if timed else VIRTUAL_START_S + VIRTUAL_STEP_S * ahead
-            lane = _LoggedRank(
-                SourceInfo(f"r{batch.rank}-{mark}", rank=batch.rank, local_rank=batch.rank), start, int(batch.steps[0])
-            )
-            world_size = max(world_size, batch.rank + 1)
-        times = _filled(batch.times, lane.time) if timed else _virtual(batch.steps, lane)
-        if batch.rank not in lanes:
+            start = last_time if batch.timed else VIRTUAL_START_S + VIRTUAL_STEP_S * ahead
+            lane = _LoggedRank(SourceInfo(f"r{rank}-{mark}", rank=rank, local_rank=rank), start, int(batch.steps[0]))
+            world_size = max(world_size, rank + 1)
+        times = batch.times if batch.timed else _virtual(batch.steps, lane)
+        if rank not in lanes:
             lane.info.started = float(times[0])
-            lanes[batch.rank] = lane
+            lanes[rank] = lane
         lane.step, lane.time = int(batch.steps[-1]), float(times[-1])
         last_time = lane.time
         _add(lane, batch, times)
@@ -79,12 +79,12 @@ def log_frames(rows: Iterable[LogRows], mark: str = "log") -> Iterator[Frame]:
         yield from _frame(lane, world_size)
 
 
-def _add(lane: _LoggedRank, batch: LogRows, times: NDArray[np.float64]) -> None:
-    for first, last in _pieces(batch.steps, 1 if lane.seq + lane.records == 0 else 0, bool(batch.batches)):
-        notes = [note for note in batch.batches if first <= note[0] < last]
-        for row, fingerprint in notes:
-            data = {"fingerprint": fingerprint}
-            lane.blocks.append(EventBlock("batch", float(times[row]), int(batch.steps[row]), data))
+def _add(lane: _LoggedRank, batch: Batch, times: NDArray[np.float64]) -> None:
+    for first, last in _pieces(batch.steps, 1 if lane.seq + lane.records == 0 else 0, bool(batch.notes)):
+        notes = [note for note in batch.notes if batch.items[first] <= note.item <= batch.items[last - 1]]
+        for note in notes:
+            at = float(times[np.searchsorted(batch.items, note.item)])
+            lane.blocks.append(EventBlock(note.type, at, note.step, note.data))
         lane.records += len(notes)
         if batch.names:
             lane.blocks.append(
@@ -121,14 +121,6 @@ def _frame(lane: _LoggedRank, world_size: int) -> Iterator[Frame]:
     lane.info.world_size = world_size
     first, lane.seq = lane.seq + 1, lane.seq + records
     yield Frame(lane.info, first, lane.seq, blocks)
-
-
-def _filled(times: NDArray[np.float64], before: float) -> NDArray[np.float64]:
-    missing = np.isnan(times)
-    if not missing.any():
-        return times
-    at = np.maximum.accumulate(np.where(missing, -1, np.arange(len(times))))
-    return np.where(at >= 0, times[at], before)
 
 
 def _virtual(steps: NDArray[np.int64], lane: _LoggedRank) -> NDArray[np.float64]:

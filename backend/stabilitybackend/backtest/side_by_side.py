@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from stabilitybackend.backtest.columns import SIDE_BY_SIDE_ROWS
+from stabilitybackend.importers.rows.lanes import SIDE_BY_SIDE_ROWS
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
 
 __all__ = ["side_by_side"]

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.importers.base import FilePart, Importer, ImportPlan
 from stabilitybackend.importers.batches import Batch, Grouper, Who
-from stabilitybackend.importers.cells import NotAStep, as_step, row_of
+from stabilitybackend.importers.rows.cells import NotAStep, as_step, row_of
 from stabilitybackend.importers.troubles import Reading
 
 __all__ = ["AimImporter"]

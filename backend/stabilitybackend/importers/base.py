@@ -17,11 +17,16 @@ __all__ = ["FilePart", "ImportPlan", "Importer", "message_class", "name_below", 
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """Files of one start or folder of a run. rank: whose. prefix: put before every metric name."""
+    """Files of one start or folder of a run.
+
+    Args:
+        rank: whose. prefix: put before every metric name. run: of a file that holds several, the one that is read.
+    """
 
     paths: tuple[Path, ...]
     rank: int = 0
     prefix: str = ""
+    run: str = ""
 
 
 @dataclass(slots=True)
@@ -64,6 +69,7 @@ class Importer:
     Class attributes:
         name: unique, lower case. label: what people call it. known: its files, within a sentence.
         suffixes: of its files, lower case. In a folder only files of such a name are opened.
+        may_hold: of files that may be such; in a folder they are opened where no other file is known.
         by_name: a file of such a name is one, whatever it holds: a damaged one is reported and not passed over.
         by_folder: the files of one folder are one run.
         follows: its reader heeds ``Reading.following``, so that files of this format can be followed as they grow.
@@ -74,6 +80,7 @@ class Importer:
     label: ClassVar[str]
     known: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]] = ()
+    may_hold: ClassVar[tuple[str, ...]] = ()
     by_name: ClassVar[bool] = False
     by_folder: ClassVar[bool] = False
     follows: ClassVar[bool] = False
@@ -81,7 +88,7 @@ class Importer:
 
     def named(self, path: Path) -> bool:
         """Say whether a file has a name as these files do."""
-        return path.suffix.lower() in self.suffixes
+        return path.name.lower().removesuffix(".gz").endswith(self.suffixes) if self.suffixes else False
 
     def takes(self, path: Path, head: bytes) -> bool:
         """Say whether a file is of this format, from its first 64 KiB.
@@ -109,10 +116,13 @@ class Importer:
 
     def batches(self, prepared: Any, reading: Reading, step_key: str | None) -> Iterator[Batch]:
         """Yield the rows of a run, from the beginning, as often as it is called."""
+        reading.parts = prepared
         return together((self._whole(part, at, reading, step_key) for at, part in enumerate(prepared)), reading)
 
     def _whole(self, part: FilePart, number: int, reading: Reading, step_key: str | None) -> Iterator[Batch]:
-        yield from self.read(part.paths[0], number, reading, rank=part.rank, prefix=part.prefix, step_key=step_key)
+        of_run = {"run": part.run} if part.run else {}  # only formats with several runs in a file know it
+        path, prefix = part.paths[0], part.prefix
+        yield from self.read(path, number, reading, rank=part.rank, prefix=prefix, step_key=step_key, **of_run)
         yield from reading.rest_of_file()
 
     def read(

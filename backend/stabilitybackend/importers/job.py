@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stabilitybackend.detectors.engine.metric_roles import OTHERS
@@ -118,8 +118,11 @@ class ImportJob:
             reading = Reading()
             for _ in self._batches(reading):
                 pass
-            why = f": {reading.named[0]}" if reading.named else ""
-            raise BadRequest(f"{self._plan.name} has no row that can be imported{why}")
+            why = next((f": {reason}" for reason in (*reading.named, *reading.notes)), "")
+            raise BadRequest(
+                f"{self._plan.name} has no row that can be read{why}",
+                hint="expected rows of a step and numbers; --step-key names another column for the step",
+            )
         if not self.run_id:
             self.run_id = f"{slug(self._plan.name)[-_SLUG_CHARS:].lstrip('-._')}-{self._mark[1:]}"[:MAX_ID_CHARS]
         self._exported = edition is not None
@@ -209,11 +212,28 @@ class ImportJob:
         assert self._maker is not None
         return dict(list({**self._checks, **self._maker.checks}.items())[-MAX_CHECKS:])
 
+    def used_names(self) -> dict[str, str]:
+        """Return which names were changed into which, after the last row."""
+        return {theirs: ours for theirs, ours in self._names.renames.items() if theirs in self._names.used}
+
+    def rows(self) -> Iterator[Batch]:
+        """Yield all rows under their names here, after ``sniff``."""
+        self._names = self._choose_names({})
+        self._begin()
+        for batch in self._batches(self.reading):
+            yield replace(batch, names=self._names.of(batch.names))
+
     def result(self) -> ImportResult:
         """Return what came of it, after the last frame."""
         maker = self._maker
         assert maker is not None
-        used = {theirs: ours for theirs, ours in self._names.renames.items() if theirs in self._names.used}
+        used = self.used_names()
+        for path, why in self.reading.untimed:
+            self.reading.note(
+                f"{path}: no times{f' ({why})' if why else ''}, so each row counts one second, up to when the file was "
+                "last written"
+            )
+        self.reading.untimed.clear()
         for theirs in (name for name in self._options.renames if name not in used):
             self.reading.note(f"{theirs} is renamed nowhere: no row has it without {self._options.renames[theirs]}")
         return ImportResult(self.run_id, maker.rows, maker.values, maker.already, self.reading, used, maker.exit_code)
@@ -238,9 +258,7 @@ class ImportJob:
             self._checks = self.checks
         self._check_run(held)
         self._names = self._choose_names(held)
-        self.reading = Reading(notes=list(self._plan.notes), following=self._following)
-        for trouble in self._plan.refused:
-            self.reading.trouble(trouble.file, trouble.place, trouble.reason)
+        self._begin()
         known = ((at, self._importer.start_of_file(path)) for at, path in enumerate(self._plan.paths))
         starts = {at: start for at, start in known if start is not None}
         self._maker = FrameMaker(held, self._names, self.reading, self._plan.paths, starts, self._checks)
@@ -248,6 +266,11 @@ class ImportJob:
             self._maker.rows, self._maker.values = before.rows, before.values
             self._maker.already = -before.rows
         return self._maker.frames(self._batches(self.reading))
+
+    def _begin(self) -> None:
+        self.reading = Reading(notes=list(self._plan.notes), following=self._following)
+        for trouble in self._plan.refused:
+            self.reading.trouble(trouble.file, trouble.place, trouble.reason)
 
     def _check_run(self, sources: Iterable[str]) -> None:
         """Refuse to mix files into a run that did not come from such: its points would stand there twice, its name and

@@ -1,74 +1,73 @@
 """Reads JSON lines: ``{"step": int, "<metric>": float, ...}`` in the log's own order, and our own JSONL exports.
 
-Optional keys: ``t`` (unix seconds), ``rank``, ``phase`` (live only, not stored), ``batch_fp`` (the data of the step),
-and in our
-exports ``segment``, ``dead``, ``node`` and, in the first line, ``export`` (the run and its segments).
+Optional keys: a time, ``rank``, ``phase`` (live only, not stored), ``batch_fp`` (the data of the step), and in our
+exports ``segment``, ``dead``, ``node`` and, in the first line, ``export`` (the run and its segments). Objects in a row
+are flattened with ``/``. Imports and backtests read with this; a piece of the file is decoded at once, single lines
+only where something is odd.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import time
-from array import array
+import zlib
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
+import msgspec
 import orjson
 
 from stabilitybackend.importers.base import Importer, ImportPlan
-from stabilitybackend.importers.batches import PAUSE, Batch, Grouper, Note, Who
-from stabilitybackend.importers.cells import (
-    MAX_RANK,
-    TIME_UNITS,
-    NotAStep,
-    as_rank,
-    as_step,
-    as_time,
-    count_lines,
-    note_step,
-    row_of,
-)
+from stabilitybackend.importers.batches import Batch
 from stabilitybackend.importers.lineage import ExportedLineage, header_of, named_by_export
+from stabilitybackend.importers.rows.lanes import by_lane
+from stabilitybackend.importers.rows.layout import EXPORT_LAYOUT, Group, groups_of, is_axis, layout_of
+from stabilitybackend.importers.rows.opened import (
+    HEAD_BYTES,
+    MAX_LINE_BYTES,
+    count_lines,
+    open_text,
+    read_piece,
+)
+from stabilitybackend.importers.rows.table import FINGERPRINT, TableRows
 from stabilitybackend.importers.troubles import Reading, shown
-from stabilityclient.wire import MAX_NAME_CHARS
 
-__all__ = ["BLANK", "MAX_LINE_BYTES", "TIME_KEYS", "JsonlImporter", "export_header", "has_objects"]
+__all__ = ["JsonlImporter", "export_header", "flat", "objects_in"]
 
-#: Longest line, bytes: more is no row of metrics, and must not fill the memory.
-MAX_LINE_BYTES = 16 * 1024 * 1024
-#: Keys that are asked for the time when ``t`` is not there, in this order.
-TIME_KEYS = ("t", "_timestamp", "timestamp", "wall_time", "time")
-#: ... and for the step, when the user names none.
-STEP_KEYS = ("step", "_step", "global_step", "iteration")
-#: Different sets of keys remembered; a file in which every line has its own is read more slowly, nothing else.
-MAX_NAME_SETS = 10_000
-#: Beginnings of lines in so many bytes are looked at.
-_HEAD_BYTES = 64 * 1024
-#: A byte order mark and white space.
-BLANK = b"\xef\xbb\xbf \t\r\n"
+#: How Python's json writes the numbers that JSON does not have. Replaced as bytes, which is ten times as fast as a
+#: pattern; if such a text is in a string the piece is no JSON any more, and is read line by line.
+_BARE = tuple((colon + word, colon + b'"' + word + b'"') for colon in (b":", b": ")
+              for word in (b"NaN", b"Infinity", b"-Infinity"))  # fmt: skip
+#: Objects within objects that are flattened.
+_MAX_DEPTH = 8
+
+#: A decoded line and its number in the file, from 1.
+Line = tuple[int, dict[str, Any]]
 
 
 def export_header(path: Path) -> dict[str, Any] | None:
     """Return what our own export says about its run, None where the file is none."""
-    with path.open("rb") as file:
-        line = file.readline(MAX_LINE_BYTES)
     try:
-        first = orjson.loads(line)
-    except orjson.JSONDecodeError:
+        with open_text(path) as file:
+            first = msgspec.json.decode(file.readline(MAX_LINE_BYTES))
+    except (OSError, EOFError, zlib.error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return header_of(first.get("export")) if isinstance(first, dict) else None
 
 
-def has_objects(path: Path) -> bool:
-    """Say whether a line that begins in the head of a file is a JSON object: the first may be damaged, or very long."""
-    with path.open("rb") as file:
-        while file.tell() < _HEAD_BYTES and (line := file.readline(MAX_LINE_BYTES)):
-            if _is_object(line.strip(BLANK)):
-                return True
-    return False
+def objects_in(path: Path, most: int = 2) -> int:
+    """Count the lines that are JSON objects, up to ``most``, of those that begin in the head of a file.
+
+    The first may be damaged, or very long.
+    """
+    count, read = 0, 0
+    with open_text(path) as file:
+        while count < most and read < HEAD_BYTES and (line := file.readline(MAX_LINE_BYTES)):
+            count += _is_object(line.strip())
+            read += len(line)
+    return count
 
 
 def _is_object(line: bytes) -> bool:
@@ -80,6 +79,32 @@ def _is_object(line: bytes) -> bool:
         return False
 
 
+def flat(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row without objects in it: ``{"train": {"loss": 2}}`` as ``train/loss``.
+
+    Where all metrics are in one object, as in ``{"step": 1, "data": {...}}``, its name is left out.
+    """
+    inner = [key for key, value in row.items() if isinstance(value, dict)]
+    if not inner:
+        return row
+    found: dict[str, Any] = {}
+    alone = len(inner) == 1 and all(key in inner or is_axis(key) for key in row)
+    for key, value in row.items():
+        if isinstance(value, dict):
+            _flatten("" if alone else f"{key}/", value, found, _MAX_DEPTH)
+        else:
+            found[key] = value
+    return found
+
+
+def _flatten(prefix: str, row: dict[str, Any], found: dict[str, Any], depth: int) -> None:
+    for key, value in row.items():
+        if isinstance(value, dict) and depth > 0:
+            _flatten(f"{prefix}{key}/", value, found, depth - 1)
+        else:
+            found.setdefault(prefix + key, value)
+
+
 class JsonlImporter(Importer):
     """One JSON object a line."""
 
@@ -87,10 +112,11 @@ class JsonlImporter(Importer):
     label: ClassVar[str] = "JSONL"
     known: ClassVar[str] = "JSON lines with a key step"
     suffixes: ClassVar[tuple[str, ...]] = (".jsonl", ".ndjson")
+    may_hold: ClassVar[tuple[str, ...]] = (".json", ".log", ".txt")
     follows: ClassVar[bool] = True
 
     def takes(self, path: Path, head: bytes) -> bool:
-        return has_objects(path)
+        return objects_in(path, 1) > 0
 
     def plans(self, paths: list[Path], root: Path) -> list[ImportPlan]:
         return [named_by_export(plan, export_header(plan.paths[0])) for plan in super().plans(paths, root)]
@@ -99,196 +125,143 @@ class JsonlImporter(Importer):
         self, path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None
     ) -> Iterator[Batch]:
         header = export_header(path)
-        lineage = None if header is None else ExportedLineage(header)
-        groups = Grouper(reading)
+        if header is None:
+            first = _Lines(path, Reading(following=reading.following), rank).groups()
+            layout, lineage = layout_of(path, first, step_key), None
+        else:
+            layout, lineage = EXPORT_LAYOUT, ExportedLineage(header)
+        base = 0.0 if layout.time is not None else reading.base(number, path, count_lines(path))
+        rows = TableRows(path, number, reading, layout, rank=rank, prefix=prefix, base=base, lineage=lineage)
         if header is not None:
             # The file's own words tell two exports of a run apart: their lines are numbered differently.
-            groups.edition = (str(header.get("run_id")), hashlib.sha256(orjson.dumps(header)).hexdigest()[:8])
-        clock = _RowTimes(path)
-        with path.open("rb") as file:
-            yield from _rows(_Lines(path, file, reading), number, rank, prefix, step_key, groups, clock, lineage)
-        if lineage is not None:
-            yield from groups.flush()
-            yield from groups.fork(lineage.rest())
-            yield from groups.bare_forks(Who(number, 0), clock.lines)
-        reading.end_of_file(path, groups.numeric)
-        if clock.made_up:
-            reading.note(
-                f"{path}: no times (key t), so each line counts one second, up to when the file was last written"
-            )
-
-
-def _rows(
-    lines: _Lines,
-    number: int,
-    rank: int,
-    prefix: str,
-    step_key: str | None,
-    groups: Grouper,
-    clock: _RowTimes,
-    lineage: ExportedLineage | None,
-) -> Iterator[Batch]:
-    path, reading = lines.path, lines.reading
-    known: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for item, row in lines:
-        if row is None:
-            yield from groups.flush()
-            yield PAUSE
-            clock.live = True
-            continue
-        if step_key is None:
-            step_key = next((key for key in STEP_KEYS if key in row), None)
-        step = row.pop(step_key, None) if step_key is not None else None
-        if type(step) is not int or not 0 <= step < 2**53:
-            try:
-                step = as_step(step)
-            except NotAStep as error:
-                reading.trouble(path, f"line {item}", str(error))
-                continue
-        time = row.pop("t", None)
-        if type(time) is not float or not 0.0 <= time < TIME_UNITS[-1][0]:
-            time = _time_of(time, row)
-        time = clock.at(item, time)
-        groups.timed = not clock.made_up
-        who = Who(number, rank)
-        if "rank" in row:
-            given = row.pop("rank")
-            node = row.pop("node", None)
-            if given is None and isinstance(node, str) and node:
-                who = Who(number, None, node)
-            elif type(given) is int and 0 <= given <= MAX_RANK:
-                who = Who(number, given)
-            elif given is not None:
-                try:
-                    who = Who(number, as_rank(given))
-                except NotAStep as error:
-                    reading.trouble(path, f"line {item}", str(error))
-                    continue
-        if lineage is not None:
-            segment = row.pop("segment", 0)
-            row.pop("dead", None)
-            row.pop("export", None)
-            if row.pop("stray", False):
-                reading.note(f"{path}: rows marked stray (low steps that led nowhere) are left out")
-                continue
-            forks = lineage.enter(who, segment)
-            if forks:
-                yield from groups.fork(forks)
-                if who.rank is None:
-                    yield from groups.bare_forks(Who(number, 0), item)
-        row.pop("phase", None)
-        fingerprint = row.pop("batch_fp", None)
-        if fingerprint is not None and who.rank is not None:
-            yield from groups.note(who, Note(item, "batch", step, time, {"fingerprint": str(fingerprint)[:1_000]}))
-        given_names = tuple(row)
-        names = known.get(given_names)
-        if names is None:
-            if len(known) >= MAX_NAME_SETS:
-                known.clear()
-            plain = all(1 <= len(prefix + name) <= MAX_NAME_CHARS for name in given_names)
-            names = known[given_names] = tuple(prefix + name for name in given_names) if plain else ()
-        try:
-            values = array("d", row.values()) if names else array("d")
-        except (TypeError, OverflowError):
-            names = ()
-        if not names and given_names:
-            pairs = ((prefix + key, value) for key, value in row.items())
-            names, values = row_of(pairs, reading, path, f"line {item}")
-        yield from groups.add(who, item, names, step, time, values)
-    clock.lines = lines.count
-    yield from groups.flush()
-    note_step(path, step_key, groups.numeric, reading)
-
-
-def _time_of(value: Any, row: dict[str, Any]) -> float | None:
-    """Return the time of a row: from ``t``, or taken out of it under another name."""
-    if value is not None:
-        return as_time(value)
-    for key in TIME_KEYS:
-        if key in row:
-            return as_time(row.pop(key))
-    return None
+            rows.edition = (str(header.get("run_id")), hashlib.sha256(orjson.dumps(header)).hexdigest()[:8])
+        yield from rows.batches(_Lines(path, reading, rank, by_segment=header is not None).groups())
+        rows.close()
 
 
 class _Lines:
-    """The objects in a file, with their line numbers; what is none is noted. None: nothing more for now.
+    """The objects of one file, in pieces, with the numbers of their lines; what is no object is noted.
 
-    A last line without an end that can't be read is not counted: the file may still grow.
+    Args:
+        rank: of the rows that name none. by_segment: cut where the key ``segment`` changes.
     """
 
-    def __init__(self, path: Path, file: BinaryIO, reading: Reading) -> None:
+    def __init__(self, path: Path, reading: Reading, rank: int = 0, *, by_segment: bool = False) -> None:
         self.path = path
         self.reading = reading
-        self.count = 0
-        self._file = file
+        self._rank = rank
+        self._by_segment = by_segment
+        #: Lines seen so far.
+        self._count = 0
+        self._decode = msgspec.json.Decoder(dict[str, Any]).decode_lines
+        self._decode_numbers = msgspec.json.Decoder(dict[str, float]).decode_lines
+        #: Whether everything so far was a number, and in the newest piece: such rows become columns in one go.
+        self._plain = not by_segment
 
-    def __iter__(self) -> Iterator[tuple[int, dict[str, Any] | None]]:
-        readline, reading = self._file.readline, self.reading
-        loads, before = orjson.loads, reading.bytes_read
-        read = 0
-        while (line := readline(MAX_LINE_BYTES)) or reading.following:
-            if reading.following and not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
-                self._file.seek(-len(line), os.SEEK_CUR)  # half of a line, maybe
-                yield self.count, None
+    def groups(self) -> Iterator[Group | None]:
+        """Yield rows with the same keys together, None where a file that is followed has no more for now."""
+        for piece in self._pieces():
+            if piece is None:
+                yield None
                 continue
-            read += len(line)
-            self.count += 1
-            if not self.count & 0x3FF:
+            if not self._plain:
+                piece = [(number, flat(row)) for number, row in piece]
+            parts = [list(found) for _, found in groupby(piece, _segment)] if self._by_segment else [piece]
+            for part in parts:
+                ordered = by_lane(part, self._rank)
+                yield from groups_of([n for n, _ in ordered], [row for _, row in ordered], plain=self._plain)
+
+    def _pieces(self) -> Iterator[list[Line] | None]:
+        reading, before = self.reading, self.reading.bytes_read
+        read = 0
+        with open_text(self.path) as file:
+            rest, broken = b"", None
+            while True:
+                new, broken = read_piece(file)
+                read += len(new)
                 reading.bytes_read = before + read
-            try:
-                row = loads(line)
-            except orjson.JSONDecodeError:
-                row = self._otherwise(line)
-            if type(row) is dict:
-                yield self.count, row
-            elif row is not None:
-                self.reading.trouble(self.path, f"line {self.count}", f"{shown(row)} is no JSON object")
-        reading.bytes_read = before + read
+                data = rest + new
+                if broken or (not new and not reading.following):
+                    break
+                end = data.rfind(b"\n") + 1
+                rest = data[end:]
+                if end:
+                    yield from self._decoded(data[:end])
+                if len(rest) > MAX_LINE_BYTES:
+                    rest = self._too_long(file)
+                if not new:
+                    yield None
+            if broken:
+                data = data[: data.rfind(b"\n") + 1]
+            if data:
+                yield from self._decoded(data)
+            if broken:
+                reading.trouble(self.path, f"after line {self._count}", f"the rest can't be read: {broken}")
 
-    def _otherwise(self, line: bytes) -> Any:
-        """Return the object of a line with bare NaN or Infinity, None for an empty line or one that is no JSON."""
-        if not line.strip():
-            return None
+    def _too_long(self, file: BinaryIO) -> bytes:
+        """Pass over the rest of a line that is no row of metrics; return what is in its place, and what follows."""
+        while True:
+            new, broken = read_piece(file)
+            end = new.find(b"\n") + 1
+            if end or broken or not new:
+                return b'"(a line of more than %d MiB)"\n' % (MAX_LINE_BYTES >> 20) + new[end:]
+
+    def _decoded(self, chunk: bytes) -> Iterator[list[Line]]:
+        first, count = self._count + 1, chunk.count(b"\n") + (not chunk.endswith(b"\n"))
+        rows = self._at_once(chunk)
+        if rows is None and (b"NaN" in chunk or b"Infinity" in chunk):
+            quoted = chunk
+            for bare, text in _BARE:
+                quoted = quoted.replace(bare, text)
+            rows = self._at_once(quoted)
+        self._count += count
+        if rows is not None and len(rows) == count:
+            yield list(enumerate(rows, first))
+        else:  # a bad or an empty line, or two objects on one
+            self._plain = False
+            single = list(self._single(first, chunk))
+            if single:
+                yield single
+
+    def _at_once(self, chunk: bytes) -> list[dict[str, Any]] | None:
+        if self._plain:
+            self._plain = FINGERPRINT.encode() not in chunk  # a whole number there may be too long for a float
         try:
-            found = json.loads(line)
-            json.dumps(found, ensure_ascii=False).encode()  # half of a character pair can be stored nowhere
-        except (ValueError, RecursionError):
-            pass
-        else:
-            return found
-        place = f"line {self.count}"
-        if len(line) == MAX_LINE_BYTES:
-            self.reading.trouble(self.path, place, f"longer than {MAX_LINE_BYTES >> 20} MiB")
-            while line and not line.endswith(b"\n"):
-                line = self._file.readline(MAX_LINE_BYTES)
-        elif not line.endswith(b"\n"):
-            self.reading.trouble(self.path, place, f"the last line is cut: {shown(_text(line))}")
-            self.count -= 1
-        else:
-            self.reading.trouble(self.path, place, f"no JSON: {shown(_text(line))}")
-        return None
+            return self._decode_numbers(chunk) if self._plain else self._decode(chunk)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            again, self._plain = self._plain, False
+        return self._at_once(chunk) if again else None
+
+    def _single(self, first: int, chunk: bytes) -> Iterator[Line]:
+        lines = chunk.split(b"\n")
+        for number, line in enumerate(lines, first):
+            if not line.strip():
+                continue
+            try:
+                row = self._one(line)
+            except (ValueError, RecursionError):
+                is_cut = number == first + len(lines) - 1
+                what = "the last line is cut" if is_cut else "no JSON"
+                self._count -= is_cut  # the file may still grow
+                self.reading.trouble(self.path, f"line {number}", f"{what}: {shown(_text(line))}")
+                continue
+            if isinstance(row, dict):
+                yield number, row
+            else:
+                self.reading.trouble(self.path, f"line {number}", f"{shown(row)} is no JSON object")
+
+    def _one(self, line: bytes) -> Any:
+        """Return the content of one line. Raises ValueError or RecursionError where it is no JSON of Python."""
+        try:
+            return msgspec.json.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            row = json.loads(line)
+            json.dumps(row, ensure_ascii=False).encode()  # half of a character pair is no text
+            return row
 
 
-class _RowTimes:
-    """Says when a row was logged, also where the file does not."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._last: float | None = None
-        self._base = 0.0
-        self.made_up = False
-        self.lines = 0
-        #: The end was reached before: what comes now was written just now.
-        self.live = False
-
-    def at(self, item: int, given: float | None) -> float:
-        if given is None:
-            if self._last is None:
-                self.made_up = True
-                self._base = self._path.stat().st_mtime - count_lines(self._path)
-            given = self._last if not self.made_up else time.time() if self.live else self._base + item
-        self._last = given
-        return given  # type: ignore[return-value]
+def _segment(line: Line) -> Any:
+    return line[1].get("segment")
 
 
 def _text(line: bytes) -> str:

@@ -14,13 +14,17 @@ from typing import ClassVar
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.base import FilePart, Importer, ImportPlan
 from stabilitybackend.importers.batches import PAUSE, Batch, Grouper, Who
-from stabilitybackend.importers.cells import NotAStep, as_step, as_time, row_of
+from stabilitybackend.importers.rows.cells import NotAStep, as_step, as_time, row_of
+from stabilitybackend.importers.rows.opened import is_inside, open_bytes
 from stabilitybackend.importers.troubles import Reading
 
 __all__ = ["MlflowImporter"]
 
 #: Longest parameter that is read, bytes; MLflow's own limit is lower.
 MAX_PARAM_BYTES = 16_384
+
+#: Longest line of a metric, and largest meta.yaml that is read, bytes.
+MAX_LINE_CHARS, MAX_FACTS_BYTES = 4_096, 1 << 20
 
 #: What meta.yaml says of a run that is over (FINISHED, FAILED, KILLED) -> exit code.
 _EXIT_CODES = {"3": 0, "4": 1, "5": 1}
@@ -49,8 +53,9 @@ class MlflowImporter(Importer):
         for path in paths:
             facts, params = _facts(path), path.parent / "params"
             above = path.parent.parent / "meta.yaml"
-            project = _facts(above).get("name", "") if above.is_file() else ""
-            config = {str(one.relative_to(params)): _param(one) for one in _files(params)}
+            is_there = above.is_file() and is_inside(above, above.parent)
+            project = _facts(above).get("name", "") if is_there else ""
+            config = {str(one.relative_to(params)): _param(one, path.parent) for one in _files(params)}
             run_id = facts["run_id"]
             name = facts.get("run_name") or run_id
             found.append(ImportPlan(self.name, [FilePart((path,))], name, run_id, project, config))
@@ -124,50 +129,59 @@ class _Metrics:
             raise BadRequest(
                 f"{file} was cut: {start} bytes of it were read, and it has {size}", hint="import it as another run"
             )
-        with file.open("rb") as opened:
+        first = number = self._lines.get(file, 0)
+        with open_bytes(file, self._folder.parent) as opened:
             opened.seek(start)
-            data = opened.read(size - start)
-        if following:
-            data = data[: data.rfind(b"\n") + 1]  # half of a line, maybe
-        self._read[file] = start + len(data)
+            while line := opened.readline(MAX_LINE_CHARS):
+                if following and not line.endswith(b"\n"):
+                    break  # half of a line, maybe
+                number += 1
+                self._read[file] = start = start + len(line)
+                if len(line) >= MAX_LINE_CHARS:
+                    reading.trouble(file, f"line {number}", f"longer than {MAX_LINE_CHARS} bytes; the rest is not read")
+                    self._read[file] = size
+                    break
+                self._take(file, number, line.decode("utf-8", "replace"))
+        self._lines[file] = number
+        return number > first
+
+    def _take(self, file: Path, number: int, line: str) -> None:
+        """Take a value."""
+        words, place = line.split(), f"line {number}"
+        try:
+            if len(words) < 3:
+                self._reading.trouble(file, place, f"{len(words)} columns, expected time, value and step")
+                return
+            time, value, step = as_time(words[0]), float(words[1]), as_step(int(words[2]))
+        except (NotAStep, ValueError) as error:
+            self._reading.trouble(file, place, str(error))
+            return
+        if time is None:
+            self._reading.trouble(file, place, f"{line[:80]!r}, expected time, value and step")
+            return
+        # Of two values of one millisecond and step the later one is MLflow's too.
         name = self._prefix + str(file.relative_to(self._folder))
-        first = self._lines.get(file, 0) + 1
-        lines = data.decode("utf-8", "replace").splitlines()
-        self._lines[file] = first - 1 + len(lines)
-        for number, line in enumerate(lines, first):
-            words = line.split()
-            place = f"line {number}"
-            try:
-                if len(words) < 3:
-                    reading.trouble(file, place, f"{len(words)} columns, expected time, value and step")
-                    continue
-                time, value, step = as_time(words[0]), float(words[1]), as_step(int(words[2]))
-            except (NotAStep, ValueError) as error:
-                reading.trouble(file, place, str(error))
-                continue
-            if time is None:
-                reading.trouble(file, place, f"{line[:80]!r}, expected time, value and step")
-                continue
-            # Of two values of one millisecond and step the later one is MLflow's too.
-            self._rows.setdefault((time, step), {})[name] = value
-            self._newest = max(self._newest, time)
-        return bool(lines)
+        self._rows.setdefault((time, step), {})[name] = value
+        self._newest = max(self._newest, time)
 
 
 def _facts(path: Path) -> dict[str, str]:
     """Return what a file of plain ``key: value`` lines says; MLflow writes no others of what is read here."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    with open_bytes(path, path.parent) as file:
+        lines = file.read(MAX_FACTS_BYTES).decode("utf-8", "replace").splitlines()
     pairs = (line.partition(": ")[::2] for line in lines if not line.startswith((" ", "-")))
     return {key: value.strip().strip("'\"") for key, value in pairs}
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+    """Return the files below a folder of a run; none that a link leads to out of that run."""
+    found = folder.rglob("*") if folder.is_dir() and is_inside(folder, folder.parent) else ()
+    return sorted(path for path in found if path.is_file() and is_inside(path, folder.parent))
 
 
-def _param(path: Path) -> str | float:
-    with path.open(encoding="utf-8", errors="replace") as file:
-        text = file.read(MAX_PARAM_BYTES)
+def _param(path: Path, folder: Path) -> str | float:
+    with open_bytes(path, folder) as file:
+        text = file.read(MAX_PARAM_BYTES).decode("utf-8", "replace")
     try:
         return float(text)
     except ValueError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,9 +21,10 @@ from numpy.typing import NDArray
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.base import Importer, ImportPlan
 from stabilitybackend.importers.batches import Batch, Who, bare
-from stabilitybackend.importers.cells import MAX_RANK, MAX_TIME, TIME_UNITS, as_time, note_step
-from stabilitybackend.importers.csv_files import LEFT_OUT, find_columns
 from stabilitybackend.importers.lineage import ExportedLineage, header_of, named_by_export
+from stabilitybackend.importers.rows.cells import MAX_RANK, MAX_TIME, TIME_UNITS, as_number, as_time
+from stabilitybackend.importers.rows.lanes import RANK
+from stabilitybackend.importers.rows.layout import LEFT_OUT, Group, Layout, is_axis, layout_of
 from stabilitybackend.importers.troubles import Reading
 from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP
 
@@ -92,12 +94,13 @@ class _Wide:
         self.place = "row 1"
 
     def batches(self, rank: int, prefix: str, step_key: str | None) -> Iterator[Batch]:
-        step_name, time_name = find_columns(self._path, list(self._schema), step_key)
-        own = {step_name, time_name, "rank", *LEFT_OUT}
+        layout = layout_of(self._path, self._axes(step_key), step_key)
+        step_name, time_name = layout.step, layout.time
+        own = {step_name, time_name, RANK, *LEFT_OUT}
         metrics = [
             name
             for name, kind in self._schema.items()
-            if name not in own and (kind.is_numeric() or kind == pl.Boolean) and len(prefix + name) <= MAX_NAME_CHARS
+            if name not in own and len(prefix + name) <= MAX_NAME_CHARS and self._is_metric(name, kind)
         ]
         if not metrics:
             raise BadRequest(
@@ -106,23 +109,25 @@ class _Wide:
                 ]
             )
         texts = [name for name in self._schema if name not in own and name not in metrics]
-        note_step(self._path, step_name, metrics, self._reading)
+        for note in layout.notes:
+            self._reading.note(note)
         if texts:
             self._reading.note(f"{self._path}: no numbers, so left out: {', '.join(texts[:5])}")
         if time_name is None:
-            self._reading.note(f"{self._path}: no times, so each row counts one second, up to when it was last written")
+            self._reading.untimed.append((self._path, layout.no_time))
         columns = [
             pl.col(step_name).cast(pl.Float64, strict=False).alias("step"),
-            *(pl.col(name).cast(pl.Float64, strict=False).alias(f"m{at}") for at, name in enumerate(metrics)),
+            *(_number(name, self._schema[name]).alias(f"m{at}") for at, name in enumerate(metrics)),
         ]
         if time_name is not None:
-            columns.append(_seconds(time_name, self._schema[time_name]).alias("time"))
+            columns.append(_seconds(layout, self._schema[time_name]).alias("time"))
         if "rank" in self._schema:
             given = pl.col("rank").cast(pl.Float64, strict=False).fill_null(np.nan)
             columns.append(pl.when(pl.col("rank").is_null()).then(float(rank)).otherwise(given).alias("rank"))
         lazy = pl.scan_parquet(self._path)
         total = int(lazy.select(pl.len()).collect().item())
-        size, begun, written = self._path.stat().st_size, self._reading.bytes_read, self._path.stat().st_mtime
+        size, begun = self._path.stat().st_size, self._reading.bytes_read
+        written = self._reading.base(self._number, self._path, total) + total
         window = max(1, min(WINDOW_ROWS, _WINDOW_CELLS // (len(metrics) + 2)))
         names = tuple(prefix + name for name in metrics)
         for start in range(0, total, window):
@@ -153,6 +158,25 @@ class _Wide:
                     times[rows].astype(np.float64), cells[rows], present[rows], timed=time_name is not None,
                 )  # fmt: skip
             self._reading.bytes_read = begun + size * min(total, start + window) // max(1, total)
+
+    def _axes(self, step_key: str | None) -> Iterator[Group]:
+        """Yield the columns that may hold step, epoch, time or rank, in windows; the others are named only."""
+        axes = [name for name in self._schema if is_axis(name) or name == step_key]
+        others = tuple(name for name in self._schema if name not in axes)
+        lazy = pl.scan_parquet(self._path).select(axes or others[:1])
+        for start in count(0, WINDOW_ROWS // 8):
+            frame = lazy.slice(start, WINDOW_ROWS // 8).collect()
+            if not len(frame):
+                return
+            columns: list[list[Any]] = [_plain(frame[name]).to_list() for name in axes]
+            yield Group((*axes, *others), range(start + 1, start + len(frame) + 1), columns + [[]] * len(others))
+
+    def _is_metric(self, name: str, kind: pl.DataType) -> bool:
+        """Say whether a column holds numbers; one of texts where the first ones are numbers."""
+        if kind == pl.String:
+            texts = pl.scan_parquet(self._path).select(pl.col(name).drop_nulls().head(100)).collect()[name].to_list()
+            return bool(texts) and all(as_number(text) is not None for text in texts)
+        return kind.is_numeric() or kind in (pl.Boolean, pl.Duration)
 
 
 class _Long:
@@ -273,12 +297,25 @@ def runs_of(
             )
 
 
-def _seconds(name: str, kind: pl.DataType) -> pl.Expr:
+def _plain(column: pl.Series) -> pl.Series:
+    """Return a column of times as unix seconds, any other as it is."""
+    if column.dtype in (pl.Datetime, pl.Date):
+        return column.cast(pl.Datetime("us"), strict=False).dt.epoch("us") / 1e6
+    return column.dt.total_microseconds() / 1e6 if column.dtype == pl.Duration else column
+
+
+def _number(name: str, kind: pl.DataType) -> pl.Expr:
     column = pl.col(name)
+    return column.dt.total_microseconds() / 1e6 if kind == pl.Duration else column.cast(pl.Float64, strict=False)
+
+
+def _seconds(layout: Layout, kind: pl.DataType) -> pl.Expr:
+    assert layout.time is not None
+    column = pl.col(layout.time)
     if kind.is_temporal():
         return column.cast(pl.Datetime("us"), strict=False).dt.epoch("us") / 1e6
     if kind == pl.String:
-        return column.map_elements(as_time, pl.Float64)
+        return column.map_elements(layout.read_time or as_time, pl.Float64)
     seconds = column.cast(pl.Float64, strict=False)
     size = seconds.abs()
     scaled = seconds

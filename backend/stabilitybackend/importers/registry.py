@@ -8,6 +8,7 @@ from __future__ import annotations
 from stabilitybackend.importers.aim_repo import AimImporter
 from stabilitybackend.importers.base import Importer
 from stabilitybackend.importers.csv_files import CsvImporter
+from stabilitybackend.importers.json_list import JsonListImporter
 from stabilitybackend.importers.jsonl import JsonlImporter
 from stabilitybackend.importers.mlflow_store import MlflowImporter
 from stabilitybackend.importers.parquet import ParquetImporter
@@ -27,6 +28,7 @@ IMPORTERS: dict[str, Importer] = {
         AimImporter(),
         TrainerStateImporter(),
         ParquetImporter(),
+        JsonListImporter(),
         JsonlImporter(),
         CsvImporter(),
     )

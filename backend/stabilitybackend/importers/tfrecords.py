@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stabilitybackend.importers.rows.opened import open_bytes
 from stabilitybackend.importers.troubles import Reading
 
 __all__ = ["EventRecord", "crc32c", "is_event_file", "read_records"]
@@ -74,7 +75,7 @@ def read_records(path: Path, reading: Reading) -> Iterator[EventRecord | None]:
     None: of a file that is followed there is nothing more for now.
     """
     before, number, base = reading.bytes_read, 0, 0
-    with path.open("rb") as file:
+    with open_bytes(path) as file:
         data, at = b"", 0
         while True:
             more = file.read(_CHUNK_BYTES)

@@ -3,22 +3,18 @@ all."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.base import FilePart, Importer, ImportPlan, name_below
-from stabilitybackend.importers.batches import PAUSE, Batch, Grouper, Who
-from stabilitybackend.importers.cells import NotAStep, as_step, row_of
-from stabilitybackend.importers.jsonl import BLANK, has_objects
-from stabilitybackend.importers.troubles import Reading, shown
+from stabilitybackend.importers.batches import Batch
+from stabilitybackend.importers.jsonl import objects_in
+from stabilitybackend.importers.rows.document import document_in, table_of
+from stabilitybackend.importers.troubles import Reading
 
-__all__ = ["MAX_FILE_BYTES", "TrainerStateImporter", "trainer_state"]
-
-#: The file is read whole: it is one JSON object. A million log entries are about 150 MiB.
-MAX_FILE_BYTES = 1 << 30
+__all__ = ["TrainerStateImporter", "trainer_state"]
 
 
 def trainer_state(path: Path) -> dict[str, Any]:
@@ -27,15 +23,7 @@ def trainer_state(path: Path) -> dict[str, Any]:
     Raises:
         BadRequest: it is too large, no JSON, or has no ``log_history``.
     """
-    size = path.stat().st_size
-    if size > MAX_FILE_BYTES:
-        raise BadRequest(
-            f"{path} has {size >> 20} MiB, expected at most {MAX_FILE_BYTES >> 20} MiB for one JSON object"
-        )
-    try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise BadRequest(f"{path} is no JSON: {error}", hint="was it cut while it was written?") from error
+    content = document_in(path)
     if not isinstance(content, dict) or not isinstance(content.get("log_history"), list):
         raise BadRequest(f"{path} has no list log_history, expected the trainer_state.json of Hugging Face's Trainer")
     return content
@@ -58,8 +46,10 @@ class TrainerStateImporter(Importer):
         return _output_folder(plan.paths[0].resolve())
 
     def takes(self, path: Path, head: bytes) -> bool:
-        is_object = head.lstrip(BLANK).startswith(b"{")
-        if self.named(path) or (is_object and (b'"log_history"' in head or not has_objects(path))):
+        is_object = head.lstrip().startswith(b"{")
+        if not self.named(path) and (not is_object or objects_in(path) > 1):
+            return False  # many objects are JSON lines, also where one of them has a log_history
+        if self.named(path) or b'"log_history"' in head or not objects_in(path, 1):
             trainer_state(path)
             return True
         return False
@@ -90,27 +80,7 @@ class TrainerStateImporter(Importer):
         self, path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None
     ) -> Iterator[Batch]:
         history = trainer_state(path)["log_history"]
-        groups = Grouper(reading, timed=False)
-        base = path.stat().st_mtime - len(history)
-        for item, entry in enumerate(history, 1):
-            place = f"log_history[{item - 1}]"
-            if not isinstance(entry, dict):
-                reading.trouble(path, place, f"{shown(entry)} is no object")
-                continue
-            try:
-                step = as_step(entry.get(step_key or "step"))
-            except NotAStep as error:
-                reading.trouble(path, place, str(error))
-                continue
-            pairs = ((prefix + key, value) for key, value in entry.items() if key != (step_key or "step"))
-            names, values = row_of(pairs, reading, path, place)
-            yield from groups.add(Who(number, rank), item, names, step, base + item, values)
-        yield from groups.flush()
-        while reading.following:
-            yield PAUSE
-        reading.bytes_read += path.stat().st_size
-        reading.end_of_file(path, groups.numeric)
-        reading.note(f"{path}: no times, so each entry counts one second, up to when the file was last written")
+        yield from table_of(path, history, "log_history", number, reading, rank, prefix, step_key)
 
 
 def _output_folder(path: Path) -> Path:

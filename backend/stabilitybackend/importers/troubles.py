@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stabilitybackend.importers.rows.opened import most_rows
+
 if TYPE_CHECKING:
+    from stabilitybackend.importers.base import FilePart
     from stabilitybackend.importers.batches import Batch, Grouper
 
 __all__ = ["MAX_NAMED", "Reading", "Trouble"]
@@ -59,6 +63,7 @@ class Reading:
         following: the files may grow: readers yield ``PAUSE`` at the end of one, leave a half-written record for later,
             and go on when they are asked again. False in the midst of it: what is there now is all.
         ended: file number -> the exit code that the file has for its job, of files that say that the job is over.
+        parts: the files of the run, in order. untimed: files without times, and why what is called a time is none.
     """
 
     named: list[Trouble] = field(default_factory=list)
@@ -69,7 +74,10 @@ class Reading:
     groupers: list[Grouper] = field(default_factory=list)
     following: bool = False
     ended: dict[int, int] = field(default_factory=dict)
+    parts: Sequence[FilePart] = ()
+    untimed: list[tuple[Path, str]] = field(default_factory=list)
     _columns: dict[tuple[Path, str], _Column] = field(default_factory=dict)
+    _sizes: dict[Path, int] = field(default_factory=dict)
 
     def trouble(self, file: Path, place: str, reason: str) -> None:
         """Note what could not be read; reading goes on."""
@@ -109,6 +117,28 @@ class Reading:
         if texts:
             more = f" and {len(texts) - 5} more" if len(texts) > 5 else ""
             self.note(f"{file}: no numbers, so left out: {', '.join(texts[:5])}{more}")
+
+    def base(self, number: int, path: Path, rows: int) -> float:
+        """Return from where on a file without times counts one second a row, unix seconds.
+
+        It ends when it was written last, and before the next attempt of its rank begins: the order of the files is
+        that of their names, whatever their dates say.
+
+        Args:
+            number: of the file in the run. rows: that it has.
+        """
+        end = path.stat().st_mtime
+        later = [part for part in self.parts[number + 1 :] if part.rank == self.parts[number].rank]
+        begin = math.inf
+        for part in reversed(later):
+            one = part.paths[0]
+            begin = min(begin, one.stat().st_mtime) - self._most_rows(one)
+        return min(end, begin) - rows
+
+    def _most_rows(self, path: Path) -> int:
+        if path not in self._sizes:
+            self._sizes[path] = most_rows(path)
+        return self._sizes[path]
 
     def rest_of_file(self) -> Iterator[Batch]:
         """Yield the rows that a reader left in its groupers."""

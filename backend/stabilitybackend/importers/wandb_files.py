@@ -9,6 +9,7 @@ package with 0.20.
 from __future__ import annotations
 
 import json
+import math
 import struct
 import zlib
 from collections import Counter
@@ -20,7 +21,8 @@ from typing import Any, ClassVar
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.base import FilePart, Importer, ImportPlan, message_class
 from stabilitybackend.importers.batches import PAUSE, Batch, Grouper, Who
-from stabilitybackend.importers.cells import NotAStep, as_number, as_step, as_time, note_step, row_of
+from stabilitybackend.importers.rows.cells import NotAStep, as_number, as_step, as_time, row_of
+from stabilitybackend.importers.rows.opened import open_bytes
 from stabilitybackend.importers.troubles import Reading
 from stabilityclient.step_names import STEP_NAMES, names_steps, whole
 
@@ -160,7 +162,11 @@ class WandbImporter(Importer):
         reading.end_of_file(path, groups.numeric)
         if others["stats"]:
             reading.note(f"{path}: {others['stats']} rows of W&B's system metrics are left out: they have no step")
-        note_step(path, wanted, groups.numeric, reading)
+        better = next((name for name in STEP_NAMES if "global_step" in name and name in groups.numeric), None)
+        if wanted == _STEP and better is not None:
+            reading.note(
+                f"{path}: the step is W&B's own count of log calls; for the training step: --step-key {better}"
+            )
 
 
 def _training_step(path: Path, reading: Reading) -> str:
@@ -200,7 +206,9 @@ def _value(text: str) -> Any:
     except ValueError:
         return text
     number = as_number(value)
-    return value if number is None else number
+    if number is None or (isinstance(value, str) and math.isfinite(number)):
+        return value
+    return number
 
 
 def _messages(path: Path, reading: Reading) -> Iterator[tuple[int, int, bytes | None]]:
@@ -211,7 +219,7 @@ def _messages(path: Path, reading: Reading) -> Iterator[tuple[int, int, bytes | 
     before, number, offset = reading.bytes_read, 0, _HEADER_BYTES
     parts: list[bytes] = []
     begun = 0
-    with path.open("rb") as file:
+    with open_bytes(path) as file:
         block = file.read(_BLOCK_BYTES)
         if block[:4] != _MAGIC:
             raise BadRequest(f"{path} begins with {block[:4]!r}, expected {_MAGIC!r}: no W&B file")

@@ -70,7 +70,7 @@ def test_what_can_not_be_read_ends_with_1_and_the_others_are_judged(tmp_path: Pa
     assert done.exit_code == 1
     assert [json.loads(line)["onset_step"] for line in done.stdout.splitlines()] == [300]
     assert "none.jsonl is not there" in done.stderr
-    assert "bad.jsonl has no row that can be judged: line 1" in done.stderr
+    assert "bad.jsonl begins with b'hello\\n': nothing that can be imported" in done.stderr
 
 
 def test_a_setting_that_is_tried_changes_the_verdict(tmp_path: Path) -> None:

@@ -83,17 +83,25 @@ def test_a_bad_line_is_named_and_the_others_are_judged(tmp_path: Path) -> None:
     assert sorted(trouble.place for trouble in log.reading.named) == [
         "line 2", "line 4", "line 5", "line 6", "line 7", "line 8, loss"
     ]  # fmt: skip
-    assert "no key step" in next(str(trouble) for trouble in log.reading.named if trouble.place == "line 4")
+    assert "no step" in next(str(trouble) for trouble in log.reading.named if trouble.place == "line 4")
 
 
-@pytest.mark.parametrize("content", ["hello\n", '{"loss": 1.0}\n', '{"step": "x", "loss": 1.0}\n'])
-def test_a_file_without_a_single_row_is_refused_naming_its_first_line(tmp_path: Path, content: str) -> None:
-    with pytest.raises(BadRequest, match=r"log\.jsonl has no row that can be judged: line 1: "):
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("", "is empty: nothing that can be imported"),
+        ("hello\n", "begins with b'hello.n': nothing that can be imported"),
+        ('{"loss": 1.0}\n', "has no step column: its columns are loss"),
+        ('{"step": "x", "loss": 1.0}\n', "has no step column: its columns are step, loss"),
+        ('{"step": 1, "note": "x"}\n', "has no row that can be read: .*no numbers, so left out: note"),
+    ],
+)
+def test_a_file_without_a_single_row_is_refused_with_the_reason(tmp_path: Path, content: str, why: str) -> None:
+    with pytest.raises(BadRequest, match=why):
         judged(log_of(tmp_path, content))
 
 
-def test_an_empty_file_and_one_row_are_judged_quiet(tmp_path: Path) -> None:
-    assert judged(log_of(tmp_path)).rows == 0
+def test_one_row_is_judged_quiet(tmp_path: Path) -> None:
     found = judged(log_of(tmp_path, '{"step": 1, "loss": 2.0}'))
     assert (found.rows, found.incidents) == (1, [])
 
@@ -177,14 +185,13 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
         list(read_files([tmp_path / "none.csv"]))
 
 
-def test_a_packed_export_is_to_be_unpacked_first(tmp_path: Path) -> None:
+def test_a_packed_export_is_read_with_its_segments(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl.gz"
-    path.write_bytes(
-        gzip.compress(b'{"step": 1, "segment": 0, "dead": false, "loss": 1.0, "export": {"segments": []}}\n')
-    )
+    rows = [{"step": step, "t": 1e9 + step, "rank": 0, "segment": 0, "dead": False, "loss": 1.0} for step in (1, 2)]
+    rows[0]["export"] = {"segments": []}
+    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
     [log] = read_files([path])
-    with pytest.raises(BadRequest, match="packed export"):
-        judged(log)
+    assert line(judged(log)) == {1: 1.0, 2: 1.0}
 
 
 def test_a_spool_folder_is_sent_to_the_import(tmp_path: Path) -> None:
@@ -294,9 +301,9 @@ def test_rows_read_at_once_are_what_they_are_one_by_one(tmp_path: Path, rows: li
             expected.setdefault(plain[0], []).append((plain[1], plain[2]))
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + ("" if bare else "no json\n"))
-    [log] = read_files([path])
     found: dict[int, list[tuple[int, dict[str, str]]]] = {}
     try:
+        [log] = read_files([path])
         frames = list(log.frames())
     except BadRequest:
         frames = []
@@ -318,9 +325,12 @@ def test_a_log_of_numbers_alone_is_what_it_is_beside_texts(tmp_path: Path) -> No
         {"step": at // 2, "rank": at % 2, "t": 1.7e9 + at, "loss": float(rng.random()), "n": int(rng.integers(2**62))}
         for at in range(3_000)
     ]
-    alone, beside = (
-        [(f.source.rank, f.blocks) for f in log_of(tmp_path, *rows, *more).frames()]
-        for more in ((), ({"step": 9_999, "text": "x"},))
+    first, last = {"step": -1, "text": "x"}, {"step": 9_999, "text": "x"}
+
+    alone, beside, behind = (
+        [line(judged(log_of(tmp_path, *lines)), metric, rank) for metric in ("loss", "n") for rank in (0, 1)]
+        for lines in (rows, [*rows, last], [first, *rows])
     )
-    first = [{"step": -1, "text": "x"}, *rows]
-    assert alone == beside == [(f.source.rank, f.blocks) for f in log_of(tmp_path, *first).frames()]
+
+    assert alone == beside == behind
+    assert len(alone[0]) == 1_500

@@ -17,6 +17,9 @@ from stabilitybackend.importers.detect import find_plans
 from stabilitybackend.importers.job import ImportJob, Options
 from support.imported_run import ImportedRun
 
+#: When the logs begin, unix seconds.
+T0 = 1.7e9
+
 
 def write(path: Path, *lines: object) -> Path:
     path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
@@ -26,12 +29,12 @@ def write(path: Path, *lines: object) -> Path:
 def test_missing_nan_and_the_infinities_are_four_facts(tmp_path: Path) -> None:
     file = write(
         tmp_path / "log.jsonl",
-        {"step": 1, "t": 10, "loss": 0.1},
-        '{"step": 2, "t": 11, "loss": NaN}',
-        {"step": 3, "t": 12, "loss": "Infinity"},
-        '{"step": 4, "t": 13, "loss": -Infinity, "lr": 1}',
-        {"step": 5, "t": 14, "loss": None, "lr": 2},
-        {"step": 6, "t": 15, "loss": "NaN"},
+        {"step": 1, "t": 1700000010, "loss": 0.1},
+        '{"step": 2, "t": 1700000011, "loss": NaN}',
+        {"step": 3, "t": 1700000012, "loss": "Infinity"},
+        '{"step": 4, "t": 1700000013, "loss": -Infinity, "lr": 1}',
+        {"step": 5, "t": 1700000014, "loss": None, "lr": 2},
+        {"step": 6, "t": 1700000015, "loss": "NaN"},
     )
     run = ImportedRun()
 
@@ -47,7 +50,7 @@ def test_missing_nan_and_the_infinities_are_four_facts(tmp_path: Path) -> None:
 
 def test_steps_that_go_back_begin_a_segment(tmp_path: Path) -> None:
     steps = [*range(20), *range(10, 30)]
-    file = write(tmp_path / "log.jsonl", *({"step": s, "t": i, "loss": float(i)} for i, s in enumerate(steps)))
+    file = write(tmp_path / "log.jsonl", *({"step": s, "t": T0 + i, "loss": float(i)} for i, s in enumerate(steps)))
     run = ImportedRun()
 
     run.take(file)
@@ -59,7 +62,7 @@ def test_steps_that_go_back_begin_a_segment(tmp_path: Path) -> None:
 
 def test_ranks_batches_and_phases_are_told_apart_from_metrics(tmp_path: Path) -> None:
     rows = [
-        {"step": s, "t": s, "rank": r, "phase": "forward", "batch_fp": f"b{s}", "loss": s + r / 10}
+        {"step": s, "t": T0 + s, "rank": r, "phase": "forward", "batch_fp": f"b{s}", "loss": s + r / 10}
         for s in range(5)
         for r in (0, 3)
     ]
@@ -79,18 +82,18 @@ def test_ranks_batches_and_phases_are_told_apart_from_metrics(tmp_path: Path) ->
 def test_every_line_that_cannot_be_read_is_named_and_the_others_are_imported(tmp_path: Path) -> None:
     file = write(
         tmp_path / "log.jsonl",
-        {"step": 0, "t": 0, "loss": 1.0},
+        {"step": 0, "t": 1700000000, "loss": 1.0},
         "this is no JSON",
         {"step": "soon", "loss": 1.0},
         {"loss": 1.0},
         {"step": 1.5, "loss": 1.0},
         {"step": -1, "loss": 1.0},
         [1, 2],
-        {"step": 1, "t": 1, "rank": "x", "loss": 1.0},
-        {"step": 1, "t": 1, "loss": "oops", "lr": 1.0},
-        {"step": 2, "t": 2, "loss": 2.0, "note": "warm-up over"},
+        {"step": 1, "t": 1700000001, "rank": "x", "loss": 1.0},
+        {"step": 1, "t": 1700000001, "loss": "oops", "lr": 1.0},
+        {"step": 2, "t": 1700000002, "loss": 2.0, "note": "warm-up over"},
         "",
-        '{"step": 3, "t": 3, "lo',
+        '{"step": 3, "t": 1700000003, "lo',
     )
     file.write_bytes(file.read_bytes()[:-1])
     run = ImportedRun()
@@ -99,22 +102,24 @@ def test_every_line_that_cannot_be_read_is_named_and_the_others_are_imported(tmp
 
     assert run.line() == {0: 1.0, 2: 2.0}
     assert run.line("lr") == {1: 1.0}
-    assert [(trouble.place, trouble.reason) for trouble in result.reading.named] == [
-        ("line 2", "no JSON: 'this is no JSON'"),
-        ("line 3", "the step is 'soon', expected a whole number"),
-        ("line 4", "no step"),
-        ("line 5", "the step is 1.5, expected a whole number"),
-        ("line 6", "the step is -1, expected 0 to 9007199254740991"),
-        ("line 7", "[1, 2] is no JSON object"),
-        ("line 8", "the rank is 'x', expected a whole number from 0 to 1048575"),
-        ("line 12", """the last line is cut: '{"step": 3, "t": 3, "lo'"""),
-        ("line 9, loss", "'oops' is no number"),
-    ]
+    found = {trouble.place: trouble.reason for trouble in result.reading.named}
+    assert found == {
+        "line 2": "no JSON: 'this is no JSON'",
+        "line 3": "the step is 'soon', expected a whole number",
+        "line 4": "no step, as other rows with loss have",
+        "line 5": "the step is 1.5, expected a whole number",
+        "line 6": "the step is -1, expected 0 to 9007199254740991",
+        "line 7": "[1, 2] is no JSON object",
+        "line 8": "the rank is 'x', expected a whole number from 0 to 1048575",
+        "line 12": """the last line is cut: '{"step": 3, "t": 1700000003, "lo'""",
+        "line 9, loss": "'oops' is no number",
+    }
+    assert result.reading.count == len(found)
     assert result.reading.notes == [f"{file}: no numbers, so left out: note"]
 
 
 _ROW = st.fixed_dictionaries(
-    {"step": st.integers(0, 50), "t": st.integers(0, 10).map(float)},
+    {"step": st.integers(0, 50), "t": st.integers(0, 10).map(lambda at: T0 + at)},
     optional={
         "loss": st.sampled_from([0.5, "NaN", "-Infinity", None]),
         "eval/loss": st.just(2.0),
@@ -130,7 +135,9 @@ def test_a_file_imported_while_it_grew_is_the_same_run_as_the_whole_file_importe
     rows: list[dict[str, object]], cut: float, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     file = tmp_path_factory.mktemp("growing") / "log.jsonl"
-    whole = "".join(json.dumps(row) + "\n" for row in [{"step": 0, "t": 0.0, "loss": 1.0}, *rows]).encode()
+    times = sorted(row["t"] for row in rows)
+    rows = [{**row, "t": time} for row, time in zip(rows, times, strict=True)]
+    whole = "".join(json.dumps(row) + "\n" for row in [{"step": 0, "t": T0, "loss": 1.0}, *rows]).encode()
     begun = whole.index(b"\n") + 1
     grown, once = ImportedRun(), ImportedRun()
 
@@ -166,7 +173,7 @@ def test_the_first_row_names_the_file_whatever_other_ranks_log_behind_it(tmp_pat
 
 
 def test_a_file_that_was_written_anew_is_refused(tmp_path: Path) -> None:
-    rows = [{"step": s, "t": s, "loss": float(s)} for s in range(20)]
+    rows = [{"step": s, "t": T0 + s, "loss": float(s)} for s in range(20)]
     file, run = write(tmp_path / "log.jsonl", *rows), ImportedRun()
     run.take(file)
 
@@ -190,7 +197,7 @@ def test_a_file_without_times_ends_when_it_was_written_last(tmp_path: Path) -> N
 
 
 def test_another_spelling_takes_the_place_of_a_missing_loss_unless_names_are_kept(tmp_path: Path) -> None:
-    rows = [{"step": s, "t": s, "train/loss": 1.0, "learning_rate": 0.1, "acc": 0.5} for s in range(3)]
+    rows = [{"step": s, "t": T0 + s, "train/loss": 1.0, "learning_rate": 0.1, "acc": 0.5} for s in range(3)]
     file = write(tmp_path / "log.jsonl", *rows)
 
     def names(**options: object) -> list[str]:
@@ -205,12 +212,12 @@ def test_another_spelling_takes_the_place_of_a_missing_loss_unless_names_are_kep
 
 def test_a_loss_that_is_there_keeps_its_name_and_so_does_the_other(tmp_path: Path) -> None:
     run = ImportedRun()
-    run.take(write(tmp_path / "log.jsonl", {"step": 0, "t": 0, "loss": 1.0, "train_loss": 2.0}))
+    run.take(write(tmp_path / "log.jsonl", {"step": 0, "t": 1700000000, "loss": 1.0, "train_loss": 2.0}))
     assert run.store.metrics() == ["loss", "train_loss"]
 
 
 def test_the_same_file_under_other_names_is_refused_and_not_stored_beside_itself(tmp_path: Path) -> None:
-    file, run = write(tmp_path / "log.jsonl", {"step": 0, "t": 0, "train/loss": 1.0}), ImportedRun()
+    file, run = write(tmp_path / "log.jsonl", {"step": 0, "t": 1700000000, "train/loss": 1.0}), ImportedRun()
     run.take(file)
     with pytest.raises(BadRequest, match="the same file read with other names"):
         run.take(file, renames={"train/loss": "other"})
@@ -219,7 +226,7 @@ def test_the_same_file_under_other_names_is_refused_and_not_stored_beside_itself
 
 def test_files_named_by_rank_are_the_ranks_of_one_run(tmp_path: Path) -> None:
     for rank in range(3):
-        write(tmp_path / f"rank{rank}.jsonl", *({"step": s, "t": s, "loss": s + rank / 10} for s in range(4)))
+        write(tmp_path / f"rank{rank}.jsonl", *({"step": s, "t": T0 + s, "loss": s + rank / 10} for s in range(4)))
     run = ImportedRun()
 
     run.take(tmp_path)
@@ -229,9 +236,9 @@ def test_files_named_by_rank_are_the_ranks_of_one_run(tmp_path: Path) -> None:
 
 
 def test_two_files_that_begin_alike_are_not_mixed_into_one_run(tmp_path: Path) -> None:
-    first = {"step": 0, "t": 0, "loss": 1.0}
-    write(tmp_path / "a.jsonl", first, {"step": 1, "t": 1, "loss": 2.0})
-    write(tmp_path / "b.jsonl", first, {"step": 1, "t": 1, "loss": 3.0})
+    first = {"step": 0, "t": 1700000000, "loss": 1.0}
+    write(tmp_path / "a.jsonl", first, {"step": 1, "t": 1700000001, "loss": 2.0})
+    write(tmp_path / "b.jsonl", first, {"step": 1, "t": 1700000001, "loss": 3.0})
     with pytest.raises(BadRequest, match=r"a\.jsonl and .*b\.jsonl begin with the same row"):
         ImportedRun().take(tmp_path)
 
@@ -243,8 +250,8 @@ def test_a_run_is_called_after_its_file_and_its_first_row(tmp_path: Path) -> Non
         job.sniff()
         return job.run_id
 
-    first = {"step": 0, "t": 5.0, "loss": 1.0}
-    assert run_id(first) == run_id(first, {"step": 1, "t": 6.0, "loss": 2.0})
+    first = {"step": 0, "t": T0 + 5, "loss": 1.0}
+    assert run_id(first) == run_id(first, {"step": 1, "t": T0 + 6, "loss": 2.0})
     assert run_id(first) != run_id({**first, "loss": 1.5})
     assert run_id(first).startswith(f"{tmp_path.name}-log-")
 
@@ -274,36 +281,37 @@ def test_a_folder_with_nothing_in_it_is_refused_with_what_is_known(tmp_path: Pat
 
 def test_a_step_key_can_be_named(tmp_path: Path) -> None:
     run = ImportedRun()
-    run.take(write(tmp_path / "log.jsonl", {"step": 0, "iter": 7, "t": 0, "loss": 1.0}), step_key="iter")
+    run.take(write(tmp_path / "log.jsonl", {"step": 0, "iter": 7, "t": 1700000000, "loss": 1.0}), step_key="iter")
     assert run.line() == {7: 1.0}
 
 
 def test_a_time_that_is_not_finite_is_taken_from_the_row_before(tmp_path: Path) -> None:
-    rows = [{"step": 0, "t": 5.0, "loss": 1.0}, {"step": 1, "t": "NaN", "loss": 1.0}]
+    rows = [{"step": 0, "t": T0 + 5, "loss": 1.0}, {"step": 1, "t": "NaN", "loss": 1.0}]
     run = ImportedRun()
     run.take(write(tmp_path / "log.jsonl", *rows))
     [key] = run.store.keys("loss")
     assert all(math.isfinite(time) for time in run.store.rows(key).times.tolist())
-    assert run.store.rows(key).times.tolist() == [5.0, 5.0]
+    assert run.store.rows(key).times.tolist() == [T0 + 5, T0 + 5]
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        '{"step": ' + "9" * 400 + ', "t": 1, "loss": NaN}',
-        '{"step": 1, "t": 1, "\\ud800": 1, "loss": 1}',
-        '{"step": 1, "t": 1, "batch_fp": "\\ud800", "loss": 1}',
-        '{"step": 1, "t": 1, "rank": 4294967296, "loss": 1}',
+        '{"step": ' + "9" * 400 + ', "t": 1700000001, "loss": NaN}',
+        '{"step": 1, "t": 1700000001, "\\ud800": 1, "loss": 1}',
+        '{"step": 1, "t": 1700000001, "batch_fp": "\\ud800", "loss": 1}',
+        '{"step": 1, "t": 1700000001, "rank": 4294967296, "loss": 1}',
     ],
     ids=["step too long for a float", "half a character as name", "half a character as text", "rank of no job"],
 )
 def test_a_line_that_no_wire_can_carry_is_named_and_the_next_is_imported(tmp_path: Path, line: str) -> None:
-    file = write(tmp_path / "log.jsonl", {"step": 0, "t": 0, "loss": 1.0}, line, {"step": 2, "t": 2, "loss": 2.0})
+    around = [{"step": step, "t": T0 + step, "loss": float(step)} for step in (0, 2)]
+    file = write(tmp_path / "log.jsonl", around[0], line, around[1])
     run = ImportedRun()
 
     result = run.take(file)
 
-    assert run.line() == {0: 1.0, 2: 2.0}
+    assert run.line() == {0: 0.0, 2: 2.0}
     assert [trouble.place for trouble in result.reading.named] == ["line 2"]
 
 
@@ -319,7 +327,7 @@ def test_bare_nan_and_milliseconds_are_no_seconds(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damaged", ['8, "loss": 1.0}', '{"step": 8, "lo', "garbage"])
 def test_a_first_line_that_is_damaged_costs_only_itself(tmp_path: Path, damaged: str) -> None:
     run = ImportedRun()
-    result = run.take(write(tmp_path / "log.jsonl", damaged, {"step": 9, "t": 9, "loss": 1.0}))
+    result = run.take(write(tmp_path / "log.jsonl", damaged, {"step": 9, "t": 1700000009, "loss": 1.0}))
     assert run.line() == {9: 1.0}
     assert [trouble.place for trouble in result.reading.named] == ["line 1"]
 
@@ -327,17 +335,17 @@ def test_a_first_line_that_is_damaged_costs_only_itself(tmp_path: Path, damaged:
 def test_a_first_line_of_ten_thousand_metrics_is_json_lines(tmp_path: Path) -> None:
     metrics = {f"layer/{n:05d}/norm": float(n) for n in range(10_000)}
     run = ImportedRun()
-    run.take(write(tmp_path / "log.jsonl", *({"step": s, "t": s, **metrics} for s in range(2))))
+    run.take(write(tmp_path / "log.jsonl", *({"step": s, "t": T0 + s, **metrics} for s in range(2))))
     assert len(run.store.metrics()) == 10_000
 
 
 def test_a_file_whose_rows_hold_no_number_makes_no_run(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match="has no row that can be imported"):
+    with pytest.raises(BadRequest, match="has no row that can be read"):
         ImportedRun().take(write(tmp_path / "log.jsonl", {"step": 1}, {"step": 2}))
 
 
 def test_damaged_files_of_a_folder_are_named_and_the_rest_is_imported(tmp_path: Path) -> None:
-    write(tmp_path / "good.jsonl", {"step": 0, "t": 0, "loss": 1.0})
+    write(tmp_path / "good.jsonl", {"step": 0, "t": 1700000000, "loss": 1.0})
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "half.wandb").touch()
     (tmp_path / "link.csv").symlink_to(tmp_path / "nowhere.csv")
@@ -356,7 +364,7 @@ def test_damaged_files_of_a_folder_are_named_and_the_rest_is_imported(tmp_path: 
 
 
 def test_only_what_was_renamed_is_said_to_be(tmp_path: Path) -> None:
-    file = write(tmp_path / "log.jsonl", {"step": 0, "t": 0, "loss": 1.0, "lr": 0.5, "a": 2.0})
+    file = write(tmp_path / "log.jsonl", {"step": 0, "t": 1700000000, "loss": 1.0, "lr": 0.5, "a": 2.0})
     result = ImportedRun().take(file, renames={"a": "b", "loss": "lr", "typo": "c"})
     assert result.renames == {"a": "b"}
     assert sorted(result.reading.notes) == [

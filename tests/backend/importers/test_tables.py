@@ -106,11 +106,11 @@ def test_lightning_leaves_cells_empty_and_what_is_no_number_is_named_by_line_and
     line = run.line()
     assert {step: str(value) for step, value in line.items()} == {0: "1.5", 2: "nan", 3: "-inf", 5: "0.25"}
     assert run.line("val_loss") == {2: 0.75}
-    assert [str(trouble) for trouble in result.reading.named] == [
-        f"{file}, line 8: the step is 'x', expected a whole number",
-        f"{file}, line 9: 3 cells, expected 4 as in the first line",
+    assert result.reading.lines() == [
         f"{file}, line 3, train_loss: 'oops' is no number",
         f"{file}, line 4, train_loss: 'again' is no number",
+        f"{file}, line 8: the step is 'x', expected a whole number",
+        f"{file}, line 9: 3 cells, expected 4 as in the first line",
     ]
     assert run.take(tmp_path).rows == 0
 

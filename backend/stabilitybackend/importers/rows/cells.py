@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from array import array
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,17 +22,17 @@ __all__ = [
     "as_rank",
     "as_step",
     "as_time",
-    "count_lines",
-    "note_step",
+    "is_missing",
+    "is_text",
     "row_of",
 ]
 
-#: How JSON, W&B, NumPy and Excel spell what is not finite. Lower case.
-_NONFINITE = {
-    "nan": math.nan, "infinity": math.inf, "inf": math.inf, "+infinity": math.inf, "+inf": math.inf,
-    "-infinity": -math.inf, "-inf": -math.inf,
-}  # fmt: skip
-
+#: How programs spell that there is no value. Lower case.
+_MISSING = frozenset({"", "null", "none", "na", "n/a", "<na>", "-"})
+#: 1,234.5 and 1.234,5: signs that group digits, by whether the comma is the decimal sign.
+_GROUPED = {False: re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?"), True: re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d*)?")}
+#: "10/438": step 10 of 438.
+_OF_ALL = re.compile(r"\s*(\d+)\s*/\s*\d+\s*")
 
 #: Greatest rank: far above any job's, far below what would make pages count ranks for hours.
 MAX_RANK = 2**20 - 1
@@ -52,10 +53,9 @@ def as_step(value: Any) -> int:
         NotAStep: it is none, or outside 0..2**53-1.
     """
     if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            pass
+        of_all = _OF_ALL.fullmatch(value)
+        number = as_number(of_all[1] if of_all else value)
+        value = value if number is None else number
     if not _is_finite(value) or value != int(value):
         raise NotAStep(f"the step is {shown(value)}, expected a whole number" if value is not None else "no step")
     if not 0 <= value <= MAX_STEP:
@@ -96,32 +96,35 @@ def as_time(value: Any) -> float | None:
     return None
 
 
-def note_step(file: Path, step: str | None, names: Collection[str], reading: Reading) -> None:
-    """Say it where W&B's count of log calls was taken for the step and the file has the training step as well."""
-    better = next((name for name in ("trainer/global_step", "train/global_step", "global_step") if name in names), None)
-    if step == "_step" and better is not None:
-        reading.note(f"{file}: the step is W&B's own count of log calls; for the training step: --step-key {better}")
-
-
-def count_lines(path: Path) -> int:
-    """Return how many lines a file has; an end that is no whole line does not count."""
-    with path.open("rb") as file:
-        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
-
-
 def _is_finite(value: Any) -> bool:
     """Return whether a value is a finite number; Python's own whole numbers may be too long for a float."""
     return type(value) is int or (isinstance(value, float) and math.isfinite(value))
 
 
-def as_number(value: Any) -> float | None:
-    """Return a value as a float (booleans count as 0 and 1), None for what is no number."""
+def as_number(value: Any, *, decimal_comma: bool = False) -> float | None:
+    """Return a value as a float (booleans count as 0 and 1, texts of numbers as these), None for what is no number."""
     if isinstance(value, int | float):
         try:
             return float(value)
         except OverflowError:
             return math.inf if value > 0 else -math.inf
-    return _NONFINITE.get(value.strip().lower()) if isinstance(value, str) else None
+    return _in_text(value.strip(), decimal_comma=decimal_comma) if isinstance(value, str) else None
+
+
+def _in_text(text: str, *, decimal_comma: bool) -> float | None:
+    if "," in text or decimal_comma:
+        if _GROUPED[decimal_comma].fullmatch(text):
+            text = text.replace("." if decimal_comma else ",", "")
+        text = text.replace(",", ".") if decimal_comma else text
+    try:
+        return None if "_" in text else float(text)
+    except ValueError:
+        return None
+
+
+def is_missing(value: Any) -> bool:
+    """Say whether a cell holds no value: null, empty, or a word for it."""
+    return value is None or (isinstance(value, str) and value.strip().lower() in _MISSING)
 
 
 def row_of(
@@ -133,9 +136,9 @@ def row_of(
     for key, value in pairs:
         number = as_number(value)
         if number is None:
-            if value is not None:
+            if not is_missing(value):
                 reading.odd_value(file, place, key, value)
-        elif not _is_text(key):
+        elif not is_text(key):
             reading.trouble(file, place, f"the metric name {shown(key)} is no text: half of a character pair")
         elif not 1 <= len(key) <= MAX_NAME_CHARS:
             reading.trouble(
@@ -147,7 +150,7 @@ def row_of(
     return tuple(names), values
 
 
-def _is_text(name: str) -> bool:
+def is_text(name: str) -> bool:
     """Return whether a name can be written as UTF-8; JSON's ``\\ud800`` alone can't."""
     try:
         name.encode()
