@@ -11,7 +11,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["MAX_STEP", "cut", "cut_inside", "gist", "not_a_mapping", "plain", "step_of", "trace_of", "without_secrets"]
+__all__ = [
+    "MAX_STEP", "cut", "cut_inside", "gist", "mapping_of", "not_a_mapping", "plain", "step_of", "trace_of",
+    "without_secrets",
+]  # fmt: skip
 
 #: Largest step: what a browser's double still holds exactly.
 MAX_STEP = 2**53 - 1
@@ -23,6 +26,10 @@ MAX_VALUES = 20_000
 MAX_TRACE_CHARS = 1_900
 #: Longest text in free data, characters: the server takes 100,000.
 MAX_PLAIN_CHARS = 10_000
+#: Values of an array in free data; a longer one is its text.
+MAX_ARRAY = 1_000
+#: Classes whose attributes are what they hold, by module and name: neither is imported for it.
+_NAMESPACES = frozenset({("argparse", "Namespace"), ("types", "SimpleNamespace")})
 
 
 def step_of(step: Any) -> int:
@@ -36,7 +43,7 @@ def step_of(step: Any) -> int:
             [f"step is a {type(step).__name__} on a device, expected an int: reading it would make training wait"]
         )
     try:
-        number = index(step)
+        number = _whole(step)
     except Exception as error:
         raise RefusedError([f"step is {step!r:.80} ({type(step).__name__}), expected a whole number"]) from error
     if not 0 <= number <= MAX_STEP:
@@ -49,6 +56,22 @@ def step_of(step: Any) -> int:
         )
         raise RefusedError([f"step is {shown}, expected 0 to {MAX_STEP}"])
     return number
+
+
+def _whole(step: Any) -> int:
+    """Return a whole number that may come as 1.0, as a NumPy scalar or in an array or tensor without dimensions.
+
+    Raises:
+        TypeError: it is none.
+    """
+    value = step
+    if getattr(step, "ndim", None) == 0 and callable(getattr(step, "item", None)):
+        value = step.item()
+    if isinstance(value, bool):
+        raise TypeError
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return index(value)
 
 
 def not_a_mapping(step: object, metrics: object) -> RefusedError:
@@ -129,8 +152,48 @@ def plain(value: Any) -> Any:
     return _plain(value, MAX_DEPTH, [MAX_VALUES])
 
 
+def mapping_of(given: Any) -> dict[str, Any]:
+    """Return a config as a dict, {} of what has no names; never raises.
+
+    Args:
+        given: None, a mapping, argparse's Namespace, a dataclass, or any object with public attributes.
+    """
+    try:
+        found = _opened(given)
+        if not isinstance(found, dict):
+            found = {name: value for name, value in vars(given).items() if not name.startswith("_")}
+        return {_plain_text(name): value for name, value in found.items()}
+    except Exception:  # no attributes, or foreign ones that raise
+        return {} if given is None else {"config": given}
+
+
+def _opened(value: Any) -> Any:
+    """Return what is in a value that JSON does not know: as a dict, a list or a scalar; else the value itself."""
+    kind = type(value)
+    if isinstance(value, dict | list | tuple | set | frozenset | str | bytes | type(None)):
+        return value
+    fields = getattr(kind, "__dataclass_fields__", None)
+    if fields is not None:
+        return {name: getattr(value, name, None) for name in fields}
+    if hasattr(kind, "keys") and hasattr(kind, "__getitem__"):
+        return {key: value[key] for key in value.keys()}  # noqa: SIM118 - nothing else is promised of it
+    if any((base.__module__, base.__name__) in _NAMESPACES for base in kind.__mro__):
+        return vars(value)
+    if any((base.__module__, base.__name__) == ("enum", "Enum") for base in kind.__mro__):
+        return _opened(value.value)
+    size = getattr(value, "size", None)
+    count = size if isinstance(size, int) else getattr(value, "numel", lambda: 0)()
+    if callable(getattr(value, "item", None)) and not on_device(value) and 0 < count <= MAX_ARRAY:
+        return value.item() if getattr(value, "ndim", 0) == 0 else value.tolist()
+    return value
+
+
 def _plain(value: Any, depth: int, left: list[int]) -> Any:
     left[0] -= 1
+    try:
+        value = _opened(value)
+    except Exception:  # a foreign object
+        return _plain_text(value)
     if value is None or isinstance(value, bool | float) or (isinstance(value, int) and -(2**63) <= value < 2**63):
         return value
     if isinstance(value, dict | list | tuple | set | frozenset):
@@ -144,6 +207,8 @@ def _plain(value: Any, depth: int, left: list[int]) -> Any:
 
 def _plain_text(value: object) -> str:
     try:
-        return cut(hex(value) if isinstance(value, int) else value, MAX_PLAIN_CHARS)
+        # Python refuses to write out an integer of thousands of digits.
+        text = hex(value) if isinstance(value, int) and abs(value) >= 2**63 else value
+        return cut(text, MAX_PLAIN_CHARS)
     except Exception:  # a foreign __str__
         return f"a {type(value).__name__}"

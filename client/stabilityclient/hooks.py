@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         def _on_fork(self) -> None: ...
 
 
-__all__ = ["unwatch", "watch"]
+__all__ = ["open_runs", "unwatch", "watch"]
 
 #: Open runs of this process. Bounded by what a process opens and finishes: one, nearly always.
 _open_runs: list[Hooked] = []
@@ -44,6 +44,11 @@ def watch(run: Hooked) -> None:
     sys.excepthook = hook
     atexit.register(_exit)
     os.register_at_fork(after_in_child=_forked)
+
+
+def open_runs() -> list[Hooked]:
+    """Return the runs that are open in this process."""
+    return list(_open_runs)
 
 
 def unwatch(run: Hooked) -> None:

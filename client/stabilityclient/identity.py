@@ -10,19 +10,94 @@ from __future__ import annotations
 import os
 import sys
 
-from stabilityclient.errors import NotReadyError
+from stabilityclient.errors import NotReadyError, SettingError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping
 
-    from stabilityclient.settings import Ranks
-
-__all__ = ["FAMILY_VARIABLE", "RankIdentity", "agreed_run_id", "hand_down", "inherited", "torch_identity"]
+__all__ = [
+    "FAMILY_VARIABLE", "RANK_VARIABLES", "RankIdentity", "Ranks", "agreed_run_id", "hand_down", "inherited",
+    "torch_identity", "whole_in",
+]  # fmt: skip
 
 #: What a process with a run tells those that it starts as further ranks: ``<pid>-<start>:<run id>:<run folder>``.
 FAMILY_VARIABLE = "STABILITY_FAMILY"
 _ASK = "call init() after init_process_group(), or set RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE"
+
+
+#: Those in which torchrun says who a process is; the others of Ranks are only read where they make sense.
+RANK_VARIABLES = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"),
+    "TORCHELASTIC_RESTART_COUNT",
+)
+
+
+class Ranks:
+    """Who this process is in its job, as the launcher says in the environment.
+
+    torchrun first, then mpirun (Open MPI; MPICH and Intel MPI, whose Hydra sets PMI_ and MPI_LOCAL...), last Slurm:
+    where mpirun works inside of a Slurm job, Slurm's variables are those of the batch script or of mpirun's daemons.
+    Where torch.distributed is initialised already, it knows (``identity.py``). Lightning's own launcher tells the
+    processes that it starts LOCAL_RANK, NODE_RANK and WORLD_SIZE, and no RANK.
+
+    Attributes:
+        rank: global rank. local_rank: rank on the node. world_size: ranks in the job.
+        local_world_size: ranks on this node. generation: how often the launcher restarted the job.
+        guessed: nobody gave the rank of a process that is one of several.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.world_size = _whole(environ, 1, "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+        rank = _whole(environ, -1, "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+        self.local_rank = _whole(
+            environ, 0, "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"
+        )
+        self.generation = _whole(environ, 0, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+        node_rank = _whole(environ, 0, "NODE_RANK", "GROUP_RANK")
+        alone = self.world_size == 1 or "LOCAL_RANK" in environ
+        self.guessed = rank < 0 and (node_rank > 0 or not alone)
+        self.rank = max(rank, 0) if rank >= 0 or "LOCAL_RANK" not in environ else self.local_rank
+        # Without the variable a job of several ranks is taken to span nodes: the careful assumption (see arbiter.py).
+        self.local_world_size = _whole(
+            environ, 1, "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"
+        )
+
+    def take(self, rank: int, world_size: int, environ: Mapping[str, str]) -> None:
+        """Take what torch.distributed says; of a rank whose place on its node nobody gave, the rank is taken for it."""
+        if not environ.get("LOCAL_RANK") and self.world_size == 1:
+            self.local_rank = rank
+        self.rank, self.world_size, self.guessed = rank, world_size, False
+
+    @property
+    def one_node(self) -> bool:
+        """Whether all ranks of the job share this node."""
+        return self.local_world_size >= self.world_size
+
+
+def _whole(environ: Mapping[str, str], default: int, *names: str) -> int:
+    for name in names:
+        text = environ.get(name)
+        if text:
+            try:
+                value = int(text)
+            except ValueError:
+                value = -1
+            if value < 0:
+                if name.startswith(("SLURM_", "OMPI_", "PMI_", "MPI_")):
+                    continue  # e.g. "4(x2)": not meant for us
+                raise SettingError(name, text, "a whole number >= 0, as torchrun sets it")
+            return value
+    return default
+
+
+def whole_in(name: str, environ: Mapping[str, str]) -> int:
+    """Return the whole number in a variable.
+
+    Raises:
+        SettingError: it is none.
+    """
+    return _whole(environ, 0, name)
 
 
 def torch_identity() -> tuple[int, int] | None:

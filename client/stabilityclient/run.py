@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from time import time
 
@@ -71,6 +72,11 @@ class Run(DataCalls, Declarations, StepCalls, SkipCalls):
         self.logged_at = 0.0
         self._lineage = RankLineage(self._event)
         self._restoring = Restoring(self._event, self._guard)
+
+    @property
+    def url(self) -> str:
+        """The address of the run's page."""
+        return f"{self._settings.url}/runs/{self.run_id}"
 
     # --- data ----------------------------------------------------------------------------------------------------
 
@@ -143,7 +149,7 @@ class Run(DataCalls, Declarations, StepCalls, SkipCalls):
         Returns:
             ``delivered``: the server confirmed every record of this rank. ``spooled``: they are on disk; the agent
             goes on trying for ten minutes, and ``stabilityboard import FOLDER`` delivers them later.
-            ``disabled``: nothing was recorded.
+            ``lost``: the spool was deleted before that. ``disabled``: nothing was recorded.
         """
         parts = self._components
         if parts is None:
@@ -161,7 +167,11 @@ class Run(DataCalls, Declarations, StepCalls, SkipCalls):
             if parts.sidecar is not None:
                 wait_s = self._settings.finish_s if timeout_s is None else timeout_s
                 left = parts.sidecar.await_delivery(parts.source, parts.spool.last_seq, wait_s)
-                if left:
+                if left and not os.path.isdir(os.path.join(parts.folder, "sources", parts.source)):
+                    self._outcome = "lost"
+                    gone = f"the spool {parts.folder} was deleted"
+                    self._guard.note("finish()", f"{left} records were not delivered and are lost: {gone}")
+                elif left:
                     died = parts.sidecar.trouble()
                     why = f"; {died}" if died else ""
                     self._guard.note(

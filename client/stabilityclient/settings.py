@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 
+from stabilityclient.arguments import mapping_of
 from stabilityclient.errors import SettingError
+from stabilityclient.identity import RANK_VARIABLES, Ranks, agreed_run_id, inherited, torch_identity, whole_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["DEFAULT_URL", "ClientSettings", "Ranks", "node_name", "resolve"]
+__all__ = ["DEFAULT_URL", "ClientSettings", "node_name", "resolve", "usable"]
 
 #: Where `stabilityboard up` listens by default.
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -35,48 +37,6 @@ MAX_LAUNCHER_DEPTH = 8
 _LAUNCHES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _MODES = ("online", "offline", "disabled")
 _ID_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
-
-
-class Ranks:
-    """Who this process is in its job, as the launcher says in the environment.
-
-    torchrun first, then mpirun (Open MPI; MPICH and Intel MPI, whose Hydra sets PMI_ and MPI_LOCAL...), last Slurm:
-    where mpirun works inside of a Slurm job, Slurm's variables are those of the batch script or of mpirun's daemons.
-    Where torch.distributed is initialised already, it knows (``identity.py``). Lightning's own launcher tells the
-    processes that it starts LOCAL_RANK, NODE_RANK and WORLD_SIZE, and no RANK.
-
-    Attributes:
-        rank: global rank. local_rank: rank on the node. world_size: ranks in the job.
-        local_world_size: ranks on this node. generation: how often the launcher restarted the job.
-        guessed: nobody gave the rank of a process that is one of several.
-    """
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self.world_size = _whole(environ, 1, "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
-        rank = _whole(environ, -1, "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
-        self.local_rank = _whole(
-            environ, 0, "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"
-        )
-        self.generation = _whole(environ, 0, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
-        node_rank = _whole(environ, 0, "NODE_RANK", "GROUP_RANK")
-        alone = self.world_size == 1 or "LOCAL_RANK" in environ
-        self.guessed = rank < 0 and (node_rank > 0 or not alone)
-        self.rank = max(rank, 0) if rank >= 0 or "LOCAL_RANK" not in environ else self.local_rank
-        # Without the variable a job of several ranks is taken to span nodes: the careful assumption (see arbiter.py).
-        self.local_world_size = _whole(
-            environ, 1, "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"
-        )
-
-    def take(self, rank: int, world_size: int, environ: Mapping[str, str]) -> None:
-        """Take what torch.distributed says; of a rank whose place on its node nobody gave, the rank is taken for it."""
-        if not environ.get("LOCAL_RANK") and self.world_size == 1:
-            self.local_rank = rank
-        self.rank, self.world_size, self.guessed = rank, world_size, False
-
-    @property
-    def one_node(self) -> bool:
-        """Whether all ranks of the job share this node."""
-        return self.local_world_size >= self.world_size
 
 
 class ClientSettings:
@@ -126,33 +86,22 @@ def resolve(
         SettingError: one of them can't work; the text names it, what was given and what is expected.
     """
     settings = ClientSettings()
-    settings.mode = environ.get("STABILITY_MODE", "online").strip().lower() or "online"
-    if settings.mode not in _MODES:
-        raise SettingError("STABILITY_MODE", settings.mode, "online, offline or disabled")
+    settings.mode = _mode(environ)
     settings.project = _text("project", project, "default")
     settings.name = _text("name", name, "")
-    settings.url = (url or environ.get("STABILITY_URL") or DEFAULT_URL).rstrip("/")
-    if not settings.url.startswith(("http://", "https://")):
-        raise SettingError("url", settings.url, f"http://... or https://..., e.g. {DEFAULT_URL}")
-    _check_address(settings.url)
-    settings.api_key = api_key or environ.get("STABILITY_API_KEY") or None
-    if settings.api_key is not None and not (settings.api_key.isascii() and settings.api_key.isprintable()):
-        raise SettingError("api_key", "(hidden)", "printable ASCII characters: it travels in an HTTP header")
+    settings.url = _address(url or environ.get("STABILITY_URL") or DEFAULT_URL)
+    settings.api_key = _key(api_key or environ.get("STABILITY_API_KEY"))
     settings.dir = os.path.abspath(os.fspath(dir or environ.get("STABILITY_DIR") or DEFAULT_DIR))
     settings.spool_bytes = int(_number(environ, "STABILITY_SPOOL_MIB", DEFAULT_SPOOL_MIB, 2) * 1024 * 1024)
     settings.drain_s = _number(environ, "STABILITY_DRAIN_S", DEFAULT_DRAIN_S, 0)
     settings.finish_s = _number(environ, "STABILITY_FINISH_S", DEFAULT_FINISH_S, 0)
     settings.dump_signal = _signal_number(environ.get("STABILITY_DUMP_SIGNAL") or DEFAULT_DUMP_SIGNAL)
-    if config is not None and not (hasattr(config, "keys") and hasattr(config, "__getitem__")):
-        raise SettingError("config", config, "a mapping of names to JSON values, or None")
-    settings.config = {str(key): config[key] for key in config} if config is not None else {}
+    settings.config = mapping_of(config)
     settings.tags = _tags(tags)
     settings.notes = _text("notes", notes, "", MAX_NOTES_CHARS)
     settings.facts = _switch(environ, "STABILITY_FACTS") if facts is None else bool(facts)
     settings.ranks = Ranks(environ)
-    settings.node = node_name(environ)
-    from stabilityclient.identity import inherited, torch_identity  # here: the import of this package is kept short
-
+    settings.node = _node(environ)
     known = torch_identity()
     if known is not None:
         settings.ranks.take(*known, environ)
@@ -174,19 +123,61 @@ def _made_id(
         return _shared_id(settings, environ)
     if family is not None:
         return family[0]
-    from stabilityclient.identity import agreed_run_id, torch_identity
-
     if torch_identity() is not None:
         return agreed_run_id(mine)
     return _shared_id(settings, environ)
 
 
-def _check_address(url: str) -> None:
-    """Refuse a host or a port with which the agent could only fail. By hand: urllib costs a third of our import time.
+def usable(environ: Mapping[str, str], warn: Callable[[str], None]) -> dict[str, str]:
+    """Return the environment without the settings that can't work, which are told: no typo may end a training.
+
+    Args:
+        warn: takes a sentence for each.
+    """
+    kept = dict(environ)
+    for name, check in _CHECKS.items():
+        try:
+            if kept.get(name):
+                check(kept)
+        except SettingError as error:
+            given = kept.pop(name)
+            instead = "the default holds"
+            if name == "STABILITY_RUN_ID":
+                kept[name] = _slug(given)  # the same on all ranks, and after a restart
+                instead = f"the run is {kept[name]}"
+            elif name == "STABILITY_URL":
+                kept["STABILITY_MODE"] = "offline"
+                instead = "what is logged stays on this node (`stabilityboard import FOLDER` delivers it)"
+            warn(f"{error}; {instead}")
+    return kept
+
+
+def _mode(environ: Mapping[str, str]) -> str:
+    mode = environ.get("STABILITY_MODE", "online").strip().lower() or "online"
+    if mode not in _MODES:
+        raise SettingError("STABILITY_MODE", mode, "online, offline or disabled")
+    return mode
+
+
+def _key(given: str | None) -> str | None:
+    if given and not (given.isascii() and given.isprintable()):
+        raise SettingError("api_key", "(hidden)", "printable ASCII characters: it travels in an HTTP header")
+    return given or None
+
+
+def _address(given: str) -> str:
+    """Return the URL of the server; one without a scheme, ``host:8080``, is http.
+
+    By hand: urllib costs a third of our import time.
 
     Raises:
-        SettingError: the address can't be one.
+        SettingError: the agent could only fail with this host or port.
     """
+    url = given.strip().rstrip("/")
+    if "://" not in url:
+        url = f"http://{url}"
+    if not url.startswith(("http://", "https://")):
+        raise SettingError("url", url, f"http://... or https://..., e.g. {DEFAULT_URL}")
     host = url.split("://", 1)[1].partition("/")[0].partition("?")[0].rpartition("@")[2]
     name, _, port = host.rpartition(":") if not host.endswith("]") and ":" in host else (host, "", "")
     bracketed = name.startswith("[") and name.endswith("]")
@@ -194,6 +185,7 @@ def _check_address(url: str) -> None:
     port_fits = not host.endswith(":") and (not port or (port.isdecimal() and 0 < int(port[:6]) <= 65535))
     if not name or not (bracketed or plain_name) or not port_fits:
         raise SettingError("url", url, f"a host and a port of 1 to 65535, e.g. {DEFAULT_URL}")
+    return url
 
 
 def _signal_number(text: str) -> int:
@@ -223,11 +215,14 @@ def _signal_number(text: str) -> int:
 
 
 def node_name(environ: Mapping[str, str]) -> str:
-    """Return the name of this node: STABILITY_NODE, else the host name. Job and agent use the same.
+    """Return the name of this node, the same for job and agent: STABILITY_NODE where that can be one, else the host."""
+    try:
+        return _node(environ)
+    except SettingError:
+        return os.uname().nodename
 
-    Raises:
-        SettingError: STABILITY_NODE can't be part of a folder's name.
-    """
+
+def _node(environ: Mapping[str, str]) -> str:
     given = environ.get("STABILITY_NODE")
     return _checked_id("STABILITY_NODE", given) if given else os.uname().nodename
 
@@ -316,22 +311,6 @@ def _switch(environ: Mapping[str, str], name: str) -> bool:
     return given not in ("off", "0")
 
 
-def _whole(environ: Mapping[str, str], default: int, *names: str) -> int:
-    for name in names:
-        text = environ.get(name)
-        if text:
-            try:
-                value = int(text)
-            except ValueError:
-                value = -1
-            if value < 0:
-                if name.startswith(("SLURM_", "OMPI_", "PMI_", "MPI_")):
-                    continue  # e.g. "4(x2)": not meant for us
-                raise SettingError(name, text, "a whole number >= 0, as torchrun sets it")
-            return value
-    return default
-
-
 def _number(environ: Mapping[str, str], name: str, default: float, least: float) -> float:
     text = environ.get(name)
     if not text:
@@ -343,3 +322,23 @@ def _number(environ: Mapping[str, str], name: str, default: float, least: float)
     if not least <= value < float("inf"):
         raise SettingError(name, text, f"a number >= {least:g}")
     return value
+
+
+def _whole_in(name: str) -> Callable[[Mapping[str, str]], object]:
+    return lambda environ: whole_in(name, environ)
+
+
+#: Variable -> what raises a SettingError where it can't work.
+_CHECKS: dict[str, Callable[[Mapping[str, str]], object]] = {
+    "STABILITY_MODE": _mode,
+    "STABILITY_URL": lambda environ: _address(environ["STABILITY_URL"]),
+    "STABILITY_API_KEY": lambda environ: _key(environ["STABILITY_API_KEY"]),
+    "STABILITY_RUN_ID": lambda environ: _checked_id("STABILITY_RUN_ID", environ["STABILITY_RUN_ID"]),
+    "STABILITY_NODE": _node,
+    "STABILITY_SPOOL_MIB": lambda environ: _number(environ, "STABILITY_SPOOL_MIB", DEFAULT_SPOOL_MIB, 2),
+    "STABILITY_DRAIN_S": lambda environ: _number(environ, "STABILITY_DRAIN_S", DEFAULT_DRAIN_S, 0),
+    "STABILITY_FINISH_S": lambda environ: _number(environ, "STABILITY_FINISH_S", DEFAULT_FINISH_S, 0),
+    "STABILITY_DUMP_SIGNAL": lambda environ: _signal_number(environ["STABILITY_DUMP_SIGNAL"]),
+    "STABILITY_FACTS": lambda environ: _switch(environ, "STABILITY_FACTS"),
+    **{name: _whole_in(name) for name in RANK_VARIABLES},
+}

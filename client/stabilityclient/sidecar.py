@@ -198,7 +198,7 @@ class Sidecar:
                 return max(0, left)
             if self._process is not None and self._process.poll() is not None:
                 self.ensure()
-            if self.trouble():
+            if self.trouble() or not os.path.isdir(os.path.join(self._folder, "sources", source)):
                 return left
             time.sleep(POLL_S)
 

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 
-from stabilityclient.arguments import plain
+from stabilityclient.arguments import mapping_of, plain
 from stabilityclient.rank_state.slot import FLAG_FATAL, STATE_RUNNING, Slot, SlotView, read_slot
 from stabilityclient.rank_state.stack_file import StackFile
 from stabilityclient.rollback.command_files import make_mailbox
@@ -204,7 +204,7 @@ def add_config(folder: str, values: Mapping[str, Any], trouble: Callable[[str], 
     path = os.path.join(folder, "run.json")
     facts = read_json(path)
     before = facts.get("config")
-    config = _fitting({**(before if isinstance(before, dict) else {}), **plain(dict(values))}, trouble)
+    config = _fitting({**(before if isinstance(before, dict) else {}), **plain(mapping_of(values))}, trouble)
     if facts and config is not None and config != before:
         write_whole(path, json.dumps(facts | {"config": config}).encode())
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from stabilityclient.identity import RankIdentity, hand_down
+from stabilityclient.identity import RankIdentity, Ranks, hand_down
 from stabilityclient.rollback.arbiter import MemoryArbiter
 from stabilityclient.rollback.boundary import Boundary
-from stabilityclient.settings import ClientSettings, Ranks, resolve
+from stabilityclient.settings import ClientSettings, resolve
 
 
 class _Store:

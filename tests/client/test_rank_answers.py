@@ -97,7 +97,8 @@ def test_a_signal_after_the_end_harms_nobody_and_the_next_run_has_its_own_file(t
         + "def first(): kill()\ndef between(): kill()\ndef second(): kill()\n"
         + "first(); run.finish(); between()\n"
         + _OPEN
-        + "second(); twin = stabilityclient.init(run_id='s')\nprint(twin._components.stack_file.missing)\n"
+        + "second(); os.environ.update(RANK='1', WORLD_SIZE='2', LOCAL_WORLD_SIZE='2')\n"
+        + "twin = stabilityclient.init(run_id='s')\nprint(twin._components.stack_file.missing)\n"
         + "twin.finish(); second(); run.finish(); between()",
     )
     assert [stacks.count(f" in {name}\n") for name in ("first", "between", "second")] == [1, 0, 2]

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
+import enum
+import json
 import os
 import signal
+import types
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import stabilityclient
-from stabilityclient.settings import resolve
+from stabilityclient.settings import resolve, usable
+
+Start = Callable[..., stabilityclient.Run]
 
 _NOTHING: dict[str, Any] = {
     "project": None,
@@ -36,7 +46,7 @@ def _resolve(environ: dict[str, str] | None = None, **given: Any) -> Any:
         ({"run_id": 7}, {}, ["run_id", "7"]),
         ({}, {"STABILITY_RUN_ID": "ein Lauf"}, ["run_id", "ein Lauf"]),
         ({}, {"STABILITY_MODE": "onlien"}, ["STABILITY_MODE", "onlien", "offline"]),
-        ({"url": "localhost:8080"}, {}, ["url", "localhost:8080", "http://"]),
+        ({"url": "ftp://localhost:8080"}, {}, ["url", "localhost:8080", "http://"]),
         ({"url": "http://127.0.0.1:99999"}, {}, ["url", "99999", "65535"]),
         ({"url": "http://127.0.0.1:abc"}, {}, ["url", "abc", "port"]),
         ({"url": "http://127.0.0.1:"}, {}, ["url", "port"]),
@@ -46,7 +56,6 @@ def _resolve(environ: dict[str, str] | None = None, **given: Any) -> Any:
         ({"url": "http://my host:8080"}, {}, ["url", "host"]),
         ({"project": 3}, {}, ["project", "3", "string"]),
         ({"name": "n" * 201}, {}, ["name", "200"]),
-        ({"config": [1]}, {}, ["config", "mapping"]),
         ({}, {"STABILITY_SPOOL_MIB": "lots"}, ["STABILITY_SPOOL_MIB", "lots", "number"]),
         ({}, {"STABILITY_DRAIN_S": "-1"}, ["STABILITY_DRAIN_S", "-1"]),
         ({}, {"STABILITY_DUMP_SIGNAL": "SIGTERM"}, ["STABILITY_DUMP_SIGNAL", "SIGTERM", "SIGRTMIN+<n>"]),
@@ -102,10 +111,88 @@ def test_a_wrong_key_is_not_shown() -> None:
 
 
 @pytest.mark.usefixtures("quiet")
-def test_wrong_settings_raise_outside_of_pytest_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STABILITY_MODE", "onlien")
+def test_a_wrong_argument_raises_outside_of_pytest_too() -> None:
     with pytest.raises(stabilityclient.StabilityError):
-        stabilityclient.init()
+        stabilityclient.init(project=3)  # type: ignore[arg-type]
+
+
+def test_a_wrong_variable_is_told_and_its_default_holds() -> None:
+    said: list[str] = []
+    given = {
+        "STABILITY_MODE": "onlien", "STABILITY_SPOOL_MIB": "lots", "WORLD_SIZE": "two", "RANK": "",
+        "STABILITY_NODE": "a b", "STABILITY_RUN_ID": "ein Lauf", "STABILITY_DRAIN_S": "5",
+        "STABILITY_DUMP_SIGNAL": "SIGTERM",
+    }  # fmt: skip
+
+    kept = usable(given, said.append)
+
+    assert kept == {"RANK": "", "STABILITY_DRAIN_S": "5", "STABILITY_RUN_ID": "ein-Lauf"}
+    assert [text.split(" ")[0] for text in said] == [
+        *("STABILITY_MODE", "STABILITY_RUN_ID", "STABILITY_NODE", "STABILITY_SPOOL_MIB", "STABILITY_DUMP_SIGNAL"),
+        "WORLD_SIZE",
+    ]
+    assert _resolve(kept).run_id == "ein-Lauf"
+
+
+def test_a_wrong_address_in_the_environment_keeps_the_data_on_the_node() -> None:
+    said: list[str] = []
+
+    kept = usable({"STABILITY_URL": "http://h:99999"}, said.append)
+
+    assert (kept, len(said)) == ({"STABILITY_MODE": "offline"}, 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("localhost:8080", "http://localhost:8080"),
+        ("board", "http://board"),
+        ("10.0.0.7:80/board/", "http://10.0.0.7:80/board"),
+        ("[::1]:8080", "http://[::1]:8080"),
+    ],
+)
+def test_an_address_without_a_scheme_is_http(given: str, url: str) -> None:
+    assert _resolve(url=given).url == _resolve({"STABILITY_URL": given}).url == url
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass
+class Args:
+    lr: float
+    parts: list[Any]
+
+
+class OfAnother:
+    """A config class of somebody: public attributes."""
+
+    def __init__(self) -> None:
+        self.width = 8
+        self._hidden = 1
+
+
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [
+        ({"lr": np.float32(1.5), "n": np.int64(3), "on": np.bool_(True)}, {"lr": 1.5, "n": 3, "on": True}),
+        (argparse.Namespace(lr=0.1, inner=argparse.Namespace(n=1)), {"lr": 0.1, "inner": {"n": 1}}),
+        (Args(0.1, [np.float64(2), Args(1.0, [])]), {"lr": 0.1, "parts": [2.0, {"lr": 1.0, "parts": []}]}),
+        (
+            {"where": Path("/data"), "colour": Colour.RED, "shape": np.array([2, 3]), 7: None},
+            {"where": "/data", "colour": "red", "shape": [2, 3], "7": None},
+        ),
+        (types.MappingProxyType({"a": 1}), {"a": 1}),
+        (OfAnother(), {"width": 8}),
+        ([1, 2], {"config": [1, 2]}),
+        (None, {}),
+    ],
+)
+def test_a_config_is_taken_as_what_it_is(start: Start, given: Any, want: dict[str, Any]) -> None:
+    run = start(config=given)
+
+    assert json.loads((Path(str(run.folder)) / "run.json").read_text())["config"] == want
 
 
 def test_an_argument_wins_over_the_environment_and_that_over_the_default() -> None:

@@ -272,7 +272,7 @@ run.finish()
     assert steps == sorted(set(steps))
 
 
-def test_a_read_only_disk_disables_the_run_and_training_goes_on(small_disk: Path) -> None:
+def test_a_read_only_disk_is_replaced_by_the_temporary_folder(small_disk: Path, tmp_path: Path) -> None:
     from support.agent.spooled import child
 
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
@@ -284,9 +284,9 @@ for step in run.steps(0, 3):
         run.log(step, {{"a": 1.0}})
 print(step, run.finish())
 """
-    job = child(code, STABILITY_MODE="offline")
+    job = child(code, STABILITY_MODE="offline", TMPDIR=str(tmp_path))
     out, err = job.communicate(timeout=60)
-    assert (job.returncode, out) == (0, "2 disabled\n")
+    assert (job.returncode, out) == (0, "2 spooled\n")
     assert "Read-only file system" in err
 
 

@@ -126,12 +126,16 @@ def split(metrics: Mapping[str, Any], types: Types) -> tuple[dict[str, Any], dic
     return good, device
 
 
-def flat(metrics: Mapping[Any, Any], depth: int = MAX_DEPTH) -> Iterator[tuple[Any, Any]]:
-    """Yield names and values; a dict among the values is taken apart, its names as ``outer/inner``."""
+def flat(metrics: Mapping[Any, Any], depth: int = MAX_DEPTH, joint: str = "/") -> Iterator[tuple[Any, Any]]:
+    """Yield names and values; a dict among the values is taken apart, its names as ``outer/inner``.
+
+    Args:
+        joint: what stands between the names: W&B writes a dot.
+    """
     for name, value in metrics.items():
         if isinstance(value, dict) and depth and isinstance(name, str):
-            for inner, one in flat(value, depth - 1):
-                yield f"{name}/{inner}", one
+            for inner, one in flat(value, depth - 1, joint):
+                yield f"{name}{joint}{inner}", one
         else:
             yield name, value
 

@@ -36,7 +36,7 @@ _OPTIONS = {"--project": "project", "--name": "name", "--run-id": "run_id", "--s
 def main() -> None:
     """Run the script of the command line; leaves as it does."""
     options, module, rest = _parsed(sys.argv[1:])
-    run = _start(options, rest[0])
+    run = _start(options, rest[0]) if _is_there(rest[0], module) else None
     from stabilityclient.tee.script import Script
 
     script = Script(rest, module=module)
@@ -62,6 +62,15 @@ def _parsed(arguments: list[str]) -> tuple[dict[str, str], bool, list[str]]:
     if not rest:
         _end(2, "no script is named")
     return options, False, rest
+
+
+def _is_there(script: str, module: bool) -> bool:
+    """Whether there is something to run: of a typo, which Python reports itself, no run is to be left."""
+    if not module:
+        return os.path.isfile(os.path.join(script, "__main__.py") if os.path.isdir(script) else script)
+    from importlib.util import find_spec
+
+    return find_spec(script.partition(".")[0]) is not None
 
 
 def _end(code: int, why: str = "") -> NoReturn:

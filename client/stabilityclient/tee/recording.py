@@ -141,6 +141,8 @@ class Recording:
 
     def _numbers(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return what can be stored of values of any kind."""
-        found = {name: value for name, value in flat(values) if not (value is None or isinstance(value, str))}
+        found = {
+            name: value for name, value in flat(values, joint=".") if not (value is None or isinstance(value, str))
+        }
         good, device, _ = sort_values(found, self._types)
         return {**good, **device}

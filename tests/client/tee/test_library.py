@@ -106,7 +106,7 @@ def test_a_version_without_the_function_is_told_in_one_line(tracker: Any, told: 
 VALUES: dict[str, tuple[dict[Any, Any], dict[str, float]]] = {
     "numbers": ({"a": 1, "b": True, "c": 0.5}, {"a": 1.0, "b": 1.0, "c": 0.5}),
     "none of them a number": ({"a": None, "b": "text", "c": [1], "d": object()}, {}),
-    "dicts in dicts": ({"a": {"b": 1, "c": {"d": 2.0, "e": "text"}}}, {"a/b": 1.0, "a/c/d": 2.0}),
+    "dicts in dicts": ({"a": {"b": 1, "c": {"d": 2.0, "e": "text"}}}, {"a.b": 1.0, "a.c.d": 2.0}),
     "names that are none": ({1: 1.0, "": 2.0, "x" * 300: 3.0, "a": 4.0}, {"a": 4.0}),
 }
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,10 +87,10 @@ def test_an_exception_that_ends_the_script_is_told_with_where_it_was_and_without
 
 
 def test_a_wrong_setting_of_ours_is_told_and_the_script_runs(tmp_path: Path) -> None:
-    done = teed(tmp_path, "print('trained')", STABILITY_URL="nowhere")
+    done = teed(tmp_path, "print('trained')", STABILITY_URL="ftp://nowhere")
 
     assert (done.code, done.out) == (0, "trained\n")
-    assert done.said[0].startswith("nothing is recorded: url is 'nowhere'")
+    assert "url is 'ftp://nowhere', expected http://... or https://" in done.err
 
 
 def test_a_folder_that_cannot_be_written_is_told_and_the_script_runs(tmp_path: Path) -> None:
@@ -104,3 +107,16 @@ def test_a_module_is_run_as_python_runs_one(tmp_path: Path) -> None:
     done = teed(tmp_path, "", options=("-m", "job.train"))
 
     assert done.out == "__main__ job.train job ['train.py']\n"
+
+
+def test_a_script_that_is_not_there_leaves_no_run(tmp_path: Path) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environ |= {"STABILITY_DIR": str(tmp_path / "spools"), "STABILITY_MODE": "offline"}
+
+    for arguments in (["trian.py"], ["-m", "no_such_module"]):
+        command = [sys.executable, "-m", "stabilityclient.tee", *arguments]
+        done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.returncode != 0
+        assert "trian.py" in done.stderr or "No module named no_such_module" in done.stderr
+
+    assert not (tmp_path / "spools").exists()
