@@ -491,6 +491,8 @@ export interface Checkout {
  *     world_size: ranks that wrote it; null: the layout does not tell.
  *     loads_with: how many ranks can load it: ``any`` number, or the ``same`` number; null: not known.
  *     took_s: seconds that the save held up training, of the slowest rank; null: no phase told it.
+ *     unverified: nobody knows that a rank of the run wrote it, which is all that is against it: an order that names
+ *         it has to say ``accept_unverified``.
  */
 export interface Checkpoint {
   step: number;
@@ -510,6 +512,7 @@ export interface Checkpoint {
   loads_with: "any" | "same" | null;
   took_s: number | null;
   unchecked: string;
+  unverified: boolean;
 }
 
 /** Save a checkpoint on all ranks at one step boundary; training goes on. */
@@ -608,6 +611,8 @@ export interface CommandRequest {
   incident_id?: string | null;
   /** rollback, restart: also to a checkpoint from inside an open incident */
   accept_inside_incident?: boolean;
+  /** rollback, restart: also to a checkpoint that no rank of the run is known to have written */
+  accept_unverified?: boolean;
   /** why, for the record */
   reason?: string;
   /** seconds after which nobody may begin with it; rollback 600, stop 600, checkpoint_now 600, restart 60, dump_stacks 15, task 60, show_batches 120 if left out */
@@ -1632,6 +1637,7 @@ export interface OfferedCheckpoint {
   loads_with: "any" | "same" | null;
   took_s: number | null;
   unchecked: string;
+  unverified: boolean;
   skip_batches: number | null;
   where: string;
 }

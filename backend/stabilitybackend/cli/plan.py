@@ -122,6 +122,12 @@ def restart(
     accept_inside_incident: Annotated[
         bool, typer.Option("--accept-inside-incident", help="Also from a checkpoint saved inside an open incident.")
     ] = False,
+    accept_unverified: Annotated[
+        bool,
+        typer.Option(
+            "--accept-unverified", help="Also from a checkpoint that no rank of the run is known to have written."
+        ),
+    ] = False,
     reason: Reason = "",
     wait: Wait = True,
     as_json: AsJson = False,
@@ -145,6 +151,7 @@ def restart(
         grace_s=grace_s,
         reason=reason,
         accept_inside_incident=accept_inside_incident,
+        accept_unverified=accept_unverified,
     )
     with connect(url, api_key, data_dir) as client:
         command = issue(client, run_id, request, quiet=as_json)

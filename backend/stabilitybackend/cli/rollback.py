@@ -58,6 +58,12 @@ def roll_back(
     accept_inside_incident: Annotated[
         bool, typer.Option("--accept-inside-incident", help="Also to a checkpoint saved inside an open incident.")
     ] = False,
+    accept_unverified: Annotated[
+        bool,
+        typer.Option(
+            "--accept-unverified", help="Also to a checkpoint that no rank of the run is known to have written."
+        ),
+    ] = False,
     wait: Annotated[bool, typer.Option(help="Show the states until the first new point is there.")] = True,
     timeout_s: Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait.")] = 300.0,
     as_json: AsJson = False,
@@ -76,6 +82,7 @@ def roll_back(
         skip_range=None if skip_range is None else list(skip_range),
         reason=reason,
         accept_inside_incident=accept_inside_incident,
+        accept_unverified=accept_unverified,
     )
     if as_json and to_step is None:
         check_unasked(yes)

@@ -16,8 +16,8 @@ from stabilitybackend.schema.json_data import NAME_CHARS, TEXT_CHARS
 from stabilitybackend.schema.lineage import Checkpoint
 
 __all__ = [
-    "JobView", "NewCommand", "check_behind", "check_fields", "check_outside", "last_good", "usable_checkpoint",
-    "withheld",
+    "JobView", "NewCommand", "check_behind", "check_fields", "check_outside", "last_good", "unverified_refused",
+    "usable_checkpoint", "withheld",
 ]  # fmt: skip
 
 #: How far ahead the first common boundary lies, seconds of training: a command reaches the ranks in well under 0.2 s.
@@ -147,11 +147,14 @@ def check_fields(request: CommandRequest) -> None:
 _ALL_FIELDS = sorted(frozenset[str]().union(*(kind.takes for kind in KINDS.values())))
 
 
-def usable_checkpoint(to_step: int, checkpoints: Sequence[Checkpoint]) -> str | None:
+def usable_checkpoint(
+    to_step: int, checkpoints: Sequence[Checkpoint], *, accept_unverified: bool = False
+) -> str | None:
     """Return the path of the checkpoint of ``to_step``, None for a job that announces none.
 
     Raises:
         BadRequest: the job announces checkpoints, and none of that step can be used.
+        Conflict: nobody knows that a rank of the run wrote it, and that was not accepted.
     """
     if not checkpoints:
         return None
@@ -159,6 +162,11 @@ def usable_checkpoint(to_step: int, checkpoints: Sequence[Checkpoint]) -> str | 
     for checkpoint in usable:
         if checkpoint.step == to_step:
             return checkpoint.path
+    unverified = next((c for c in withheld(checkpoints) if c.step == to_step and c.unverified), None)
+    if unverified is not None:
+        if accept_unverified:
+            return unverified.path
+        raise unverified_refused(unverified)
     known = ", ".join(str(c.step) for c in usable[:12]) or "none"
     unfit = next((c.unfit for c in withheld(checkpoints) if c.step == to_step), "")
     what = f"the checkpoint of step {to_step} can't be used: {unfit}" if unfit else ""
@@ -168,6 +176,16 @@ def usable_checkpoint(to_step: int, checkpoints: Sequence[Checkpoint]) -> str | 
 def withheld(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
     """Return those that are there and on the effective timeline, and all the same not offered."""
     return [c for c in checkpoints if c.available and not c.dead and c.unfit]
+
+
+def unverified_refused(checkpoint: Checkpoint) -> Conflict:
+    """Return the answer to an order that names a checkpoint of which nobody knows that a rank of the run wrote it."""
+    return Conflict(
+        f"the checkpoint of step {checkpoint.step} at {checkpoint.path} is not verified: {checkpoint.unfit}",
+        hint="loading it runs code of its author. To go there all the same, say accept_unverified (on the command "
+        "line: --accept-unverified)",
+        code="unverified_checkpoint",
+    )
 
 
 def check_outside(request: CommandRequest, checkpoints: Sequence[Checkpoint], spoiling: Sequence[Incident]) -> None:

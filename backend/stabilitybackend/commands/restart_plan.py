@@ -221,7 +221,7 @@ def _start_from(job: RestartFacts, request: CommandRequest | None) -> _PlannedSt
     span = None if given is None else (given[0], given[1])
     spoiled = spoiling(job.incidents)
     if request is not None and request.to_step is not None:
-        path = usable_checkpoint(request.to_step, job.checkpoints)
+        path = usable_checkpoint(request.to_step, job.checkpoints, accept_unverified=request.accept_unverified)
         check_outside(request, job.checkpoints, spoiled)
         step = request.to_step
     else:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from stabilitybackend.commands.request import JobView, NewCommand, check_outside, usable_checkpoint
+from stabilitybackend.commands.request import (
+    JobView,
+    NewCommand,
+    check_outside,
+    unverified_refused,
+    usable_checkpoint,
+)
 from stabilitybackend.errors import BadRequest, Conflict
 from stabilitybackend.schema.commands import CommandRequest, Rollback
 from stabilitybackend.schema.lineage import Branch, why_lost
@@ -41,7 +47,7 @@ def new_rollback(new: NewCommand) -> Rollback:
             f"to_step is {request.to_step}, but the job is at step {job.running_step}",
             hint="give an earlier step: that of a checkpoint",
         )
-    checkpoint = usable_checkpoint(request.to_step, job.checkpoints)
+    checkpoint = usable_checkpoint(request.to_step, job.checkpoints, accept_unverified=request.accept_unverified)
     check_outside(request, job.checkpoints, job.spoiling)
     return _command(new, request.to_step, checkpoint)
 
@@ -66,10 +72,13 @@ def _return(new: NewCommand, branch: int, to_step: int) -> Rollback:
             f"the checkpoint of step {to_step} of segment {branch} is on the effective timeline, and not discarded",
             hint="leave branch out",
         )
-    there = [c for c in mine if c.dead and c.available and not c.unfit]
+    accepted = request.accept_unverified
+    there = [c for c in mine if c.dead and c.available and (not c.unfit or (accepted and c.unverified))]
     checkpoint = next((c.path for c in there if c.step == to_step), None)
     if checkpoint is None:
         lost = next((c for c in mine if c.dead and c.step == to_step), None)
+        if lost is not None and lost.available and lost.unverified:
+            raise unverified_refused(lost)
         why = "" if lost is None else f": it {why_lost(lost.available, lost.unfit)}"
         known = ", ".join(str(c.step) for c in there[:12]) or "none"
         raise BadRequest(

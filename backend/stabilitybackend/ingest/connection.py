@@ -171,8 +171,7 @@ class AgentConnection:
                 check_source(source)
             check_data(message.config, "the run's config")
             check_data([message.project, message.name, message.node, message.notes, message.tags], "Hello")
-            if self._project is not None:
-                await self._check_project(message, self._project)
+            await self._check_project(message, self._project)
         except WebSocketDisconnect:
             return None
         except TimeoutError:
@@ -193,15 +192,22 @@ class AgentConnection:
         await self._refuse_and_close(problem, _CLOSE_POLICY)
         return None
 
-    async def _check_project(self, hello: Hello, ours: str) -> None:
-        """Refuse a run of another project; one that names none is of the key's."""
-        hello.project = hello.project or ours
-        with contextlib.suppress(NotFound):  # a new run
-            if await self._gateway.services.project(hello.run_id) != ours:
-                # The project is not named: who may not see a run does not learn of it either.
-                raise Forbidden(f"the key is for the project {ours!r}, and run {hello.run_id} is of another one")
-        if hello.project != ours:
-            raise Forbidden(f"the key is for the project {ours!r}, and the run is of {hello.project!r}")
+    async def _check_project(self, hello: Hello, ours: str | None) -> None:
+        """Refuse a run of another project than in its first Hello, or than the key's; one that names none is of it."""
+        try:
+            known = await self._gateway.services.project(hello.run_id)
+        except NotFound:  # a new run
+            known = hello.project or ours or ""
+        hello.project = hello.project or known
+        if ours is not None and known != ours:
+            # The project is not named: who may not see a run does not learn of it either.
+            raise Forbidden(f"the key is for the project {ours!r}, and run {hello.run_id} is of another one")
+        if hello.project != known:
+            since = f"the project {known!r}" if known else "no project"
+            raise Forbidden(
+                f"run {hello.run_id} is of {since} since its first Hello, and this one says {hello.project!r}: "
+                "keep the project, or give the job another STABILITY_RUN_ID"
+            )
 
     async def _welcome(self, hello: Hello) -> None:
         gateway = self._gateway

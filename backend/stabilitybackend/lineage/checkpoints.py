@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,14 @@ __all__ = ["CheckpointBook", "CheckpointInspection", "LoggedCheckpoint", "Usable
 
 #: Looks whose checkpoint was not announced yet that are kept: agents and ranks report in streams of their own.
 MAX_EARLY = 64
+#: Folders of the job's own checkpoints that are remembered: one a launch, where each has its own.
+MAX_HOMES = 64
+#: Why one is used only where a person says so.
+UNVERIFIED = (
+    "no agent of the job has seen it, and no earlier checkpoint of the job lies in its folder: anybody who may "
+    "send data for this run can have named it"
+)
+_NUMBER = re.compile(r"\d+")
 #: What is said where each node sees a part of the files on a disk of its own: together they may be whole.
 IN_PARTS = "each node sees a part of its files"
 
@@ -75,6 +84,7 @@ class LoggedCheckpoint:
     Attributes:
         took_s: seconds that the save held up training, of the slowest rank.
         look: what the agents found there, None where none has looked.
+        unverified: nobody knows that a rank of the run wrote it.
     """
 
     step: int
@@ -84,9 +94,14 @@ class LoggedCheckpoint:
     available: bool = True
     took_s: float | None = None
     look: CheckpointInspection | None = None
+    unverified: bool = False
 
     def unfit(self, world_size: int) -> str:
         """Return why a job of so many ranks is not offered it although it is there, "" where it is."""
+        return self.unloadable(world_size) or (UNVERIFIED if self.unverified else "")
+
+    def unloadable(self, world_size: int) -> str:
+        """Return why a job of so many ranks can't load it, "" where nothing is known against it."""
         look = self.look
         if look is None:
             return ""
@@ -100,8 +115,10 @@ class LoggedCheckpoint:
 
     @property
     def whole(self) -> bool:
-        """Whether it is there with nothing missing, as far as anybody knows."""
-        return self.available and (self.look is None or not (self.look.writing or self.look.complete is False))
+        """Whether it is there with nothing missing, as far as anybody knows, and a rank of the run wrote it."""
+        if not self.available or self.unverified:
+            return False
+        return self.look is None or not (self.look.writing or self.look.complete is False)
 
 
 class CheckpointBook(Stateful):
@@ -110,6 +127,8 @@ class CheckpointBook(Stateful):
     _all: list[LoggedCheckpoint] = fresh(list)
     #: Path -> step, look.
     _early: dict[str, tuple[int, CheckpointInspection]] = fresh(dict)
+    #: Folders in which ranks of the run are known to save; see ``_home``.
+    _homes: list[str] = fresh(list)
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,9 +140,9 @@ class CheckpointBook(Stateful):
         self._bound: set[int] = set()
 
     def restored(self) -> None:
-        known, early = self._all, self._early
+        known, early, homes = self._all, self._early, self._homes
         self.__init__()  # type: ignore[misc]  # the empty book, spelled once
-        self._early = early
+        self._early, self._homes = early, homes
         for checkpoint in known:
             self._put(checkpoint)
 
@@ -136,21 +155,50 @@ class CheckpointBook(Stateful):
     def __len__(self) -> int:
         return len(self._all)
 
-    def take(self, event: EventBlock, segment: int, node: str) -> None:
-        """Take in an event about a checkpoint, which a rank saved in ``segment`` or the agent of a node looked at."""
+    def take(self, event: EventBlock, segment: int, node: str, *, trains: bool) -> None:
+        """Take in an event about a checkpoint, which a rank saved in ``segment`` or the agent of a node looked at.
+
+        Args:
+            trains: the rank, or for an agent one of its node, has logged rows: it is a rank of the run.
+        """
         step, path = event.step, event.data["path"]
         if event.type == "checkpoint_gone":
             self.gone(step, path)
         elif step is not None and event.type == "checkpoint_seen":
             self.seen(step, path, CheckpointInspection.of(msgspec.convert(event.data, CheckpointSeen), node))
+            if trains:
+                self._verify(step, path)
         elif step is not None:
-            self.add(step, path, segment, event.time, event.data.get("took_s"))
+            self.add(
+                step, path, segment, event.time, event.data.get("took_s"), unverified=not self._is_own(path, trains)
+            )
+            if trains and self._is_own(path, trains):
+                self._verify(step, path)
 
-    def add(self, step: int, path: str, segment: int, time: float, took_s: float | None = None) -> None:
+    def _is_own(self, path: str, trains: bool) -> bool:
+        """Return whether a rank of the run named a path where the run saves: in one of its folders, or the first."""
+        return trains and (not self._homes or not _homes_of(path).isdisjoint(self._homes))
+
+    def _verify(self, step: int, path: str) -> None:
+        """Take note that a rank of the run wrote the newest one at a path, if it is not known to be away."""
+        for checkpoint in self._by_path.get(path, ())[-1:]:
+            look = checkpoint.look
+            if checkpoint.step != step or (look is not None and look.complete is None and look.problem):
+                return
+            if checkpoint.unverified:
+                self._change(checkpoint, unverified=False)
+            home = _home(path)
+            if home not in self._homes:
+                self._homes = [*self._homes, home][-MAX_HOMES:]
+
+    def add(
+        self, step: int, path: str, segment: int, time: float, took_s: float | None = None, *, unverified: bool = False
+    ) -> None:
         """Take one in; the same one from another rank changes nothing, another one at its path is written over.
 
         Args:
             took_s: seconds that the save held up this rank, None where it did not tell.
+            unverified: nobody knows that a rank of the run wrote it.
         """
         known, look = self._by_path.get(path), None
         if known and known[-1].available:
@@ -163,7 +211,7 @@ class CheckpointBook(Stateful):
         early = self._early.get(path)
         if early is not None and early[0] == step:
             look = self._early.pop(path)[1]
-        self._put(LoggedCheckpoint(step, path, segment, time, took_s=took_s, look=look))
+        self._put(LoggedCheckpoint(step, path, segment, time, took_s=took_s, look=look, unverified=unverified))
 
     def _put(self, checkpoint: LoggedCheckpoint) -> None:
         self._all.append(checkpoint)
@@ -225,6 +273,24 @@ class CheckpointBook(Stateful):
     def at(self, paths: Iterable[str]) -> list[LoggedCheckpoint]:
         """Return those of some paths, newest first in each."""
         return [checkpoint for path in paths for checkpoint in reversed(self._by_path.get(path, ()))]
+
+
+def _home(path: str) -> str:
+    """Return the folder of a checkpoint, with any number as the number of its innermost folder: ``out/step-#/``.
+
+    Not of a bucket or a folder of the root: another number is somebody else's.
+    """
+    above, _, folder = path.rpartition("/")[0].rpartition("/")
+    outermost = above.endswith("/") or (not above and path.startswith("/"))
+    return f"{above}/{folder if outermost else _NUMBER.sub('#', folder)}/"
+
+
+def _homes_of(path: str) -> set[str]:
+    """Return the folders, as ``_home`` writes them, in which a path lies at any depth."""
+    parts = path.split("/")
+    if ".." in parts:
+        return set()
+    return {_home("/".join(parts[:end])) for end in range(min(2, len(parts)), len(parts) + 1)}
 
 
 class UsableCheckpoints:

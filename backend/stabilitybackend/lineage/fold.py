@@ -280,9 +280,10 @@ class LineageFold(Branching):
         elif block.type == "checkpoint" and block.step is not None:
             if state.tentative is not None and state.tentative.is_saved_at(block.step):
                 yield from self._confirm(state)  # nobody saves at a stray step
-            self.checkpoints.take(block, self.tree.segment_at(state.segment, block.step), info.node)
+            segment = self.tree.segment_at(state.segment, block.step)
+            self.checkpoints.take(block, segment, info.node, trains=self._trains(state))
         elif block.type in ("checkpoint_gone", "checkpoint_seen"):
-            self.checkpoints.take(block, state.segment, info.node)
+            self.checkpoints.take(block, state.segment, info.node, trains=self._trains_on(info.node))
         elif block.type == "no_rollbacks":
             yield from self._release(state)
             state.no_rollbacks = True
@@ -298,6 +299,13 @@ class LineageFold(Branching):
             yield from self._settle(state)
         if block.type in ("process_death", "exception"):
             self._relaunches.launches.ended(source, block.time)
+
+    def _trains(self, state: SourceState) -> bool:
+        """Whether a source logs rows, as ranks of the run do; before the first row of all nobody can tell."""
+        return _has_rows(state) or not any(map(_has_rows, self._sources.of.values()))
+
+    def _trains_on(self, node: str) -> bool:
+        return any(one.node == node and _has_rows(one) for one in self._sources.of.values())
 
     def _declared(self, state: SourceState, block: EventBlock) -> Iterator[Change]:
         data = block.data
@@ -332,3 +340,7 @@ class LineageFold(Branching):
 def _later(rows: Placed, added: int) -> Placed:
     """Return rows of which so much is added to each step."""
     return replace(rows, steps=rows.steps + added) if added else rows
+
+
+def _has_rows(state: SourceState) -> bool:
+    return state.last_step is not None or state.tentative is not None

@@ -78,6 +78,10 @@ class CommandRequest:
     accept_inside_incident: bool = field(
         default=False, metadata=_described("rollback, restart: also to a checkpoint from inside an open incident")
     )
+    accept_unverified: bool = field(
+        default=False,
+        metadata=_described("rollback, restart: also to a checkpoint that no rank of the run is known to have written"),
+    )
     reason: str = field(default="", metadata=_described("why, for the record"))
     expires_s: float | None = field(
         default=None, metadata=_described(f"seconds after which nobody may begin with it; {_EXPIRES} if left out")

@@ -115,6 +115,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
         world_size: ranks that wrote it; null: the layout does not tell.
         loads_with: how many ranks can load it: ``any`` number, or the ``same`` number; null: not known.
         took_s: seconds that the save held up training, of the slowest rank; null: no phase told it.
+        unverified: nobody knows that a rank of the run wrote it, which is all that is against it: an order that names
+            it has to say ``accept_unverified``.
     """
 
     step: int
@@ -134,6 +136,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     loads_with: Literal["any", "same"] | None = None
     took_s: float | None = None
     unchecked: str = ""
+    unverified: bool = False
 
     @property
     def usable(self) -> bool:

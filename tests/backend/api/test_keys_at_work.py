@@ -69,6 +69,21 @@ async def test_an_agents_key_of_one_project_sends_to_its_runs_only(stage: Stage)
     assert "vision" not in str(await stage.hello(llm, "theirs", "llm"))
 
 
+async def test_no_later_hello_moves_a_run_to_another_project(stage: Stage) -> None:
+    _, any_project = await stage.key("all", "agent", "read")
+    assert isinstance(await stage.hello(any_project, "mine", "llm"), Welcome)
+    assert isinstance(await stage.hello(any_project, "unnamed", ""), Welcome)
+    for run_id, project, since in (("mine", "vision", "the project 'llm'"), ("unnamed", "vision", "no project")):
+        answer = await stage.hello(any_project, run_id, project)
+        assert isinstance(answer, Error)
+        assert (answer.code, answer.fatal) == ("wrong_project", True)
+        assert f"is of {since} since its first Hello" in answer.message
+    assert isinstance(await stage.hello(any_project, "mine", ""), Welcome)
+    async with stage.client(any_project) as client:
+        runs = (await client.get("/runs")).json()["runs"]
+    assert {run["run_id"]: run["project"] for run in runs} == {"mine": "llm", "unnamed": ""}
+
+
 async def test_a_run_that_names_no_project_is_of_its_keys(stage: Stage) -> None:
     _, llm = await stage.key("llm", project="llm")
     assert isinstance(await stage.hello(llm, "unnamed", ""), Welcome)

@@ -30,11 +30,11 @@ NOW = 5_000.0
 class Trained:
     """A run at step 300 whose checkpoint of step 100 nobody looked at; agents tell of others."""
 
-    def __init__(self, world_size: int = 2) -> None:
+    def __init__(self, path: str = "c/100", world_size: int = 2) -> None:
         self.rank = Job(world_size=world_size)
         self.agents: dict[str, Job] = {}
         self.state = RunState("run", lambda: NOW)
-        self.feed(self.rank.rows(range(1, 301)), self.rank.event("checkpoint", 100, path="c/100"))
+        self.feed(self.rank.rows(range(1, 301)), self.rank.event("checkpoint", 100, path=path))
 
     def feed(self, *frames: Any) -> None:
         for frame in frames:
@@ -129,7 +129,7 @@ def test_one_that_is_still_written_is_offered_when_it_is_whole() -> None:
 
 def test_what_loads_with_the_ranks_that_wrote_it_only_is_offered_to_no_other_job() -> None:
     for size, offered in ((4, [200, 100]), (2, [100])):
-        run = Trained(size)
+        run = Trained(world_size=size)
         run.announce(200, "c/200")
         run.seen(200, "c/200", kind="deepspeed", complete=True, world_size=4, loads_with="same")
         assert run.steps == offered
@@ -165,7 +165,7 @@ def test_nodes_that_miss_the_same_file_agree_and_one_that_sees_all_of_it_later_i
 
 
 def test_a_node_that_can_not_look_says_so_and_takes_back_nothing_that_another_one_found() -> None:
-    run, why = Trained(), "not checked: the node's agent has no credentials for s3://"
+    run, why = Trained("s3://b/100"), "not checked: the node's agent has no credentials for s3://"
     run.announce(200, "s3://b/200")
     run.seen(200, "s3://b/200", "n0", kind="unknown", complete=None, problem=why)
     assert [(one.step, one.unchecked) for one in offer_of(run.state).checkpoints] == [(200, why), (100, "")]

@@ -47,13 +47,15 @@ def checkpoints_of(
 
 
 def _shown(c: LoggedCheckpoint, dead: bool, spoilt: SpoiledBy | None, world_size: int) -> Checkpoint:
-    known = Checkpoint(c.step, c.path, c.segment, c.time, c.available, dead, spoilt, took_s=c.took_s)
+    known = Checkpoint(
+        c.step, c.path, c.segment, c.time, c.available, dead, spoilt, c.unfit(world_size), took_s=c.took_s,
+        unverified=c.unverified and not c.unloadable(world_size),
+    )  # fmt: skip
     look = c.look
     if look is None:
         return known
     return replace(
         known,
-        unfit=c.unfit(world_size),
         kind=look.kind,
         complete=look.complete,
         writing=look.writing,

@@ -38,6 +38,7 @@ export function whyNot(one) {
   if (one.dead) return "on a discarded branch";
   if (!one.available) return "no longer on disk";
   if (!asText(one.unfit)) return "";
+  if (one.unverified) return "not verified";
   if (one.writing) return "still being written";
   return one.complete === false ? "incomplete" : `of ${one.world_size} ranks`;
 }

@@ -159,7 +159,7 @@ export class CommandDialog {
     (touched ? byId(`${this.kind}-title`) : field).focus({ preventScroll: true });
   }
 
-  /** The second yes that a checkpoint from inside an open incident takes: hidden until askInside() needs it. */
+  /** The second yes that a checkpoint takes which something speaks against: hidden until askFirst() needs it. */
   makeAccept() {
     this.accept = h("input", { type: "checkbox", id: `${this.kind}-accept`, on: { change: () => this.update() } });
     this.insideWords = h("span", {});
@@ -167,11 +167,17 @@ export class CommandDialog {
     return this.inside;
   }
 
-  /** Show what speaks against a checkpoint, `found` as `inside` of docs/api.md; return whether that is still to be accepted. */
-  askInside(found, words) {
-    setShown(this.inside, Boolean(found));
-    setText(this.insideWords, found ? `${sentence(`This checkpoint was ${found.text}`)} ${words}` : "");
-    return Boolean(found) && !this.accept.checked;
+  /** Show what speaks against `checkpoint` (as in docs/api.md, or null); return whether that is still to be accepted. */
+  askFirst(checkpoint, words) {
+    const { inside, unverified, path, unfit } = checkpoint || {};
+    const against = inside
+      ? `This checkpoint was ${inside.text}`
+      : unverified
+        ? `${path} is not verified: ${unfit}`
+        : "";
+    setShown(this.inside, against !== "");
+    setText(this.insideWords, against ? `${sentence(against)} ${words}` : "");
+    return against !== "" && !this.accept.checked;
   }
 
   makeProblem() {

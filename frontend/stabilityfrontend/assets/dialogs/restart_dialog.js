@@ -173,11 +173,10 @@ export class RestartDialog extends CommandDialog {
     this.update();
   }
 
-  /** The open incident that the chosen checkpoint is from inside of, null for none. */
-  insideOf(step) {
+  /** The checkpoint of a step, null for none. */
+  checkpointOf(step) {
     const planned = asRecord(this.plan.checkpoint);
-    const known = planned.step === step ? planned : this.usable().find((one) => one.step === step);
-    return (known && known.inside) || null;
+    return planned.step === step ? planned : this.usable().find((one) => one.step === step) || null;
   }
 
   order() {
@@ -190,7 +189,7 @@ export class RestartDialog extends CommandDialog {
       keep_nodes: names((box) => box.defaultChecked && !box.checked),
     };
     if (this.step.value !== "") order.to_step = Number(this.step.value);
-    if (this.accept.checked && this.insideOf(order.to_step)) order.accept_inside_incident = true;
+    if (this.accept.checked && this.checkpointOf(order.to_step)?.inside) order.accept_inside_incident = true;
     const { skip_batches, skip_range, problem } = readSkip(this.skip.value, order.to_step ?? null);
     this.skip.setCustomValidity(problem);
     const hint = this.skip.parentElement?.querySelector("small");
@@ -226,7 +225,7 @@ export class RestartDialog extends CommandDialog {
         `Against the plan ${order.keep_nodes.length > 1 ? "these are" : "this is"} used again: ${order.keep_nodes.join(", ")}.`,
       );
     setText(this.sentence, parts.join(" "));
-    const unasked = this.askInside(this.insideOf(order.to_step), "Go on from it all the same.");
+    const unasked = this.askFirst(this.checkpointOf(order.to_step), "Go on from it all the same.");
     const typed = this.typed.value.trim().toLowerCase() === WORD;
     this.confirm.disabled = this.sending || unasked || !typed || !this.dialog.querySelector("form").checkValidity();
     this.setAction(this.sending ? "Ordering …" : "Restart");

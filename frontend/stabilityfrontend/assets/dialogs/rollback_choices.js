@@ -7,9 +7,7 @@ import { ago, formatCount, sentence } from "../core/format.js";
 /** The rows of a dialog (rollback_dialog.js); `choose` is told the step that somebody takes. */
 export function checkpointChoices(dialog, choose) {
   const { checkpoints, withheld, to_step: best, incident_id: about, none } = dialog.offered();
-  const others = withheld.map(withheldRow);
-  if (!checkpoints.length) return [h("div", { class: "nothing" }, none), others];
-  const rows = checkpoints.map((one) => {
+  const radio = (one) => {
     const input = h("input", {
       type: "radio",
       name: "rollback-step",
@@ -17,6 +15,11 @@ export function checkpointChoices(dialog, choose) {
       on: { change: () => choose(one.step) },
     });
     input.checked = one.step === dialog.chosen;
+    return input;
+  };
+  const others = withheld.map((one) => withheldRow(one, one.unverified ? radio(one) : null));
+  if (!checkpoints.length) return [h("div", { class: "nothing" }, none), others];
+  const rows = checkpoints.map((one) => {
     return h(
       "label",
       {
@@ -24,7 +27,7 @@ export function checkpointChoices(dialog, choose) {
         data: { checkpoint: `${one.step} ${one.path}` },
         title: one.inside ? sentence(one.inside.text) : one.path,
       },
-      input,
+      radio(one),
       h("span", { class: "choice-step" }, `step ${formatCount(one.step)}`),
       h("span", { class: "sub" }, [one.where, whatItIs(one)].filter(Boolean).join(" · ")),
       h("span", { class: "grow" }),
@@ -39,11 +42,12 @@ export function checkpointChoices(dialog, choose) {
   return [rows, others];
 }
 
-/** One that is there and can't be gone back to, and why. */
-function withheldRow(one) {
+/** One that is there and is not offered, and why; `input` chooses it all the same, where only that is against it. */
+function withheldRow(one, input) {
   return h(
-    "div",
+    input ? "label" : "div",
     { class: "choice withheld", title: one.path, data: { withheld: one.step } },
+    input,
     h("span", { class: "choice-step" }, `step ${formatCount(one.step)}`),
     h("span", { class: "sub" }, sentence(one.unfit)),
     h("span", { class: "grow" }),

@@ -108,7 +108,9 @@ export class RollbackDialog extends CommandDialog {
   }
 
   checkpoint() {
-    return this.offered().checkpoints.find((one) => one.step === this.chosen) || null;
+    const { checkpoints, withheld } = this.offered();
+    const unverified = withheld.filter((one) => one.unverified);
+    return [...checkpoints, ...unverified].find((one) => one.step === this.chosen) || null;
   }
 
   field(id, label, hint, props) {
@@ -252,7 +254,7 @@ export class RollbackDialog extends CommandDialog {
 
   order() {
     const number = (input) => (input.value.trim() === "" ? null : Number(input.value));
-    const inside = this.checkpoint()?.inside && this.accept.checked;
+    const { inside, unverified } = (this.accept.checked && this.checkpoint()) || {};
     const { skip_batches, skip_range } = readSkip(this.skip.value, this.chosen, this.offer.cannot);
     return {
       kind: "rollback",
@@ -265,6 +267,7 @@ export class RollbackDialog extends CommandDialog {
       reason: this.reason.value.trim(),
       idempotency_key: this.key,
       ...(inside ? { accept_inside_incident: true } : {}),
+      ...(unverified ? { accept_unverified: true } : {}),
     };
   }
 
@@ -286,7 +289,7 @@ export class RollbackDialog extends CommandDialog {
     if (this.followsSkip && !typing && checkpoint)
       this.skip.value = this.offer.skip_range
         ? rangeBehind(this.offer.skip_range, checkpoint.step)
-        : String(checkpoint.skip_batches);
+        : String(checkpoint.skip_batches ?? "");
     this.explainSkip(readSkip(this.skip.value, this.chosen, this.offer.cannot));
     // Why this checkpoint; where something has to be corrected first, whoever reads only this has to see it.
     const { text, incident_id: about, checkpoints } = this.offered();
@@ -295,7 +298,7 @@ export class RollbackDialog extends CommandDialog {
     setText(this.why, no ? sentence(no) : text);
     setShown(this.why, checkpoints.length > 0 && text !== "");
     setClass(this.why, no || asText(asRecord(lead?.suggestion).fix_first) ? "away" : "sub");
-    const unasked = this.askInside(checkpoint && checkpoint.inside, "Go back to it all the same.");
+    const unasked = this.askFirst(checkpoint, "Go back to it all the same.");
     const order = this.order();
     setText(this.sentence, rollbackSentence(order, this.facts()));
     setShown(this.away, Boolean(this.page.run) && this.page.run.agents === 0 && this.problem.hidden);
