@@ -121,7 +121,7 @@ class AgentService:
         self._output = OutputFollower(self._own.name, node, ranks, setting, places, self._log.write)
         self._spool_cleaner = SpoolCleaner(limit)
         self._unrecorded = UnrecordedReporter(self._own.event)
-        self._downlink = Downlink(folder, self._log.write)
+        self._downlink = Downlink(folder, self._log.write, reject=partial(self._own.event, "command", None))
         self._state: dict[str, Any] = {}
         self._cursor_at = 0.0
         self._dirty = True

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stabilityclient.agent.agent_events import MAX_WAITING_BYTES, MAX_WAITING_EVENTS, AgentEvents
-from stabilityclient.agent.commands.downlink import MAX_COMMAND_FILES, Downlink
+from stabilityclient.agent.commands.downlink import MAX_COMMAND_FILES, MAX_OPEN, Downlink
 from stabilityclient.agent.logfile import AgentLog
 from stabilityclient.agent.sources import Sources, is_alive
 from stabilityclient.agent.upload.door import agent_url, refusal
@@ -56,6 +56,33 @@ def test_command_files_are_bounded(tmp_path: Path) -> None:
     for number in range(MAX_COMMAND_FILES + 20):
         downlink.take({"command_id": f"c{number}", "state": "done"}, 0.0)
     assert len(list((tmp_path / "commands").iterdir())) == MAX_COMMAND_FILES
+
+
+def test_the_ranks_never_have_more_than_a_few_commands_open_and_the_server_is_told(tmp_path: Path) -> None:
+    told: list[str] = []
+    for _ in range(2):  # a later agent counts what lies there
+        downlink = Downlink(tmp_path, print, now=lambda: 5.0, reject=lambda data: told.append(data["command_id"]))
+        for number in range(2_000):
+            downlink.take({"command_id": f"c{number}", "attempt": 1, "state": "pending", "expires": 9.0}, 0.0)
+    assert len(list((tmp_path / "commands").iterdir())) == MAX_OPEN
+    assert (tmp_path / "mailbox").read_bytes() == MAX_OPEN.to_bytes(8, "little")
+    assert told[:3] == [f"c{number}" for number in range(MAX_OPEN, MAX_OPEN + 3)]
+    assert len(told) <= 2 * MAX_COMMAND_FILES
+
+
+def test_there_is_room_for_a_command_when_one_has_ended_or_expired(tmp_path: Path) -> None:
+    now = [5.0]
+    downlink = Downlink(tmp_path, print, now=lambda: now[0])
+    order = {"attempt": 1, "state": "pending", "expires": 9.0}
+    for number in range(MAX_OPEN):
+        downlink.take({"command_id": f"c{number}", **order}, 0.0)
+    downlink.take({"command_id": "c0", **order, "state": "done"}, 0.0)
+    downlink.take({"command_id": "next", **order}, 0.0)
+    downlink.take({"command_id": "too many", **order}, 0.0)
+    assert sorted(path.stem for path in (tmp_path / "commands").iterdir())[-2:] == ["c7", "next"]
+    now[0] = 10.0
+    downlink.take({"command_id": "later", **order, "expires": 20.0}, 0.0)
+    assert (tmp_path / "commands" / "later.json").exists()
 
 
 def test_a_pid_that_another_process_got_is_not_the_old_process() -> None:
