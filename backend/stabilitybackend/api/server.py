@@ -44,7 +44,19 @@ async def readyz(request: Request) -> Response:
     """Whether every live run is judged and stored and all of the server's work goes on; else 503 with the reasons."""
     state = request.app.state
     found = reasons(state.manager, state.storing, state.work)
-    return answer(Ready("not ready" if found else "ready", found), 503 if found else 200)
+    return answer(Ready("not ready" if found else "ready", found + lost(state.manager)), 503 if found else 200)
+
+
+def lost(manager: RunManager) -> list[ErrorFacts]:
+    """Return what Redis came up without, which keeps no server from its work and is to be known all the same."""
+    runs = sum(bool(worker.window.lost) for worker in manager.owned().values())
+    if not runs:
+        return []
+    message = f"Redis came up with less of {'1 run' if runs == 1 else f'{runs} runs'} than was written down of it"
+    hint = (
+        "see the log of Redis: was its append-only file cut? The run's storage call says up to when rows may be missing"
+    )
+    return [ErrorFacts("redis_lost", message, hint)]
 
 
 def reasons(manager: RunManager, storing: Storing, work: Watched) -> list[ErrorFacts]:

@@ -288,7 +288,7 @@ class RunFollower:
                 self.journal.message, stored.applied,
             )  # fmt: skip
             self.state, self.cursor = await self.journal.patiently(lambda: recovery.restored(self.readiness.troubled))
-            self.window.restarted()
+            self.window.restarted(self._restart.lost)
             self._stored_to = self.cursor
             self.points.begin(self._restart.taken)
         self.journal.interrupted = False

@@ -63,7 +63,11 @@ class Alive(msgspec.Struct):
 
 
 class Ready(msgspec.Struct):
-    """Whether every live run is judged and stored, and else why not."""
+    """Whether every live run is judged and stored, and else why not.
+
+    Attributes:
+        reasons: ``redis_lost`` is none against being ready: Redis came up with less than it had.
+    """
 
     status: Literal["ready", "not ready"]
     reasons: list[ErrorFacts]

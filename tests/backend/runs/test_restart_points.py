@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from stabilitybackend.api.server import lost
 from stabilitybackend.backtest import backtest
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.runs.archiving import restart_points
@@ -241,6 +242,25 @@ async def test_what_redis_does_not_hold_any_more_is_not_taken_up(stage: Stage, f
     other = Job(start=2)
     run = await stage.send(*rows(other, 1, 40))
     assert points(run) == {(0, False, s): other.value(s) for s in range(1, 41)}
+
+
+async def test_a_redis_that_came_up_with_less_than_was_written_down_is_told(stage: Stage) -> None:
+    """As after an append-only file that was cut: what is there is served, and nobody takes it for all."""
+    job = Job()
+    run = await stage.send(*rows(job, 1, 100))
+    await written(stage, run)
+    assert (run.window.lost, lost(stage.manager)) == ("", [])
+    await stage.manager.stop()
+    _, *later = await stage.redis.xrange(KEYS.frames)
+    await stage.redis.xdel(KEYS.frames, *(found[0] for found in later))
+    await stage.restart()
+    run = await stage.manager.get("run-1")
+
+    problem = run.window.facts(run.state.store).problem
+
+    assert problem is not None
+    assert "Redis came up with less of this run than it had" in problem
+    assert [reason.code for reason in lost(stage.manager)] == ["redis_lost"]
 
 
 async def test_a_segment_that_was_taken_back_stays_so_after_a_restart(stage: Stage) -> None:

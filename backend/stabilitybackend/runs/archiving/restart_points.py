@@ -78,6 +78,8 @@ class RestartPoints:
         self._share = share
         self._folded_s = 0.0
         self._run_id = run_id
+        #: What Redis held of the run before, and does not hold any more; empty while nothing of that is known.
+        self.lost = ""
         self._place = place
         self._offered: TakenOver | None = None
         self._clock = clock
@@ -131,7 +133,12 @@ class RestartPoints:
             return None
         message = await stored(found.head.to_id)
         if message is None or frame_checksum(message) != found.head.checksum:
-            self._pass_over("Redis does not hold what was written down of it")
+            until = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(stream_order(found.head.to_id)[0] / 1000))
+            self.lost = (
+                f"Redis came up with less of this run than it had: without rows that came up to {until}. Agents that "
+                "still have them send them again; else they are lost"
+            )
+            self._pass_over(f"{self.lost}. Was its append-only file cut? See its log")
             return None
         if stream_order(applied) < stream_order(found.head.applied):
             self._pass_over("Redis has lost what was found in it")

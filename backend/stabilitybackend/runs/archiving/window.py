@@ -67,6 +67,8 @@ class RunWindow:
         self.limit_bytes = limit_bytes
         #: Why the archive could not be written the last time, empty when it could.
         self.problem = ""
+        #: What Redis had of the run when this machine last wrote it down, and has no more; empty: nothing is missing.
+        self.lost = ""
         #: Redis no longer holds what it held: the run must be taken up again from what is there, then ``restarted``.
         self.diverged = False
         #: Held by whoever changes the parts or takes the run up from them: one at a time.
@@ -342,9 +344,9 @@ class RunWindow:
                 self.diverged = True
                 raise
 
-    def restarted(self) -> None:
-        """Begin again: the state was taken up from what is stored."""
-        self._unsure, self.diverged = 0, False
+    def restarted(self, lost: str = "") -> None:
+        """Begin again: the state was taken up from what is stored, ``lost`` tells what of that Redis has lost."""
+        self._unsure, self.diverged, self.lost = 0, False, lost
         self._report_problem("")
         self._sweep_at = self._clock() + SWEEP_AFTER_S
         self._read_to, self._behind = (-1, 0), 0
@@ -381,5 +383,5 @@ class RunWindow:
                 location=self._archive.place,
             ),
             state="failed" if problem else state,
-            problem=problem or waits,
+            problem=problem or waits or self.lost or None,
         )
