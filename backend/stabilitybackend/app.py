@@ -273,7 +273,7 @@ def create_app(
         title="Stabilityboard",
         version=ours,
         lifespan=lifespan,
-        openapi_url="/api/v1/openapi.json",
+        openapi_url=None,  # api/server.py has it, for those who may call
         docs_url=None,  # FastAPI's page loads scripts from another host
         redoc_url=None,
     )

@@ -29,8 +29,8 @@ from stabilitybackend.sessions import Sessions, SignedIn, digest, session_of
 from stabilitybackend.settings import Settings
 
 __all__ = [
-    "ROLES", "SCOPES", "USUAL_SCOPES", "ApiKey", "Authenticator", "KeyRing", "Principal", "check_exposure", "role_of",
-    "scopes_of",
+    "RESERVED_NAMES", "ROLES", "SCOPES", "USUAL_SCOPES", "ApiKey", "Authenticator", "KeyRing", "Principal",
+    "check_exposure", "role_of", "scopes_of",
 ]  # fmt: skip
 
 #: What a key may allow: send data; see everything; propose commands, which a person has to approve; order and approve
@@ -48,6 +48,8 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 }
 #: What a key allows by default: deleting is not given by the way.
 USUAL_SCOPES = ("agent", "read", "command")
+#: Names in the audit log that no key and no person has: a call that needed no key, and the autopilot.
+RESERVED_NAMES = frozenset(["autopilot", "local"])
 #: Seconds for which the keys read from Redis are used again: a revoked key works at most that much longer.
 CACHE_S = 2.0
 #: Last use is written at most this often for each key, seconds.
@@ -169,6 +171,8 @@ class KeyRing(InRedis):
             raise BadRequest(f"scopes {unknown or 'none'} given, expected some of {', '.join(SCOPES)}")
         if not name.strip() or len(name) > MAX_NAME_CHARS:
             raise BadRequest(f"key name of {len(name)} characters, expected 1 to {MAX_NAME_CHARS}")
+        if name.strip().casefold() in RESERVED_NAMES:
+            raise BadRequest(f"key name {name!r} is reserved", hint="name the person or the program that uses it")
         if project is not None and not 0 < len(project) <= MAX_NAME_CHARS:
             raise BadRequest(f"project of {len(project)} characters, expected 1 to {MAX_NAME_CHARS}")
         key_id = secrets.token_hex(4)

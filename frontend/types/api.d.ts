@@ -2037,7 +2037,12 @@ export interface RatingBody {
   useful: boolean | null;
 }
 
-/** Whether every live run is judged and stored, and else why not. */
+/**
+ * Whether every live run is judged and stored, and else why not.
+ *
+ * Attributes:
+ *     reasons: ``redis_lost`` is none against being ready: Redis came up with less than it had.
+ */
 export interface Ready {
   status: "not ready" | "ready";
   reasons: ErrorFacts[];

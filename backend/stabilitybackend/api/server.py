@@ -6,11 +6,12 @@ import asyncio
 import time
 
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from redis.exceptions import RedisError
 
 from stabilityalerting import AlertingService
-from stabilitybackend.api.access import Reader
+from stabilitybackend.api.access import Caller, Reader
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.errors import NotFound
 from stabilitybackend.membership.members import TAKES_NO_PART
@@ -143,6 +144,12 @@ async def metrics(reader: Reader, request: Request) -> Response:
     """The server's own metrics in Prometheus' text format; docs/operations.md says what they mean."""
     reader.require_all_projects()
     return Response(generate_latest(request.app.state.metrics), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/api/v1/openapi.json", include_in_schema=False)
+async def openapi(request: Request, _: Caller) -> Response:
+    """The calls, as OpenAPI."""
+    return JSONResponse(request.app.openapi())
 
 
 @fallback.api_route("/api/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False)

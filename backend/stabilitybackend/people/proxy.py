@@ -8,13 +8,14 @@ person. Promises: docs/security.md.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stabilitybackend.auth import Principal
+from stabilitybackend.auth import RESERVED_NAMES, Principal
 from stabilitybackend.errors import Forbidden, StabilityBoardError
 from stabilitybackend.people.roles import MAX_NAME_CHARS, Roles, is_name, wrong_setting
 from stabilitybackend.settings import Settings
@@ -78,10 +79,11 @@ class ProxyPeople:
                 code="foreign_proxy",
             )
         name = names[0].strip() if len(names) == 1 else ""
-        if not is_name(name):
+        # Several headers may have been joined to one on the way: with commas, or as an address list has them.
+        if not is_name(name) or re.search(r"[\s,;]", name):
             return Forbidden(
                 f"the proxy sent {len(names)} user names of which none can be used, expected one of 1 to "
-                f"{MAX_NAME_CHARS} characters",
+                f"{MAX_NAME_CHARS} characters without blanks and commas, and not {' or '.join(sorted(RESERVED_NAMES))}",
                 hint=f"let the proxy set {self.header} once, and remove what clients send",
                 code="bad_person",
             )

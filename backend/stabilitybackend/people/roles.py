@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stabilitybackend.auth import ROLES, Principal
+from stabilitybackend.auth import RESERVED_NAMES, ROLES, Principal
 from stabilitybackend.errors import SettingsError
 from stabilitybackend.settings import Settings
 
@@ -63,8 +63,9 @@ class Roles:
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text can be the name of a person."""
-    return 0 < len(text) <= MAX_NAME_CHARS and text.isprintable() and text == text.strip()
+    """Return whether a text can be the name of a person, and not that of whoever calls where no key is needed."""
+    fits = 0 < len(text) <= MAX_NAME_CHARS and text.isprintable() and text == text.strip()
+    return fits and text.casefold() not in RESERVED_NAMES
 
 
 def _read(path: Path) -> tuple[dict[str, Grant], dict[str, Grant], Grant | None]:

@@ -8,6 +8,7 @@ At most the last second of writes is lost when the machine itself goes down (``a
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import socket
@@ -108,8 +109,22 @@ class EmbeddedRedis:
 
         Raises:
             FolderInUse: another Stabilityboard works in the folder.
-            RedisStartError: no usable binary, or the server ended at once; the message has the end of its log.
+            RedisStartError: no usable binary, the disk is full, or the server ended at once; the message has the end
+                of its log.
         """
+        try:
+            return self._start()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self._lock.release()
+            raise RedisStartError(
+                f"there is no room on the disk of {self.data_dir} ({error.strerror}), and a server that can store "
+                "nothing does not start",
+                hint="make room there, or name another folder with --data-dir",
+            ) from error
+
+    def _start(self) -> str:
         self._lock.acquire()
         try:
             self._redis_dir.mkdir(mode=0o700, exist_ok=True)

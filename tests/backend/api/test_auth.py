@@ -124,7 +124,9 @@ async def test_revoking_what_is_not_there_says_so(ring: KeyRing) -> None:
         await ring.revoke("nope")
 
 
-@pytest.mark.parametrize(("name", "scopes"), [("", SCOPES), ("n" * 101, SCOPES), ("n", ["root"]), ("n", [])])
+@pytest.mark.parametrize(
+    ("name", "scopes"), [("", SCOPES), ("local", SCOPES), ("n" * 101, SCOPES), ("n", ["root"]), ("n", [])]
+)
 async def test_a_key_that_makes_no_sense_is_not_made(ring: KeyRing, name: str, scopes: list[str]) -> None:
     with pytest.raises(BadRequest):
         await ring.create(name, scopes)

@@ -59,6 +59,16 @@ def test_a_person_has_the_role_of_the_file_then_of_the_strongest_group_then_the_
     assert who(people, "10.1.2.3") is None
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["anna, boss@example.org", "anna,boss", "anna boss", "anna;boss", "local", "Local", "autopilot", "an\x00na", ""],
+)
+def test_what_is_no_name_of_one_person_signs_nobody_in(tmp_path: Path, name: str) -> None:
+    refused = who(ProxyPeople.of(settings(tmp_path)), "127.0.0.1", x_forwarded_user=name)
+    assert isinstance(refused, Forbidden)
+    assert refused.code == "bad_person"
+
+
 def test_the_header_is_believed_from_no_other_address(tmp_path: Path) -> None:
     people = ProxyPeople.of(settings(tmp_path, proxies="10.0.0.1"))
     for peer in ("10.0.0.2", "127.0.0.1", None, "testclient"):

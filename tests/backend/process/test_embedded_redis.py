@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -263,3 +264,18 @@ def test_the_servers_log_is_bounded(tmp_path: Path) -> None:
     log.close()
     assert (tmp_path / "log").stat().st_size + (tmp_path / "log.1").stat().st_size < 2100
     assert log.tail().splitlines()[-1] == "line 999"
+
+
+def test_a_start_on_a_full_disk_ends_in_words_and_lets_the_folder_go(
+    tmp_path: Path, bundled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr("stabilitybackend.redis_server.folder_lock.os.pwrite", full)
+        with pytest.raises(RedisStartError, match=f"no room on the disk of {tmp_path}") as refused:
+            EmbeddedRedis(tmp_path, server=bundled).start()
+    assert "--data-dir" in refused.value.hint
+    with EmbeddedRedis(tmp_path, server=bundled) as server, client(server.url) as redis:
+        assert redis.ping()
