@@ -169,15 +169,14 @@ class CheckpointBook(Stateful):
             if trains:
                 self._verify(step, path)
         elif step is not None:
-            self.add(
-                step, path, segment, event.time, event.data.get("took_s"), unverified=not self._is_own(path, trains)
-            )
-            if trains and self._is_own(path, trains):
+            own = self._is_own(path, trains)
+            self.add(step, path, segment, event.time, event.data.get("took_s"), unverified=not own)
+            if own:
                 self._verify(step, path)
 
     def _is_own(self, path: str, trains: bool) -> bool:
-        """Return whether a rank of the run named a path where the run saves: in one of its folders, or the first."""
-        return trains and (not self._homes or not _homes_of(path).isdisjoint(self._homes))
+        """Return whether a path is where the run saves: in one of its folders, or the first that a rank of it named."""
+        return not _homes_of(path).isdisjoint(self._homes) if self._homes else trains
 
     def _verify(self, step: int, path: str) -> None:
         """Take note that a rank of the run wrote the newest one at a path, if it is not known to be away."""
