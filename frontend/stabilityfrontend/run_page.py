@@ -89,6 +89,7 @@ def _body() -> list[Any]:
                         autopilot_panel.panel(),
                         detectors_panel.panel(),
                         detectors_panel.watched(),
+                        html.P(id="log-notes", className="sub", hidden=True),
                         html.Section(id="panels", className="panels", hidden=True, **{"aria-label": "Charts"}),
                         _all_metrics(),
                         walls_panel.panel(),

@@ -1422,6 +1422,18 @@ export interface Me {
   two_persons: boolean;
 }
 
+/**
+ * Names of metrics of a run, in the order in which they appeared.
+ *
+ * Attributes:
+ *     total: how many fit the search. next: ``after`` of the next page, null on the last one.
+ */
+export interface MetricList {
+  metrics: string[];
+  total: number;
+  next: number | null;
+}
+
 /** What was declared, by unit; empty where the job declared nothing. */
 export interface Mixture {
   mixtures: DeclaredMixture[];
@@ -2441,7 +2453,8 @@ export interface RoutesBody {
  *     status: for programs. state: what people see of it: its worst open incident, else its phase.
  *     last_step: newest step of the effective timeline.
  *     head: id of the newest segment of the effective timeline.
- *     latest: newest values of the first 200 metrics.
+ *     latest: newest values of the first 200 metrics; in lists that of the loss alone.
+ *     metric_count: names of metrics; GET .../metrics has them.
  *     open_incidents: without those of severity info, which wake nobody.
  *     note: a sentence about its status, "" where there is nothing to say.
  *     note_incident: the open incident that it is about, where one stops the job.
@@ -2452,6 +2465,7 @@ export interface RoutesBody {
  *     loss_metric: the metric that is watched as the training loss, null where none is.
  *     unwatched: what to do about that, "" where a loss is watched.
  *     dead_points: points that a rollback discarded.
+ *     log_notes: sentences about what it logs: several rows a step, too many names of metrics.
  *     stopped: who ordered its end, null where nobody did, or it was started again since.
  */
 export interface Run {
@@ -2464,7 +2478,7 @@ export interface Run {
   last_step: number | null;
   head: number;
   latest: Record<string, number | "-Infinity" | "Infinity" | "NaN">;
-  metrics: string[];
+  metric_count: number;
   loss_metric: string | null;
   unwatched: string;
   ranks: number[];
@@ -2481,6 +2495,7 @@ export interface Run {
   dead_points: number;
   unreadable: UnreadableCounts;
   unrecorded: UnrecordedCounts;
+  log_notes: string[];
   stopped: StoppedBy | null;
   run_id: string;
   project: string;
@@ -2624,7 +2639,12 @@ export interface RunTable {
   storing: StoringProblem | null;
 }
 
-/** A run asked for by itself; ``storing`` is null while what comes is stored. ``about``: what it is, in a line. */
+/**
+ * A run asked for by itself.
+ *
+ * Attributes:
+ *     metrics: the first FIRST_METRICS names. storing: null while what comes is stored. about: what it is, in a line.
+ */
 export interface RunWithStoring {
   began: number | null;
   logged: number | null;
@@ -2635,7 +2655,7 @@ export interface RunWithStoring {
   last_step: number | null;
   head: number;
   latest: Record<string, number | "-Infinity" | "Infinity" | "NaN">;
-  metrics: string[];
+  metric_count: number;
   loss_metric: string | null;
   unwatched: string;
   ranks: number[];
@@ -2652,6 +2672,7 @@ export interface RunWithStoring {
   dead_points: number;
   unreadable: UnreadableCounts;
   unrecorded: UnrecordedCounts;
+  log_notes: string[];
   stopped: StoppedBy | null;
   run_id: string;
   project: string;
@@ -2660,6 +2681,7 @@ export interface RunWithStoring {
   tags: string[];
   created: number;
   updated: number;
+  metrics: string[];
   storing: StoringProblem | null;
   about: AboutLine;
 }
@@ -3664,6 +3686,7 @@ export interface Answers {
   "PUT /api/v1/runs/{run_id}/incidents/{incident_id}/category": Interruption;
   "GET /api/v1/runs/{run_id}/incidents/{incident_id}/rating": RatingAnswer;
   "PUT /api/v1/runs/{run_id}/incidents/{incident_id}/rating": RatingAnswer;
+  "GET /api/v1/runs/{run_id}/metrics": MetricList;
   "GET /api/v1/runs/{run_id}/mixture": Mixture;
   "GET /api/v1/runs/{run_id}/orders": OrderOffers;
   "GET /api/v1/runs/{run_id}/output": OutputAnswer;

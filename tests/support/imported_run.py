@@ -96,9 +96,7 @@ def export_of(
     refresh: Callable[[], StoreView] | None = None,
 ) -> Export:
     """Return the export of a run that only lives in this process."""
-    run = Run(
-        run_id=run_id, project="p", name="n", config={"lr": 1.0}, created=0.0, updated=0.0, metrics=store.metrics()
-    )
+    run = Run(run_id=run_id, project="p", name="n", config={"lr": 1.0}, created=0.0, updated=0.0)
     return Export(
         store.view(), LineageView.of(fold), run, fold.tree.view().segments,
         view=view, metrics=metrics, cursor="1-0", now=1e9, refresh=refresh,

@@ -32,7 +32,7 @@ from stabilitybackend.schema.lineage import Checkpoints, Segments
 from stabilitybackend.schema.ranks import RankStacks, StackDumps
 from stabilitybackend.schema.resumes import Resumes
 from stabilitybackend.schema.rollback_cost import RollbackCosts
-from stabilitybackend.schema.runs import RunPage, RunWithStoring
+from stabilitybackend.schema.runs import FIRST_METRICS, MetricList, RunPage, RunWithStoring
 from stabilitybackend.schema.series import SeriesAnswer
 
 __all__ = ["router"]
@@ -65,8 +65,26 @@ async def run(reader: Reader, manager: Manager, worker: Worker) -> Response:
         printed = await manager.output_log.has_lines(worker.run_id)
     about = line_of(run_launches(worker), printed=printed)
     return answer(
-        RunWithStoring(**structs.asdict(worker.run()), storing=manager.storing or worker.storing_problem, about=about)
-    )
+        RunWithStoring(
+            **structs.asdict(worker.run()), metrics=worker.state.store.metrics()[:FIRST_METRICS],
+            storing=manager.storing or worker.storing_problem, about=about,
+        )
+    )  # fmt: skip
+
+
+@router.get("/{run_id}/metrics", responses=answers(MetricList))
+async def metrics(
+    reader: Reader,
+    worker: Worker,
+    search: Annotated[str, Query(max_length=200, description="a part of the name, in any case")] = "",
+    after: Annotated[int, Query(ge=0, description="'next' of the page before")] = 0,
+    limit: Annotated[int, Query(ge=1, le=5_000, description="at most so many")] = FIRST_METRICS,
+) -> Response:
+    """A page of the names of the run's metrics, in the order in which they appeared."""
+    word = search.lower()
+    found = [name for name in worker.state.store.metrics() if word in name.lower()]
+    end = after + limit
+    return answer(MetricList(found[after:end], len(found), end if end < len(found) else None))
 
 
 @router.get("/{run_id}/segments", responses=answers(Segments))

@@ -46,7 +46,7 @@ def list_runs(
         run_id, "project", "name", "status", "ranks", "step", "loss", "rollbacks", "incidents open", "updated"
     )
     for run in runs:
-        status, loss = run["status"], run["latest"].get("loss")
+        status, loss = run["status"], run["latest"].get(run["loss_metric"])
         table.add_row(
             escape(run["run_id"]),
             escape(run["project"]),

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from .engine.base import SENSITIVITY, Detector, Event, Finding, Mark, Parameter, Point, Row, State, fresh
+from .engine.metric_roles import NAMES_REMEMBERED
 from .stats.levels import LARGEST
 from .stats.mixture_band import Bands, Spread, band, excess, limit
 from .stats.mixture_blocks import BLOCK_ROWS, Block, Taken
@@ -352,7 +353,7 @@ def _percent(share: float) -> str:
     return f"{math.floor(1000 * share + 0.5) / 10:.1f} %"  # 31.25 is 31.3, as on the pages
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=NAMES_REMEMBERED)
 def _parts(metric: str) -> tuple[str, str]:
     """Return measure and data set of a metric."""
     measure, _, dataset = metric.removeprefix(TAKEN).partition("/")

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import ClassVar
 
 from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State, fresh
-from .engine.metric_roles import STEP_TIME, role_of
+from .engine.metric_roles import NAMES_REMEMBERED, STEP_TIME, role_of
 from .slow_stretch import LEAST_LOST_S, duration
 from .stats.levels import LARGEST, level_of, percent
 from .stats.rank_table import CONFIRM_WINDOWS, REMEMBERED_WINDOWS, RankPast, RankTable, RankWindow, SlowRankTable
@@ -379,14 +379,14 @@ class StragglerDetector(Detector):
         )
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=NAMES_REMEMBERED)
 def _is_own_work(metric: str) -> bool:
     """Return whether a metric is the time of a rank's own work."""
     name = metric.lower()
     return (name.endswith("_time_s") or name in OWN_WORK) and not any(word in name for word in WAITING)
 
 
-@lru_cache(maxsize=1_024)
+@lru_cache(maxsize=128)
 def reports_own_work(names: tuple[str, ...]) -> bool:
     """Return whether a row of these metrics tells the time of its rank's own work: ranks are compared by that then.
 

@@ -94,10 +94,10 @@ class Export:
         self._limits = lineage.limits
         self._path = {part.segment: part for part in lineage.path}
         self._effective = view == "effective"
-        missing = [metric for metric in metrics if metric not in run.metrics]
+        missing = [metric for metric in metrics if not store.keys(metric)]
         if missing:
             raise NotFound(
-                f"run {self.run_id} has no metric {missing[0]!r}, it has {', '.join(run.metrics[:10]) or 'none'}",
+                f"run {self.run_id} has no metric {missing[0]!r}, it has {', '.join(store.metrics()[:10]) or 'none'}",
                 hint="without --metric all of them are exported",
             )
         self.metrics = [metric for metric in store.metrics() if not metrics or metric in metrics]

@@ -39,8 +39,8 @@ MAX_TYPE_CHARS = 64
 _SHOWN_CHARS = 40
 #: Rows of a block up to which Python's own numbers are looked at quicker than an array.
 _FEW_ROWS = 64
-#: Sources and sets of names that are remembered as checked.
-_REMEMBERED = 4_096
+#: Sources and sets of names that are remembered as checked; names in all of the sets together.
+_REMEMBERED, _NAMES_REMEMBERED = 4_096, 200_000
 
 
 class Checked:
@@ -49,6 +49,7 @@ class Checked:
     def __init__(self) -> None:
         self._sources: dict[str, SourceInfo] = {}
         self._names = set[tuple[str, ...]]()
+        self._in_names = 0
 
     def source(self, info: SourceInfo) -> None:
         """Do what ``check_source`` does."""
@@ -63,9 +64,11 @@ class Checked:
         row = tuple(names)
         if row not in self._names:
             _check_names(row)
-            if len(self._names) >= _REMEMBERED:
+            if len(self._names) >= _REMEMBERED or self._in_names > _NAMES_REMEMBERED:
                 self._names.clear()
+                self._in_names = 0
             self._names.add(row)
+            self._in_names += len(row)
 
 
 def check_frame(frame: Frame, checked: Checked | None = None) -> None:

@@ -23,7 +23,7 @@ def in_turn(blocks: Sequence[PointsBlock | EventBlock]) -> Iterator[list[PointsB
     names: set[str] = set()
     for block in blocks:
         if isinstance(block, PointsBlock):
-            if not block.names or not block.steps:
+            if not block.steps:
                 continue
             if together and not (
                 len(together) < MAX_SETS_IN_TURN and names.isdisjoint(block.names) and _rising([*together, block])

@@ -78,7 +78,7 @@ def run_state(run: Mapping[str, Any]) -> dict[str, Any]:
     loss: str | None = run.get("loss_metric")
     if loss is not None and loss in run["latest"]:
         latest = {loss: _shortened(run["latest"][loss])} | latest
-    left_out = len(run["metrics"]) - len(latest)
+    left_out = run["metric_count"] - len(latest)
     return _some(run, _RUN) | _state(run) | {
         "ranks": run["world"],
         "agents": run["agents"],

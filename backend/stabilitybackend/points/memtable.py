@@ -270,4 +270,5 @@ class Generation:
         return [rows.placed for rows in self._after(self._marks[at][1])]
 
     def _after(self, order: int) -> Iterator[TableRows]:
-        return chain.from_iterable([table.after(order) for table in list(self._tables.values())])
+        # A job may have a table a row, of which few have anything new.
+        return chain.from_iterable([one.after(order) for one in list(self._tables.values()) if one.newest >= order])

@@ -102,6 +102,8 @@ class RowTable:
         self.in_order = True
         #: Steps (n,), times (k, n), values (m k, n), and the first one's order.
         self._gathered: list[tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], int]] = []
+        #: Its newest row, of the run.
+        self.newest = -1
         #: The smallest and greatest step in its columns.
         self.low, self.high = 0, -1
 
@@ -125,6 +127,7 @@ class RowTable:
     ) -> None:  # fmt: skip
         with _COLUMNS:
             self._gathered.append((steps, times, values, order))
+            self.newest = order + len(steps) - 1
             if len(self._gathered) >= gather or len(steps) > gather:
                 self._settle()
 
@@ -143,6 +146,7 @@ class RowTable:
         with _COLUMNS:
             self._settle()
             self._extend(steps, times, values, order)
+            self.newest = max(self.newest, int(order[-1])) if len(order) else self.newest
 
     def settle(self) -> None:
         """Put what was gathered into the columns."""

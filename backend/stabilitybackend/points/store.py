@@ -245,10 +245,11 @@ class RunStore:
 
     def add(self, placed: Placed) -> None:
         """Store rows that found their segment."""
-        if not placed.names or not len(placed.steps):
+        if not len(placed.steps):
             return
-        self._know_of(self.open.add(placed))
-        self._note_newest(placed)
+        self._note_newest(placed)  # a row whose metrics were all left out tells how far its job is
+        if placed.names:
+            self._know_of(self.open.add(placed))
 
     def add_in_step(self, rows: PlacedInStep) -> None:
         """Store a row of each of some ranks."""
@@ -343,6 +344,11 @@ class RunStore:
             self._strict = False
 
     # --- reading -------------------------------------------------------------------------------------------------
+
+    @property
+    def metric_count(self) -> int:
+        """How many metrics there are."""
+        return len(self._metrics)
 
     def metrics(self) -> list[str]:
         """Return the metric names, in the order in which they appeared."""

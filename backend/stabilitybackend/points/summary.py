@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,6 +28,10 @@ __all__ = ["COUNTED", "MAX_LATEST", "RunSummary"]
 
 #: Metrics whose newest value is shown: the first ones that the run logged, and the loss.
 MAX_LATEST = 200
+#: From so many rows a step on a run says so.
+MANY_ROWS_A_STEP = 1.5
+#: Sets of metrics of which it is remembered which of them are shown.
+_MAX_PLACES = 256
 #: The metric whose points are counted; where a run never logs it, the first one that it logged.
 COUNTED = "loss"
 #: Series that are counted again in one go after a fork.
@@ -41,6 +45,14 @@ class _Newest(NamedTuple):
     who: _Who
     segment: int
     value: float
+
+
+class _ShownOf(NamedTuple):
+    """Which metrics of a ``row`` are shown: their places and names."""
+
+    row: list[str]
+    places: list[int]
+    names: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -94,16 +106,34 @@ class RunSummary(Stateful):
         self._watching = Watching()
         #: Rows of these metrics have been the newest ones, since when the tree has not changed.
         self._last: tuple[list[str], int, _Who, int] | None = None
+        #: By the id of a list of names: those come again and again (``MetricNames``).
+        self._places: dict[int, _ShownOf] = {}
 
     def restored(self) -> None:
         self._shown = set(self._names)
-        self._last = None
+        self._last, self._places = None, {}
 
     # --- what happens --------------------------------------------------------------------------------------------
 
     def watched(self, store: RunStore, loss: str | None, missing: str) -> dict[str, Any]:
-        """Return ``metrics``, ``loss_metric`` and ``unwatched`` of docs/api.md; arguments as of ``Watching.view``."""
-        return self._watching.view(store.metrics(), loss, missing)
+        """Return ``metric_count``, ``loss_metric``, ``unwatched`` of docs/api.md; arguments as of ``Watching.view``."""
+        return self._watching.view(store.metric_count, store.metrics, loss, missing)
+
+    @property
+    def rows_note(self) -> str:
+        """Return how many rows a step the job logs, where it is more than one, for people; else "".
+
+        By the counted metric of its lowest rank; what is logged again after a restart makes no half.
+        """
+        alive = [(who, one) for series in self._counts.values() for who, one in series.items() if one.steps]
+        lowest = min((who for who, _ in alive), default=None)
+        rows = sum(one.total for who, one in alive if who == lowest)
+        steps = sum(one.steps for who, one in alive if who == lowest)
+        each = rows / max(1, steps)
+        if each < MANY_ROWS_A_STEP:
+            return ""
+        about = f"{each:.0f}" if abs(each - round(each)) < 0.05 else f"about {each:.1f}"
+        return f"This job logs {about} rows of {self._counted} a step: each is stored, drawn and exported."
 
     def forked(self) -> None:
         """Note that the tree of segments changed; what follows from it is found out when it matters."""
@@ -116,10 +146,9 @@ class RunSummary(Stateful):
         if self._stale:
             self._regroup(store, tree)
         who: _Who = (placed.rank is None, placed.rank or 0, "" if placed.rank is not None else placed.node)
-        room = len(self._names) <= MAX_LATEST or COUNTED in placed.names
-        if room and not self._shown.issuperset(placed.names):
+        if self._has_room(placed.names) and not self._shown.issuperset(placed.names):
             self._take_names(placed.names)
-        if self._counted is not None and self._counted in placed.names:
+        if self._counted in self._shown_of(placed.names).names:
             self._count(placed, who)
         if not placed.stray and placed.segment in self._limits:
             self._note_newest(placed, who)
@@ -129,10 +158,9 @@ class RunSummary(Stateful):
         names, step = rows.names, int(rows.steps[0])
         if self._stale:
             self._regroup(store, tree)
-        room = len(self._names) <= MAX_LATEST or COUNTED in names
-        if room and not self._shown.issuperset(names):
+        if self._has_room(names) and not self._shown.issuperset(names):
             self._take_names(names)
-        if self._counted is not None and self._counted in names:
+        if self._counted in self._shown_of(names).names:
             self._count_in_step(rows, step)
         if rows.segment not in self._limits:
             return
@@ -158,12 +186,18 @@ class RunSummary(Stateful):
             new += 1
         self._total, self._alive = self._total + new, self._alive + new
 
+    def _has_room(self, names: Sequence[str]) -> bool:
+        """Return whether one of some names may have to be shown, too."""
+        if COUNTED in self._names:
+            return len(self._names) <= MAX_LATEST
+        return len(self._names) < MAX_LATEST or COUNTED in names
+
     def _take_names(self, names: Iterable[str]) -> None:
         for name in names:
             if name == COUNTED or len(self._names) - (COUNTED in self._names) < MAX_LATEST:
                 self._names.setdefault(name)
                 self._shown.add(name)
-                self._last = None
+                self._last, self._places = None, {}
         if self._counted != COUNTED:
             counted = COUNTED if COUNTED in self._names else next(iter(self._names))
             if counted != self._counted:
@@ -180,10 +214,11 @@ class RunSummary(Stateful):
         if last is not None and older and placed.segment == last[3] and placed.names == last[0]:
             return  # as nearly always where many ranks log the same
         self._last = (placed.names, step, who, placed.segment) if not self._lost else None
-        values, make = placed.values[:, row].tolist(), tuple.__new__  # a named tuple's own constructor costs twice
-        for name, value in zip(placed.names, values, strict=True):
-            if name not in self._shown:
-                continue
+        at, make = self._shown_of(placed.names).places, tuple.__new__  # a named tuple's own constructor costs twice
+        column = placed.values[:, row]
+        values = (column if len(at) == len(column) else column[at]).tolist()
+        for place, value in zip(at, values, strict=True):
+            name = placed.names[place]
             if name in self._lost:
                 if not at_head:
                     continue  # the lost one may be newer: it is looked up
@@ -193,6 +228,16 @@ class RunSummary(Stateful):
                 if known is not None and (step < known.step or (step == known.step and who > known.who)):
                     continue
             self._newest[name] = make(_Newest, (step, who, placed.segment, value))
+
+    def _shown_of(self, row: list[str]) -> _ShownOf:
+        """Return which metrics of a row are shown."""
+        known = self._places.get(id(row))
+        if known is None or known.row is not row:
+            if len(self._places) >= _MAX_PLACES:
+                self._places = {}
+            places = [place for place, name in enumerate(row) if name in self._shown]
+            known = self._places[id(row)] = _ShownOf(row, places, frozenset(row[place] for place in places))
+        return known
 
     def _count(self, placed: Placed, who: _Who) -> None:
         assert self._counted is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from stabilitybackend.detectors.engine.metric_roles import LOSS, OTHERS, dataset_of, loss_of
@@ -16,33 +16,45 @@ _SHOWN = 3
 
 
 class Watching:
-    """Looks at the names again only when there is a new one."""
+    """Looks at each name once, when it is new: a run may have 20,000 of them."""
 
     def __init__(self) -> None:
-        self._known: tuple[int, str | None, str] = (-1, None, "")
-        self._loss: str | None = None
-        self._unwatched = ""
+        self._looked = 0
+        self._named_loss: str | None = None
+        self._logged = 0
+        self._first: list[str] = []
+        self._has_datasets = False
 
-    def view(self, metrics: Sequence[str], loss: str | None = None, missing: str = "") -> dict[str, Any]:
-        """Return ``metrics``, ``loss_metric`` and ``unwatched`` of the Run of docs/api.md.
+    def view(self, count: int, names: Callable[[], Sequence[str]], loss: str | None, missing: str) -> dict[str, Any]:
+        """Return ``metric_count``, ``loss_metric`` and ``unwatched`` of the Run of docs/api.md.
 
         Args:
+            count: of its metrics. names: returns them in the order in which they appeared.
             loss: the metric that is judged as the loss, where that is known already.
             missing: what to say of declared names that never came.
         """
-        if (len(metrics), loss, missing) != self._known:
-            self._known = (len(metrics), loss, missing)
-            self._loss = loss or loss_of(metrics)
-            self._unwatched = " ".join(text for text in (missing, self._text(metrics)) if text)
-        return {"metrics": metrics, "loss_metric": self._loss, "unwatched": self._unwatched}
+        if count < self._looked:  # the run was folded again
+            self.__init__()  # type: ignore[misc]
+        if count > self._looked:
+            self._look(names()[self._looked :])
+            self._looked = count
+        found = loss or self._named_loss
+        unwatched = " ".join(text for text in (missing, "" if found is not None else self._text()) if text)
+        return {"metric_count": count, "loss_metric": found, "unwatched": unwatched}
 
-    def _text(self, metrics: Sequence[str]) -> str:
-        logged = [name for name in metrics if not name.startswith(_READINGS)]
-        if not logged or self._loss is not None or any(map(dataset_of, logged)):
+    def _look(self, names: Iterable[str]) -> None:
+        fresh = [name for name in names if not name.startswith(_READINGS)]
+        self._logged += len(fresh)
+        self._first += fresh[: _SHOWN - len(self._first)]
+        self._has_datasets = self._has_datasets or any(map(dataset_of, fresh))
+        self._named_loss = loss_of([*([] if self._named_loss is None else [self._named_loss]), *fresh])
+
+    def _text(self) -> str:
+        if not self._logged or self._has_datasets:
             return ""
-        named = ", ".join(logged[:_SHOWN]) + (f" and {len(logged) - _SHOWN} more" if len(logged) > _SHOWN else "")
+        more = f" and {self._logged - _SHOWN} more" if self._logged > _SHOWN else ""
         return (
-            f"Nothing watches the loss of this run: none of what it logs ({named}) is known as one. Name it with "
-            f"run.names(loss=...), or log it as {LOSS!r} or under another known name such as {OTHERS[LOSS][0]!r}; a "
-            "data set's as 'loss/<data set>'."
+            f"Nothing watches the loss of this run: none of what it logs ({', '.join(self._first)}{more}) is known as "
+            f"one. Name it with run.names(loss=...), or log it as {LOSS!r} or under another known name such as "
+            f"{OTHERS[LOSS][0]!r}; a data set's as 'loss/<data set>'."
         )

@@ -22,6 +22,7 @@ from stabilitybackend.process.rounds import in_rounds
 from stabilitybackend.runs.index import BATCH, RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.schema.fleet import FoundRun
+from stabilitybackend.schema.runs import listed
 
 __all__ = ["Overview"]
 
@@ -79,7 +80,7 @@ class Overview:
         shown = changed if self._manager.overview else renamed
         for run in await self._index.stored_all(shown):
             self._manager.fleet.catalog.renamed(FoundRun(run.run_id, run.name, run.project, run.created))
-            self._manager.overview.publish({"type": "run", "run": structs.asdict(self._manager.marked(run))})
+            self._manager.overview.publish({"type": "run", "run": structs.asdict(listed(self._manager.marked(run)))})
         ill = await self._index.with_incidents_since(since)
         await self._read_events(dict.fromkeys([*changed, *ill]))
         if not 0 <= self._clock() - self._fleet_at < FLEET_EVERY_S:

@@ -61,7 +61,7 @@ def token_metric(metrics: Iterable[str]) -> tuple[str, bool] | None:
 def digest_of(worker: RunWorker, fleet: Fleet, now: float) -> Callable[[], RunDigest]:
     """Return what works a run out as it is now. Call this on the event loop, and the answer in a thread."""
     state, run = worker.state, worker.listing.run
-    metric, tokens = curve_metric(run.metrics, run.loss_metric), token_metric(run.latest)
+    metric, tokens = curve_metric(state.store.metrics(), run.loss_metric), token_metric(run.latest)
     wanted = [name for name in (metric, tokens[0] if tokens else None) if name is not None]
     primary = []  # of a large job the series of one rank, not those of thousands
     for name in dict.fromkeys(wanted):
@@ -83,6 +83,7 @@ def digest_of(worker: RunWorker, fleet: Fleet, now: float) -> Callable[[], RunDi
 
     def work() -> RunDigest:
         digest = RunDigest(step=run.last_step, head=run.head, status=run.status, made=now)
+        digest.metric_count = run.metric_count
         digest.curve = None if metric is None else read(metric)
         if step_time_s is not None and step_time_s > 0:
             digest.speed, digest.speed_unit = 1 / step_time_s, "steps/s"

@@ -13,7 +13,7 @@ from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.process.rounds import ROUND_S, in_rounds
 from stabilitybackend.process.tasks import in_thread
-from stabilitybackend.run_table.digest import curve_metric, digest_of
+from stabilitybackend.run_table.digest import digest_of
 from stabilitybackend.run_table.table import RunTables
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
@@ -41,12 +41,14 @@ def is_stale(run: Run, digest: RunDigest | None, now: float = 0.0) -> bool:
         now: unix seconds. The goodput of a job under way is another one while it does nothing; 0: leave that out.
     """
     if digest is None:
-        return bool(run.metrics)
+        return bool(run.latest)
     if STATUSES[run.status].under_way and now - digest.made >= AGES_S:
         return True
     if (digest.head, digest.status) != (run.head, run.status):
         return True
-    if digest.curve is not None and digest.curve.metric != curve_metric(run.metrics, run.loss_metric):
+    # Another one may be the loss now, or stand for the run where none is.
+    others = run.loss_metric is not None or digest.metric_count != run.metric_count
+    if others and digest.curve is not None and digest.curve.metric != run.loss_metric:
         return True
     if run.last_step is None or digest.step is None:
         return run.last_step != digest.step

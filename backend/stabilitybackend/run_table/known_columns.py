@@ -36,14 +36,12 @@ class KnownColumns:
         made, runs, names = self._counted.get(project, (float("-inf"), 0, Counter[str]()))
         if now - made < COUNTED_S and runs == len(rows):
             return names
-        names, lists = Counter[str](), Counter[int]()
-        by_id = dict[int, list[str]]()
+        names, sets = Counter[str](), Counter[tuple[str, ...]]()
         for row in rows:
             names.update(CONFIG + path for path in row.config)
-            lists[id(row.run.metrics)] += 1
-            by_id[id(row.run.metrics)] = row.run.metrics
-        for which, count in lists.items():
-            for name in by_id[which]:
+            sets[tuple(row.run.latest)] += 1  # runs of one job have the same metrics
+        for metrics, count in sets.items():
+            for name in metrics:
                 names[METRIC + name] += count
         self._counted[project] = (now, len(rows), names)
         self._values = {key: values for key, values in self._values.items() if key[0] != project}

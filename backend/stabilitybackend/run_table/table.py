@@ -94,7 +94,6 @@ class RunTables:
         self._newest: dict[TableQuery, _Order] = {}
         self._ordering: dict[TableQuery, asyncio.Task[_Order]] = {}
         self._known = KnownColumns(clock)
-        self._names: dict[tuple[str, ...], list[str]] = {}
         #: When somebody looked at the table last, unix seconds.
         self.used = float("-inf")
 
@@ -254,8 +253,6 @@ class RunTables:
             for run in runs:
                 worker = workers.get(run.run_id)
                 shown = self._manager.marked(run) if worker is None else worker.listing.run
-                # Runs of one job have the same metrics: thousands of names each are kept once.
-                run.metrics = self._names.setdefault(tuple(run.metrics), run.metrics)
                 self._put(shown, digests.get(run.run_id))
 
     def _put(self, run: Run, digest: RunDigest | None) -> None:
@@ -283,7 +280,7 @@ _NO_DIGEST = RunDigest(
 
 
 def _why_no_curve(row: TableRun) -> str:
-    if not row.run.metrics:
+    if not row.run.latest:
         return "no metric is logged yet"
     return "not worked out yet" if row.digest is None else "fewer than two points"
 

@@ -337,7 +337,8 @@ class RunFollower:
             await self._slices.run(self._health.flushing(self.state.statuses))
         await self._slices.breathe()
         if self._summary_due():
-            await self.listing.publish(self.internal_errors.view(self.state.view, self.listing.run), self._clock())
+            view = self.internal_errors.view(self.state.view, self.listing.run)
+            await self.listing.publish(view, self._clock(), self.state.store.metrics)
 
     def _summary_due(self) -> bool:
         try:

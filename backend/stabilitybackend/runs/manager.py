@@ -31,7 +31,7 @@ from stabilitybackend.runs.stream_watch import StreamWatch
 from stabilitybackend.runs.wakeups import TICK_S
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.commands import Command
-from stabilitybackend.schema.runs import Run, RunPage, StoringProblem
+from stabilitybackend.schema.runs import Run, RunPage, StoringProblem, listed
 from stabilitybackend.schema.server import Storage
 from stabilityclient.wire import Health, Hello, Output
 
@@ -251,7 +251,7 @@ class RunManager:
             away = [run_id for run_id in page.ids if self._ready(run_id) is None]
             stored = {run.run_id: run for run in await self._index.stored_all(away)}
         runs = [self._shown(run_id, stored.get(run_id)) for run_id in page.ids]
-        return RunPage([run for run in runs if run is not None], page.total, page.next, self.storing)
+        return RunPage([listed(run) for run in runs if run is not None], page.total, page.next, self.storing)
 
     def _ready(self, run_id: str) -> RunWorker | None:
         worker = self._workers.get(run_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -22,7 +22,7 @@ from stabilitybackend.runs.index import RunIndex, announced, changed
 from stabilitybackend.runs.ownership.fence import Fence, Write
 from stabilitybackend.schema.fleet import RunNames
 from stabilitybackend.schema.job.about import MAX_TAGS, AboutEdit
-from stabilitybackend.schema.runs import Run, RunStatus, RunView
+from stabilitybackend.schema.runs import Run, RunStatus, RunView, listed
 from stabilityclient.wire import Hello
 
 __all__ = ["AboutChange", "RunListing", "stored_view"]
@@ -82,7 +82,7 @@ class RunListing:
         self._saved: tuple[RunView | None, float] = (None, 0.0)
         self._saved_at = self._noted_at = self._shown_at = float("-inf")
         self._news = True
-        self._pushed_metrics = -1
+        self._pushed_metrics = 0
         self._edit: AboutEdit | None = None
         self._editing = asyncio.Lock()
 
@@ -181,20 +181,24 @@ class RunListing:
         reported = self._reported.status if self._reported is not None else ""  # ``run`` may have been asked for since
         return looked_at or self._news or not waits or status != reported
 
-    async def publish(self, view: RunView, now: float) -> None:
-        """Publish and store the run where it changed, at ``now``, unix seconds."""
+    async def publish(self, view: RunView, now: float, metrics: Callable[[], list[str]]) -> None:
+        """Publish and store the run where it changed, at ``now``, unix seconds.
+
+        Args:
+            metrics: returns the names of its metrics in their order: those that are new are published, too.
+        """
         self._news, self._shown_at = False, now
         run = self.shown(view)
         pushed = structs.asdict(run)
-        if self._pushed_metrics == len(run.metrics):
-            del pushed["metrics"]
-        self._pushed_metrics = len(run.metrics)
+        if self._pushed_metrics != view.metric_count:
+            pushed["metrics"] = metrics()[min(self._pushed_metrics, view.metric_count) :]
+        self._pushed_metrics = view.metric_count
         changed = self.changed or view != self._reported
         self.changed, self._reported = False, view
         if changed or self._channel:
             self._channel.publish({"type": "run", "run": pushed})
         if changed:
-            self._overview.publish({"type": "run", "run": pushed})
+            self._overview.publish({"type": "run", "run": structs.asdict(listed(run))})
         await self._save(view, now)
 
     async def _save(self, view: RunView, now: float) -> None:

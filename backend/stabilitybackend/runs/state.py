@@ -30,6 +30,7 @@ from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.liveness.monitor import LivenessMonitor
 from stabilitybackend.liveness.rank_status import RankStatuses
 from stabilitybackend.liveness.world_size import LaunchSizes
+from stabilitybackend.points.metric_names import MetricNames
 from stabilitybackend.points.store import RunStore
 from stabilitybackend.points.summary import RunSummary
 from stabilitybackend.points.timestamps import TimesFound
@@ -94,6 +95,7 @@ class RunState:
         #: What could not be read or folded.
         self.unreadable = Unreadable(run_id)
         self.unrecorded = UnrecordedRows()
+        self.metric_names = MetricNames()
         self.clock = clock
         self.judge = Judge(RunStore(), self.fold)
         self._evidence = Evidence()
@@ -129,6 +131,7 @@ class RunState:
                 rebuilt, nothing is reported twice.
         """
         changes = Changes()
+        self.metric_names.bound(frame)
         self.launch_sizes.seen(frame.source)
         self.liveness.newest_start = self.launch_sizes.newest_start
         for block in in_turn(frame.blocks):
@@ -323,6 +326,7 @@ class RunState:
             "pace": self.step_clock,
             "unreadable": self.unreadable,
             "unrecorded": self.unrecorded,
+            "metric_names": self.metric_names,
             "handlers": self.handlers,
         }
 
@@ -360,6 +364,7 @@ class RunState:
             **status_fields(self, now),
             unreadable=self.unreadable.view(),
             unrecorded=self.unrecorded.view(),
+            log_notes=[note for note in (self.metric_names.note, self.summary.rows_note) if note],
             twins=bool(self.liveness.duplicates(now)),
             head=tree.head,
             world_size=self.launch_sizes.size if self.fold.ranks else max(1, self.liveness.announced_size()),

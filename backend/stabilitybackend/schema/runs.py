@@ -14,9 +14,11 @@ from stabilitybackend.schema.numbers import Number
 from stabilitybackend.schema.states.severity import Severity, ShownState
 
 __all__ = [
+    "FIRST_METRICS",
     "FOLLOWED_KEY",
     "STATUSES",
     "Followed",
+    "MetricList",
     "Run",
     "RunPage",
     "RunStatus",
@@ -29,6 +31,7 @@ __all__ = [
     "UnreadableReason",
     "WorldSize",
     "WorstIncident",
+    "listed",
 ]
 
 #: In the config of an imported run: its log is followed as it is written.
@@ -182,7 +185,7 @@ class RunView(msgspec.Struct, kw_only=True):
     last_step: int | None = None
     head: int = 0
     latest: dict[str, Number] = {}
-    metrics: list[str] = []
+    metric_count: int = 0
     loss_metric: str | None = None
     unwatched: str = ""
     ranks: list[int] = []
@@ -199,6 +202,7 @@ class RunView(msgspec.Struct, kw_only=True):
     dead_points: int = 0
     unreadable: UnreadableCounts = msgspec.field(default_factory=UnreadableCounts)
     unrecorded: UnrecordedCounts = msgspec.field(default_factory=UnrecordedCounts)
+    log_notes: list[str] = []
     stopped: StoppedBy | None = None
 
 
@@ -213,7 +217,8 @@ class Run(RunView, kw_only=True):
         status: for programs. state: what people see of it: its worst open incident, else its phase.
         last_step: newest step of the effective timeline.
         head: id of the newest segment of the effective timeline.
-        latest: newest values of the first 200 metrics.
+        latest: newest values of the first 200 metrics; in lists that of the loss alone.
+        metric_count: names of metrics; GET .../metrics has them.
         open_incidents: without those of severity info, which wake nobody.
         note: a sentence about its status, "" where there is nothing to say.
         note_incident: the open incident that it is about, where one stops the job.
@@ -224,6 +229,7 @@ class Run(RunView, kw_only=True):
         loss_metric: the metric that is watched as the training loss, null where none is.
         unwatched: what to do about that, "" where a loss is watched.
         dead_points: points that a rollback discarded.
+        log_notes: sentences about what it logs: several rows a step, too many names of metrics.
         stopped: who ordered its end, null where nobody did, or it was started again since.
     """
 
@@ -251,11 +257,38 @@ class StoringProblem(msgspec.Struct, frozen=True):
     since: float
 
 
-class RunWithStoring(Run, kw_only=True):
-    """A run asked for by itself; ``storing`` is null while what comes is stored. ``about``: what it is, in a line."""
+#: Names of metrics in the answer for one run.
+FIRST_METRICS = 1_000
 
+
+class RunWithStoring(Run, kw_only=True):
+    """A run asked for by itself.
+
+    Attributes:
+        metrics: the first FIRST_METRICS names. storing: null while what comes is stored. about: what it is, in a line.
+    """
+
+    metrics: list[str]
     storing: StoringProblem | None
     about: AboutLine
+
+
+class MetricList(msgspec.Struct):
+    """Names of metrics of a run, in the order in which they appeared.
+
+    Attributes:
+        total: how many fit the search. next: ``after`` of the next page, null on the last one.
+    """
+
+    metrics: list[str]
+    total: int
+    next: int | None
+
+
+def listed(run: Run) -> Run:
+    """Return a run as lists have it: without the values of its metrics but the loss."""
+    loss = run.loss_metric
+    return msgspec.structs.replace(run, latest={loss: run.latest[loss]} if loss in run.latest else {})
 
 
 class RunPage(msgspec.Struct):

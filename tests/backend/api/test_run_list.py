@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.schema.runs import RunView
 from stabilityclient.wire import Hello
 from support.cli_program import program_in
+from support.gateway_stack import RawAgent
+from support.job_frames import Job
 from support.manager_stack import Stage
 from support.plain_redis import PlainRedis
 from support.server_stack import RunningServer
@@ -145,3 +148,19 @@ async def test_a_run_that_was_deleted_is_in_no_list_even_if_its_worker_stores_a_
     await index.forget("run-1")
     await store_view(index._redis, "run-1", RUNNING, 1001.0)
     assert (await index.ids(), await index.active_since(0.0), await index.with_incidents_since(0.0)) == ([], [], [])
+
+
+async def test_lists_carry_no_names_of_metrics_and_a_run_gives_them_in_pages(server: RunningServer) -> None:
+    names = [f"layer/{n}/norm" for n in range(1_200)]
+    async with RawAgent(server.agent_url) as agent:
+        await agent.begin(Job().rows([1, 2], {"loss": [2.0, 1.0]} | {name: [1.0, 1.0] for name in names}))
+        wait: Any = partial(server.wait_for, "/runs/run-1", lambda one: one["metric_count"] == 1_201, "its metrics")
+        run = await asyncio.to_thread(wait)
+    [listed] = server.get("/runs")["runs"]
+
+    assert (listed["latest"], "metrics" in listed, "layer" in str(listed)) == ({"loss": 1.0}, False, False)
+    assert run["metrics"] == ["loss", *names[:999]]
+    page = server.get("/runs/run-1/metrics", search="/11", after=50, limit=55)
+    eleven = [name for name in names if "/11" in name]
+    assert (page["metrics"], page["total"], page["next"]) == (eleven[50:105], len(eleven), 105)
+    assert server.get("/runs/run-1/metrics", search="/11", after=105)["next"] is None

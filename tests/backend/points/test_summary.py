@@ -127,6 +127,18 @@ def test_every_row_of_a_step_counts_and_the_last_value_is_the_newest() -> None:
     assert run.view() == {"latest": {"loss": 4.0}, "last_step": 3, "effective_points": 5, "dead_points": 0}
 
 
+@pytest.mark.parametrize(
+    ("each", "note"),
+    [(1, ""), (4, "This job logs 4 rows of loss a step: each is stored, drawn and exported.")],
+)
+def test_a_job_that_logs_each_micro_batch_has_a_note_and_one_that_repeats_a_step_has_none(each: int, note: str) -> None:
+    job = Job()
+    steps = [step for step in range(1, 41) for _ in range(each)]
+    run = _Run().feed(*(job.rows(steps[at : at + 7]) for at in range(0, len(steps), 7)))
+    run.feed(*([job.rows([40])] if each == 1 else []))
+    assert run.summary.rows_note == note
+
+
 def test_a_metric_that_is_logged_rarely_has_its_value_from_before_the_fork_again() -> None:
     job = Job()
     run = _Run()

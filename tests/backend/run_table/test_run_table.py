@@ -41,7 +41,7 @@ async def _fill(redis_url: str) -> None:
     redis = make_redis(redis_url)
     index = RunIndex(redis)
     for n in range(7):
-        loss = {"latest": {"loss": float(n)}, "loss_metric": "loss", "metrics": ["loss"]}
+        loss = {"latest": {"loss": float(n)}, "loss_metric": "loss", "metric_count": 1}
         await _add(index, f"run-{n}", 1000.0 + n, "llm" if n % 2 else "vlm", **loss)
     await _add(index, "ill", 900.0, open_incidents=1, worst_incident=HANG)
     await redis.aclose()

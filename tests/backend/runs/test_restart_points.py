@@ -62,7 +62,7 @@ async def written(stage: Stage, run: RunWorker, times: int = 1) -> None:
 
 def told(run: RunWorker) -> tuple[Any, ...]:
     """All that people see of a run."""
-    numbers = attrgetter("latest", "last_step", "effective_points", "dead_points", "metrics")(run.run())
+    numbers = attrgetter("latest", "last_step", "effective_points", "dead_points", "metric_count")(run.run())
     return facts(run.state.incidents.all()), run.state.fold.tree.view(), points(run), numbers, run.state.checkpoints()
 
 

@@ -35,7 +35,7 @@ def stored(number: int, **more: Any) -> tuple[str, dict[str, Any]]:
     severity, status = SPECIAL.get(number, ("", "finished"))
     worst = {"incident_id": "i", "kind": "hang", "severity": severity, "title": "Hang"} if severity else None
     view = {
-        "status": status, "open_incidents": int(bool(severity)), "worst_incident": worst, "metrics": ["loss"],
+        "status": status, "open_incidents": int(bool(severity)), "worst_incident": worst, "metric_count": 1,
         "latest": {"loss": 2.0 + number}, "loss_metric": "loss", "last_step": number, "logged": created,
         "state": {"phase": "training"},
     } | more  # fmt: skip

@@ -15,6 +15,7 @@ from stabilitybackend.detectors.engine.metric_roles import (
     GRAD_NORM,
     LOSS,
     LR,
+    NAMES_REMEMBERED,
     RATIO,
     SPEED,
     STEP_TIME,
@@ -77,7 +78,7 @@ def _words(metric: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(metric)]
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=NAMES_REMEMBERED)
 def common_role_of(metric: str) -> str:
     """Return what a metric commonly is, by the words of its name; "" for any other.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from stabilitybackend.detectors.engine.metric_roles import NAMES_REMEMBERED
+
 __all__ = ["unit_of"]
 
 #: Last word of a name -> unit.
@@ -35,7 +37,7 @@ _PER = re.compile(
 _WORD = re.compile(r"[A-Za-z%]+")
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=NAMES_REMEMBERED)
 def unit_of(metric: str) -> str:
     """Return the unit that a name ends with, "" where it says none.
 

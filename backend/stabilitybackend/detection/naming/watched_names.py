@@ -37,9 +37,11 @@ ONE_METRIC = (LOSS, GRAD_NORM, LR)
 #: What may be declared of each data set.
 DATASET_ROLES = (LOSS, RATIO, TOKENS, SAMPLES)
 #: Metrics whose first step is remembered, and families of them: more are of layers and experts.
-MAX_NAMES = 4_096
+MAX_NAMES = 20_000
 MAX_FAMILIES = 64
 MAX_MEMBERS = 64
+#: Sets of metrics of which it is remembered what becomes of them.
+MAX_SETS = 256
 #: Rows after which a declared name that never came is reported as wrong: some evaluate and log every 50th step.
 MISSING_ROWS = 100
 #: What the judge calls what a row took of each data set, while the job has declared a mixture.
@@ -52,11 +54,11 @@ class Judged(NamedTuple):
     """Rows under the names that detectors know.
 
     Args:
-        names: of the metrics. columns: the values of each, for every row.
+        names: of the metrics. columns: the values of each, for every row: float64 (m, n), or a list of columns.
     """
 
     names: tuple[str, ...]
-    columns: list[NDArray[np.float64]]
+    columns: NDArray[np.float64] | list[NDArray[np.float64]]
 
 
 class _Group(NamedTuple):
@@ -68,6 +70,8 @@ class _Group(NamedTuple):
 
 class _Plan(NamedTuple):
     plain: list[tuple[int, str]]
+    places: list[int]
+    names: tuple[str, ...]
     groups: list[_Group]
     as_logged: bool
 
@@ -183,7 +187,7 @@ class WatchedNames(Stateful):
         elif not self.candidates.undecided(places, self.chosen) and not any(
             sum(name in places for name in family.members) > 1 for family in self.families.values() if not family.are
         ):
-            self._settled = {row, *self._settled} if len(self._settled) < MAX_NAMES else {row}
+            self._settled = {*self._settled, row} if len(self._settled) < MAX_SETS else {row}
         return min(changed, default=None)
 
     def _undecided(self, family: Family, places: Mapping[str, int]) -> bool:
@@ -228,9 +232,13 @@ class WatchedNames(Stateful):
         row = tuple(names)
         plan = self._plans.get(row)
         if plan is None:
+            if len(self._plans) >= MAX_SETS:
+                self._plans = {}
             plan = self._plans[row] = self._plan(row)
         if plan.as_logged:
-            return Judged(row, list(values))
+            return Judged(row, values)
+        if not plan.groups:
+            return Judged(plan.names, values[plan.places])
         found = {name: values[place] for place, name in plan.plain}
         for group in plan.groups:
             family = self.families[group.family]
@@ -256,7 +264,7 @@ class WatchedNames(Stateful):
                 places, metrics = [place for place, _ in own], [name for _, name in own]
                 groups.append(_Group(key, places, metrics, [family.members[name] for name in metrics]))
         as_logged = not groups and plain == list(enumerate(row))
-        return _Plan(plain, groups, as_logged)
+        return _Plan(plain, [place for place, _ in plain], tuple(name for _, name in plain), groups, as_logged)
 
     def known_as(self, metric: str) -> str | None:
         """Return the name under which detectors get the values of a metric, None for one that they do not get."""

@@ -11,10 +11,15 @@ from functools import lru_cache
 from typing import NamedTuple
 
 __all__ = [
-    "BATCH_SIZE", "GRAD_NORM", "LOSS", "LR", "OTHERS", "RATIO", "ROLES", "SAMPLES", "SPEED", "STEP_TIME", "TOKENS",
-    "VAL_LOSS", "MixtureName", "best_of", "dataset_of", "is_of_evaluation", "likely_role_of", "loss_of",
+    "BATCH_SIZE", "GRAD_NORM", "LOSS", "LR", "NAMES_REMEMBERED", "OTHERS", "RATIO", "ROLES", "SAMPLES", "SPEED",
+    "STEP_TIME", "TOKENS", "VAL_LOSS", "MixtureName", "best_of", "dataset_of", "is_of_evaluation", "likely_role_of",
+    "loss_of",
     "mixture_of", "role_of",
 ]  # fmt: skip
+
+#: Names of metrics of which it is remembered what they mean: more than a run keeps (``points/metric_names.py``), for a
+#: table that is too small by one is of no use to a row of all of them.
+NAMES_REMEMBERED = 32_768
 
 LOSS = "loss"
 GRAD_NORM = "grad_norm"
@@ -97,7 +102,7 @@ def _plain(metric: str) -> str:
 _ROLES = {_plain(name): role for table in (OTHERS, _SPELLINGS) for role, names in table.items() for name in names}
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=NAMES_REMEMBERED)
 def role_of(metric: str) -> str | None:
     """Return what a metric is, by its name, or None for any other.
 
@@ -135,7 +140,7 @@ def loss_of(metrics: Iterable[str]) -> str | None:
     return best_of(LOSS, metrics)
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=NAMES_REMEMBERED)
 def dataset_of(metric: str) -> str | None:
     """Return the data set (or part) whose loss this is, None for any other metric.
 
@@ -172,7 +177,7 @@ def _words(metric: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(metric)]
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=NAMES_REMEMBERED)
 def is_of_evaluation(metric: str) -> bool:
     """Return whether a metric is of an evaluation by its name, and not of the training.
 
@@ -183,7 +188,7 @@ def is_of_evaluation(metric: str) -> bool:
     return not _OF_EVALUATION.isdisjoint(_words(metric))
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=NAMES_REMEMBERED)
 def likely_role_of(metric: str) -> str | None:
     """Return what a metric that the table does not have may be, by the words of its name; its values must confirm it.
 
@@ -250,7 +255,7 @@ _NO_MIXTURE = frozenset((
 ))  # fmt: skip
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=NAMES_REMEMBERED)
 def mixture_of(metric: str) -> MixtureName | None:
     """Return which share or count of which data set a metric may be, None where its name can be none.
 

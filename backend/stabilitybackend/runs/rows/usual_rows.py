@@ -36,6 +36,7 @@ def fold_message(
         fold: folds one frame, for what is not usual.
         replayed: as for ``RunState.apply``.
     """
+    state.metric_names.bound(message)
     if isinstance(message, Frame):
         block = message.blocks[0] if len(message.blocks) == 1 else None
         if not isinstance(block, PointsBlock) or not _UsualRows(state, changes, replayed).take(

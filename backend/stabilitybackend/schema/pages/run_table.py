@@ -74,7 +74,7 @@ class RunDigest(msgspec.Struct, kw_only=True):
         speed, speed_unit: null where no step time is known.
         tokens, tokens_metric: seen so far, of a metric that counts them; ``tokens_why`` where none is.
         goodput: of ``rollback_costs``; ``goodput_why`` where it is not known.
-        gpus: that agents saw at work.
+        gpus: that agents saw at work. metric_count: of the run as it was then.
     """
 
     step: int | None
@@ -90,6 +90,7 @@ class RunDigest(msgspec.Struct, kw_only=True):
     goodput: float | None = None
     goodput_why: str = ""
     gpus: int | None = None
+    metric_count: int = 0
 
 
 class TableRow(msgspec.Struct, kw_only=True):

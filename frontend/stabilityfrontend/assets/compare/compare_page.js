@@ -139,6 +139,8 @@ export class ComparePage {
       if (this.gone) return;
       this.all = runs.filter((run) => run.run_id);
       this.trouble = null;
+      await this.fetchNames();
+      if (this.gone) return;
       if (!this.settings.metric) this.settings.metric = focusMetric(this.metrics());
       this.fetch();
     } catch (error) {
@@ -147,6 +149,18 @@ export class ComparePage {
       this.timer = setTimeout(() => this.fetchList(), 2000 + 2000 * Math.random());
     }
     this.draw();
+  }
+
+  /** Names of the metrics of the chosen runs: lists have none. */
+  async fetchNames() {
+    const unknown = this.all.filter((run) => this.ids.includes(run.run_id) && !run.metrics);
+    const found = await Promise.all(unknown.map((run) => api.run(run.run_id).catch(() => null)));
+    for (const one of found) if (one) Object.assign(this.run(one.run_id), { metrics: one.metrics });
+  }
+
+  /** @returns {any} */
+  run(id) {
+    return this.all.find((one) => one.run_id === id) || {};
   }
 
   /** Names that any chosen run logs; those that all of them log first. */
@@ -167,6 +181,8 @@ export class ComparePage {
     clearTimeout(this.timer);
     const { settings } = this;
     const ask = (this.asks += 1);
+    await this.fetchNames();
+    if (this.gone || ask !== this.asks) return;
     const asked = this.asked();
     if (!asked.length) this.runs = [];
     if (asked.length && settings.metric) {

@@ -93,6 +93,8 @@ export const api = {
   runColumns: (search, limit) => call("GET", `/run_columns?${new URLSearchParams({ search, limit: String(limit) })}`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}"]>} */
   run: (id) => call("GET", runPath(id)),
+  /** A page of the names of a run's metrics. @returns {Promise<Answers["GET /api/v1/runs/{run_id}/metrics"]>} */
+  metrics: (id, after, limit) => call("GET", `${runPath(id)}/metrics?after=${after}&limit=${limit}`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/about"]>} */
   about: (id, against) =>
     call("GET", `${runPath(id)}/about${against ? `?against=${encodeURIComponent(against)}` : ""}`),

@@ -116,6 +116,13 @@ export function drawNote(page, run) {
   place.dataset.key = key;
 }
 
+/** What is unusual in what the run logs: several rows a step, names without end. */
+function drawLogNotes(notes) {
+  const place = byId("log-notes");
+  setShown(place, notes.length > 0);
+  setText(place, notes.join(" "));
+}
+
 export function drawHeader(page) {
   const { run, store } = page;
   drawPill(page.live, page.state, page.latency, store.lastTime, run && run.status === "running");
@@ -142,6 +149,7 @@ export function drawHeader(page) {
   const status = byId("run-status");
   drawStatePill(status, run, page.live.lost !== null);
   drawNote(page, run);
+  drawLogNotes(run.log_notes || []);
   setText(byId("run-step"), formatCount(page.lastStep()));
   setText(byId("run-elapsed"), duration(elapsed(run, page.now())));
   const over = statusFacts(run.status).over;

@@ -26,6 +26,9 @@ function before(a, b) {
   return left[0] < right[0] || (left[0] === right[0] && (left[1] || 0) < (right[1] || 0));
 }
 
+/** Names of metrics in one answer. */
+const NAMES_A_PAGE = 5000;
+
 export class Feed {
   constructor(page) {
     this.page = page;
@@ -74,6 +77,7 @@ export class Feed {
       if (!run.run_id) throw new ApiError(404, "not_yet", "The run has only just connected.");
       if (page.gone) return;
       page.setRun(run);
+      if (run.metric_count > run.metrics.length) this.fetchNames(run.metrics.length);
       await this.fetchPoints();
       this.begin(this.cursor);
       this.live.subscribe(this.cursor);
@@ -104,6 +108,20 @@ export class Feed {
       // Too much came meanwhile, a reset came, or the server was away: once more, not at once.
       if (this.unsynced && !page.gone)
         this.again = setTimeout(() => this.sync(), (page.lost ? waitingMs(page) : AGAIN_MS) * (1 + Math.random()));
+    }
+  }
+
+  /** The names of metrics beyond those that come with the run, page by page. @param {number | null} after */
+  async fetchNames(after) {
+    const { page } = this;
+    try {
+      while (after !== null && !page.gone) {
+        const answer = await api.metrics(page.id, after, NAMES_A_PAGE);
+        if (!page.gone) page.setNames(answer.metrics);
+        after = answer.next;
+      }
+    } catch {
+      // They are asked for again when the page is in touch again.
     }
   }
 

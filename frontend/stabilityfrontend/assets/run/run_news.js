@@ -8,6 +8,8 @@ import { withReadings } from "../ranks/health.js";
 
 /** Incidents and checkpoints kept. */
 const KEPT = 500;
+/** Beyond so many names of metrics new ones are taken up once in NAMES_MS. */
+const [MANY_NAMES, NAMES_MS] = [1000, 1000];
 
 /** Methods of the run's page (run_page.js). */
 export const news = {
@@ -41,8 +43,20 @@ export const news = {
   setNames(names) {
     const fresh = names.filter((name) => !this.nameSet.has(name));
     if (!fresh.length) return;
-    this.names = [...new Set([...this.names, ...fresh])].sort();
-    this.nameSet = new Set(this.names);
+    for (const name of fresh) this.nameSet.add(name);
+    this.freshNames.push(...fresh);
+    // Of very many a second in which some come is worth one look at all, not ten.
+    if (this.nameSet.size <= MANY_NAMES) this.takeNames();
+    else this.namesTimer = this.namesTimer || setTimeout(() => this.takeNames(), NAMES_MS);
+  },
+
+  /** Put new names in their places. */
+  takeNames() {
+    this.namesTimer = null;
+    if (this.gone) return;
+    const fresh = this.freshNames;
+    this.freshNames = [];
+    this.names = [...this.nameSet].sort();
     this.watched.soon();
     this.headline.soon();
     this.namesShown(fresh);

@@ -66,6 +66,9 @@ export class RunPage {
     this.health = new Health();
     this.names = [];
     this.nameSet = new Set();
+    this.freshNames = [];
+    /** @type {any} */
+    this.namesTimer = null;
     this.dirt = new Set();
     this.state = "connecting";
     this.latency = null;

@@ -17,7 +17,7 @@ import { nextView, ROTATE_S, rotateSeconds, staleSeconds, viewsOf } from "./wall
 /** Milliseconds between two looks at the clock, and after which a silent server is asked whether it is there. */
 const [TICK_MS, ASK_MS] = [500, 2000];
 /** Between two looks at the advice of an incident, at what is shown first of a run, and at the counts of all runs. */
-const [ADVICE_MS, HEADLINE_MS, COUNTS_MS] = [15000, 15000, 15000];
+const [ADVICE_MS, HEADLINE_MS, COUNTS_MS] = [15000, 5000, 15000];
 /** Nobody touched the screen for this long: views go on. */
 const TOUCHED_MS = 60000;
 
@@ -129,7 +129,8 @@ export class WallPage {
     this.heardAt = Date.now();
     if (message.type === "run") {
       const known = this.runs.get(message.run.run_id);
-      this.runs.set(message.run.run_id, { ...known, ...message.run });
+      const latest = { ...known?.latest, ...message.run.latest }; // that of a list has the loss alone
+      this.runs.set(message.run.run_id, { ...known, ...message.run, latest });
       this.stale = true;
     } else if (message.type === "reset" || (message.type === "hello" && this.ready)) {
       this.incidents.clear();
