@@ -232,10 +232,10 @@ def test_a_metric_logged_after_a_rollback_for_a_step_before_it_goes_to_the_paren
     assert run.effective("eval/loss") == {55: (0, 1.0)}
 
 
-def test_the_same_step_logged_twice_shows_the_value_logged_last() -> None:
-    job = Job()
-    run = Run([job.rows([1, 2, 2, 3], {"loss": [1.0, 2.0, 9.0, 3.0]})])
-    assert [v for _, v in run.effective().values()] == [1.0, 9.0, 3.0]
+def test_each_row_of_a_step_that_is_logged_twice_is_effective() -> None:
+    run = Run([Job().rows([1, 2, 2, 3], {"loss": [1.0, 2.0, 9.0, 3.0]})])
+    [entry] = entries(run.store, run.fold, "loss")
+    assert (entry.dead, entry.steps.tolist(), entry.values.tolist()) == (False, [1, 2, 2, 3], [1.0, 2.0, 9.0, 3.0])
 
 
 def test_a_restarted_job_that_makes_the_same_rollback_again_gets_a_segment_of_its_own() -> None:

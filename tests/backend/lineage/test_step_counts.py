@@ -41,8 +41,8 @@ class Told:
         ]
 
     def drawn(self, metric: str = "loss") -> list[int]:
-        """Return the steps of the effective curve."""
-        return sorted(step for entry in entries(self.store, self.fold, metric) for step in entry.steps.tolist())
+        """Return the steps of the effective curve, each once."""
+        return sorted({step for entry in entries(self.store, self.fold, metric) for step in entry.steps.tolist()})
 
 
 def one_by_one(job: Job, steps: Sequence[int], names: Sequence[str] = ("loss",)) -> list[Frame]:
