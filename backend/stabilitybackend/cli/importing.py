@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from stabilitybackend.api_client import ApiClient, run_path
-from stabilitybackend.cli.import_annotations import bring_annotations
+from stabilitybackend.cli.after_import import bring_annotations, inferred_lineage
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
 from stabilitybackend.errors import BadRequest, StabilityBoardError
 
@@ -56,6 +56,9 @@ def import_paths(
         bool, typer.Option("--keep-names", help="Do not store train/loss and the like as loss where there is no loss.")
     ] = False,
     step_key: Annotated[str | None, typer.Option(help="Key or column that holds the step.")] = None,
+    no_rollbacks: Annotated[
+        bool, typer.Option("--no-rollbacks", help="Take steps that go back for no rollback and no restart.")
+    ] = False,
     follow: Annotated[
         bool,
         typer.Option("--follow", help="Go on while another job writes the files; Ctrl-C ends the run as finished."),
@@ -89,7 +92,7 @@ def import_paths(
     from stabilitybackend.importers.job import Options
     from stabilitybackend.importers.names import parse_renames
 
-    options = Options(name, project, parse_renames(rename or []), keep_names, step_key)
+    options = Options(name, project, parse_renames(rename or []), keep_names, step_key, no_rollbacks)
     if not follow and (until_quiet is not None or quiet_after is not None):
         raise BadRequest("--until-quiet and --quiet-after are for --follow", hint="add --follow")
     plans = [] if follow else find_plans(paths, run_id=run_id)
@@ -148,6 +151,8 @@ def _import(plan: ImportPlan, options: Options, url: str, api_key: str | None, b
     config = _stored_config(job.run_id, url, api_key)
     result = asyncio.run(job.send(agent_url(url), api_key, lambda: bar.show(job.reading.bytes_read), config))
     result.reading.notes.extend(bring_annotations(plan.exported, job.run_id, url, api_key))
+    if plan.exported is None:
+        result.reading.notes.extend(inferred_lineage(job.run_id, url, api_key))
     return reports.report(result, IMPORTERS[plan.kind].label)
 
 

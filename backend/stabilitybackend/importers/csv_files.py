@@ -6,6 +6,7 @@ Wide tables have one row a step; an empty cell is missing. W&B's charts have the
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from stabilitybackend.importers.batches import Batch
 from stabilitybackend.importers.rows.lanes import by_lane
 from stabilitybackend.importers.rows.layout import Group, layout_of
 from stabilitybackend.importers.rows.long_tables import long_columns, runs_in, widened
-from stabilitybackend.importers.rows.opened import MAX_LINE_BYTES, count_lines, open_text
+from stabilitybackend.importers.rows.opened import MAX_LINE_BYTES, count_lines, open_text, read_piece
 from stabilitybackend.importers.rows.table import TableRows
 from stabilitybackend.importers.rows.wide_runs import name_of_file, side_by_side_runs
 from stabilitybackend.importers.troubles import Reading, shown
@@ -153,7 +154,7 @@ class _Table:
     def _rows(self) -> Iterator[tuple[int, Sequence[str]] | None]:
         path, reading, width = self.path, self.reading, len(self._columns)
         with open_text(path) as file:
-            lines = _Texts(file, reading)
+            lines = _Texts(path, file, reading)
             rows = csv.reader(lines, delimiter=self.delimiter)
             header = next(rows)
             while True:
@@ -181,19 +182,37 @@ class _Table:
 class _Texts:
     """The lines of a file; of one that grows it ends before half a line, and goes on when it is asked again."""
 
-    def __init__(self, file: BinaryIO, reading: Reading) -> None:
+    def __init__(self, path: Path, file: BinaryIO, reading: Reading) -> None:
+        self._path = path
         self._file = file
         self._reading = reading
         self._rest = b""
+        self._lines: Iterator[str] = iter(())
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        line = self._rest + self._file.readline(MAX_LINE_BYTES)
-        self._rest = b""
-        if not line or (self._reading.following and not line.endswith(b"\n")):
-            self._rest = line
-            raise StopIteration
-        self._reading.bytes_read += len(line)
-        return line.decode("utf-8", "replace")
+        line = next(self._lines, None)
+        if line is not None:
+            return line
+        self._lines = io.StringIO(self._next_text(), newline="\n")
+        return next(self._lines)
+
+    def _next_text(self) -> str:
+        """Return the whole lines of the next piece, "" where there are none for now."""
+        while True:
+            new, broken = read_piece(self._file)
+            self._reading.bytes_read += len(new)
+            data = self._rest + new
+            end = data.rfind(b"\n") + 1
+            if broken:
+                self._reading.trouble(self._path, "its end", f"the rest can't be read: {broken}")
+            elif not new and not self._reading.following:
+                end = len(data)
+            elif len(data) - end > MAX_LINE_BYTES:
+                self._reading.trouble(self._path, "a line", f"longer than {MAX_LINE_BYTES >> 20} MiB")
+                data, end = b"", 0
+            self._rest = data[end:]
+            if end or not new:
+                return data[:end].decode("utf-8", "replace")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from stabilitybackend.errors import BadRequest
+from stabilitybackend.errors import BadRequest, StabilityBoardError
 from stabilitybackend.importers.base import FilePart, Importer, ImportPlan
 from stabilitybackend.importers.registry import IMPORTERS, known
 from stabilitybackend.importers.rows.opened import head_of, is_inside, unreadable
@@ -172,7 +171,9 @@ def _importer_of(path: Path) -> Importer:
     try:
         head = head_of(path)
         found = next((importer for importer in IMPORTERS.values() if importer.takes(path, head)), None)
-    except (OSError, EOFError, zlib.error) as error:
+    except StabilityBoardError:
+        raise
+    except Exception as error:  # a file of another program may hold anything, and the next one is to be read
         raise unreadable(path, error) from error
     if found is not None:
         return found

@@ -60,6 +60,7 @@ class FrameMaker:
 
     Attributes:
         rows, values: that went into frames. already: rows that the server held before.
+        no_rollbacks: say of each process that its steps which go back are no rollback.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class FrameMaker:
         self.rows = 0
         self.values = 0
         self.already = 0
+        self.no_rollbacks = False
 
     def frames(self, batches: Iterable[Batch]) -> Iterator[Frame | None]:
         """Yield the frames of all batches, and at the end how each rank's newest process ended: as its log says, else
@@ -178,7 +180,8 @@ class FrameMaker:
     def _frame(self, stream: _Stream, last: int) -> Frame:
         blocks, stream.blocks, stream.size = stream.blocks, [], 0
         if stream.sent == 0:
-            blocks.insert(0, EventBlock("start", stream.info.started))
+            begin = ["start", "no_rollbacks"] if self.no_rollbacks and stream.info.rank is not None else ["start"]
+            blocks[:0] = [EventBlock(kind, stream.info.started) for kind in begin]
         stream.info.world_size = self._world_size
         frame = Frame(stream.info, stream.sent + 1, last, blocks)
         stream.sent = last

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stabilitybackend.detectors.engine.metric_roles import OTHERS
-from stabilitybackend.errors import BadRequest
+from stabilitybackend.errors import BadRequest, StabilityBoardError
 from stabilitybackend.importers.base import ImportPlan
 from stabilitybackend.importers.batches import PAUSE, Batch
 from stabilitybackend.importers.checks import CHECK_KEY, MAX_CHECKS, stored_checks
@@ -18,6 +18,7 @@ from stabilitybackend.importers.detect import slug
 from stabilitybackend.importers.frames import FrameMaker, fingerprint
 from stabilitybackend.importers.names import Names, usual_names
 from stabilitybackend.importers.registry import IMPORTERS
+from stabilitybackend.importers.rows.opened import unreadable
 from stabilitybackend.importers.sender import deliver
 from stabilitybackend.importers.troubles import Reading
 from stabilitybackend.keys import MAX_ID_CHARS
@@ -40,7 +41,7 @@ class Options:
     Args:
         name, project: of the run; None: as the files say. renames: name in the file -> name here.
         keep_names: do not let other spellings take the place of loss, grad_norm and lr. step_key: the column of the
-            step.
+            step. no_rollbacks: steps that go back are no rollback and no restart.
     """
 
     name: str | None = None
@@ -48,6 +49,7 @@ class Options:
     renames: Mapping[str, str] = field(default_factory=dict)
     keep_names: bool = False
     step_key: str | None = None
+    no_rollbacks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,8 @@ class ImportJob:
                 "last written"
             )
         self.reading.untimed.clear()
+        if self._options.no_rollbacks and maker.already:
+            self.reading.note("--no-rollbacks is for a new run: what the server holds stays as it is; --run-id NEW")
         for theirs in (name for name in self._options.renames if name not in used):
             self.reading.note(f"{theirs} is renamed nowhere: no row has it without {self._options.renames[theirs]}")
         return ImportResult(self.run_id, maker.rows, maker.values, maker.already, self.reading, used, maker.exit_code)
@@ -262,6 +266,7 @@ class ImportJob:
         known = ((at, self._importer.start_of_file(path)) for at, path in enumerate(self._plan.paths))
         starts = {at: start for at, start in known if start is not None}
         self._maker = FrameMaker(held, self._names, self.reading, self._plan.paths, starts, self._checks)
+        self._maker.no_rollbacks = self._options.no_rollbacks
         if before is not None:  # what went out on the connection before counts as sent
             self._maker.rows, self._maker.values = before.rows, before.values
             self._maker.already = -before.rows
@@ -309,11 +314,16 @@ class ImportJob:
         prepared, notes = self._prepared
         for note in notes:
             reading.note(note)
-        for batch in self._importer.batches(prepared, reading, self._options.step_key):
-            yield batch
-            if self._closed:
-                break
-        yield from reading.rest_of_file()
+        try:
+            for batch in self._importer.batches(prepared, reading, self._options.step_key):
+                yield batch
+                if self._closed:
+                    break
+            yield from reading.rest_of_file()
+        except (StabilityBoardError, OSError):
+            raise
+        except Exception as error:  # a file of another program may hold anything, and the next one is to be read
+            raise unreadable(self._plan.paths[0], error) from error
 
 
 def _possible() -> Iterator[dict[str, str]]:

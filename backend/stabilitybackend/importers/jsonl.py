@@ -40,6 +40,8 @@ __all__ = ["JsonlImporter", "export_header", "flat", "objects_in"]
 #: pattern; if such a text is in a string the piece is no JSON any more, and is read line by line.
 _BARE = tuple((colon + word, colon + b'"' + word + b'"') for colon in (b":", b": ")
               for word in (b"NaN", b"Infinity", b"-Infinity"))  # fmt: skip
+#: Lines that are looked at, however long they are.
+_HEAD_LINES = 3
 #: Objects within objects that are flattened.
 _MAX_DEPTH = 8
 
@@ -62,11 +64,11 @@ def objects_in(path: Path, most: int = 2) -> int:
 
     The first may be damaged, or very long.
     """
-    count, read = 0, 0
+    count, read, lines = 0, 0, 0
     with open_text(path) as file:
-        while count < most and read < HEAD_BYTES and (line := file.readline(MAX_LINE_BYTES)):
+        while count < most and (read < HEAD_BYTES or lines < _HEAD_LINES) and (line := file.readline(MAX_LINE_BYTES)):
             count += _is_object(line.strip())
-            read += len(line)
+            read, lines = read + len(line), lines + 1
     return count
 
 

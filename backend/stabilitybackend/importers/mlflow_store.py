@@ -23,6 +23,8 @@ __all__ = ["MlflowImporter"]
 #: Longest parameter that is read, bytes; MLflow's own limit is lower.
 MAX_PARAM_BYTES = 16_384
 
+#: Folders of a run that are read.
+_PARTS = ("metrics", "params")
 #: Longest line of a metric, and largest meta.yaml that is read, bytes.
 MAX_LINE_CHARS, MAX_FACTS_BYTES = 4_096, 1 << 20
 
@@ -58,7 +60,11 @@ class MlflowImporter(Importer):
             config = {str(one.relative_to(params)): _param(one, path.parent) for one in _files(params)}
             run_id = facts["run_id"]
             name = facts.get("run_name") or run_id
-            found.append(ImportPlan(self.name, [FilePart((path,))], name, run_id, project, config))
+            plan = ImportPlan(self.name, [FilePart((path,))], name, run_id, project, config)
+            outside = [str(one.relative_to(path.parent)) for part in _PARTS for one in _links_out(path.parent / part)]
+            if outside:
+                plan.notes.append(f"{path.parent}: links out of the run are left out: {', '.join(outside[:5])}")
+            found.append(plan)
         return found
 
     def appended(self, plan: ImportPlan) -> list[Path]:
@@ -177,6 +183,10 @@ def _files(folder: Path) -> list[Path]:
     """Return the files below a folder of a run; none that a link leads to out of that run."""
     found = folder.rglob("*") if folder.is_dir() and is_inside(folder, folder.parent) else ()
     return sorted(path for path in found if path.is_file() and is_inside(path, folder.parent))
+
+
+def _links_out(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_symlink() and not is_inside(path, folder.parent)]
 
 
 def _param(path: Path, folder: Path) -> str | float:

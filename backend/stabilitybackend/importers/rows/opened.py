@@ -129,6 +129,9 @@ def _count(path: Path, sign: bytes) -> int:
 
 def unreadable(path: Path, error: Exception) -> BadRequest:
     """Return what people are told of a file that can't be read."""
+    if not isinstance(error, OSError | EOFError | zlib.error):
+        what = f"{type(error).__name__}: {str(error)[:200]}"
+        return BadRequest(f"{path} can't be read: its reader failed ({what})", hint="please report this file")
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
     return BadRequest(f"{path} can't be read: {reason.removeprefix(f'{path} ')}")
 

@@ -1,4 +1,5 @@
-"""Brings the annotations of our own exports along: over HTTP, once the points are on the server."""
+"""What follows an import, over HTTP, once the points are on the server: the annotations of our own exports are brought
+along, and rollbacks that were inferred from the steps alone are named, with the way to refuse them."""
 
 from __future__ import annotations
 
@@ -7,15 +8,21 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
+
 from stabilitybackend.api_client import ApiClient, run_path
 from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.schema.lineage import Segments
 
-__all__ = ["bring_annotations"]
+__all__ = ["bring_annotations", "inferred_lineage"]
 
 #: The server has stored the last frame, and may take a moment more to see its segments, seconds.
 FOLDED_WITHIN_S = 10.0
 #: Between two looks, seconds.
 LOOK_S = 0.1
+
+#: Steps in a line.
+_MAX_STEPS = 8
 
 
 def bring_annotations(exported: Mapping[str, Any] | None, run_id: str, url: str, api_key: str | None) -> list[str]:
@@ -52,4 +59,30 @@ def _segments(exported: Mapping[str, Any], client: ApiClient, run_id: str) -> di
         known = {one["key"]: one["id"] for one in client.get(f"{run_path(run_id)}/segments")["segments"]}
         if known.keys() >= set(keys.values()) or time.monotonic() > until:
             return {0: 0} | {segment: known[key] for segment, key in keys.items() if key in known}
+        time.sleep(LOOK_S)
+
+
+def inferred_lineage(run_id: str, url: str, api_key: str | None) -> list[str]:
+    """Return a line about what was inferred in a run that was imported, none where nothing was."""
+    try:
+        with ApiClient(url, api_key) as client:
+            _wait_until_folded(client, run_id)
+            found = msgspec.convert(client.get(f"{run_path(run_id)}/segments"), Segments, strict=False).inferred()
+    except (StabilityBoardError, msgspec.ValidationError):  # a key that may only send
+        return []
+    if not found:
+        return []
+    steps = [f"{0 if one.fork_step is None else one.fork_step:,}" for one in found[:_MAX_STEPS]]
+    back = ", ".join(steps) + (", ..." if len(found) > _MAX_STEPS else "")
+    what = "1 rollback or restart was" if len(found) == 1 else f"{len(found)} rollbacks or restarts were"
+    return [
+        f"{what} inferred from steps that go back, to step {back}; not so? import it again with --no-rollbacks "
+        "--run-id NEW"
+    ]
+
+
+def _wait_until_folded(client: ApiClient, run_id: str) -> None:
+    """Wait until the server has judged the last row: it says then that the run is over."""
+    until = time.monotonic() + FOLDED_WITHIN_S
+    while client.get(run_path(run_id)).get("status") not in ("finished", "crashed") and time.monotonic() < until:
         time.sleep(LOOK_S)
