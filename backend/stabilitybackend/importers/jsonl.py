@@ -87,6 +87,9 @@ def flat(row: dict[str, Any]) -> dict[str, Any]:
     Where all metrics are in one object, as in ``{"step": 1, "data": {...}}``, its name is left out.
     """
     inner = [key for key, value in row.items() if isinstance(value, dict)]
+    if "export" in inner and header_of(row["export"]) is not None:  # of our own file: about the run, no metric
+        inner.remove("export")
+        row = {key: value for key, value in row.items() if key != "export"}
     if not inner:
         return row
     found: dict[str, Any] = {}
