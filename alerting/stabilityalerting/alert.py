@@ -41,12 +41,13 @@ class Alert:
         advice: what to do, plain sentences. advice_line: the same in a few words.
         dataset: the data set that carries it.
         verdict: who is suspect (class, confidence, culprits, nodes, gpus, since), for programs.
+        cause: what tells it from others of its kind: the class of its verdict or fault, the type of an exception.
         label: the kind as people read it.
         about: what is ill: ``model``, ``data``, ``process`` or ``gpu``; ``user`` where the job itself raised it.
         alarm: False for what is only worth knowing.
         train: id of the first of a train of alike incidents, its own where it is that, "" for none.
         nth: its place in that train.
-        status_word: what became of it, as the pages say it; "" of an older server.
+        status: what it is now, for programs; status_word: as the pages say it. Both "" of an older server.
         caused_by: id of the incident that it follows from, "" for none.
         acknowledged_by: who looks after it, "" for nobody. acknowledged: since when, unix seconds.
         project: of the run, "" where it has none or is not known.
@@ -71,11 +72,13 @@ class Alert:
     dataset: str | None = None
     advice_line: str | None = None
     verdict: dict[str, Any] | None = None
+    cause: str = ""
     label: str = ""
     about: str = "model"
     alarm: bool = True
     train: str = ""
     nth: int = 1
+    status: str = ""
     status_word: str = ""
     caused_by: str = ""
     acknowledged_by: str = ""
@@ -102,6 +105,17 @@ class Alert:
     def is_open(self) -> bool:
         """True while the incident lasts."""
         return self.state == "open"
+
+    @property
+    def is_cured(self) -> bool:
+        """True where all is well again: not of what was left behind, got used to, or ended with its job."""
+        return not self.is_open and self.status in ("", "recovered", "resolved")
+
+    @property
+    def became(self) -> str:
+        """What became of one that is over, with a capital."""
+        word = self.status_word or "resolved"
+        return f"{word[:1].upper()}{word[1:]}"
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Alert:
@@ -133,11 +147,13 @@ class Alert:
                 dataset=None if raw.get("dataset") is None else _text(raw, "dataset"),
                 advice_line=_advice_line(suggestion),
                 verdict=_verdict(raw.get("evidence")),
+                cause=_cause(raw.get("evidence")),
                 label=str(raw.get("label") or raw["kind"]),
                 about=str(raw.get("about") or "model"),
                 # Older servers did not say it: there what the job raised itself was one whatever its severity.
                 train=str(raw.get("train") or ""),
                 nth=int(raw.get("nth") or 1),
+                status=str(raw.get("status") or ""),
                 status_word=str(raw.get("status_word") or ""),
                 caused_by=str(raw.get("caused_by") or ""),
                 acknowledged_by=str(raw.get("acknowledged_by") or ""),
@@ -228,6 +244,16 @@ def plan_url(base_url: str, run_id: str) -> str:
 def _verdict(evidence: object) -> dict[str, Any] | None:
     found = evidence.get("verdict") if isinstance(evidence, dict) else None
     return {name: found.get(name) for name in _VERDICT} if isinstance(found, dict) else None
+
+
+def _cause(evidence: object) -> str:
+    """Return what tells an incident from others of its kind, "" for nothing."""
+    if not isinstance(evidence, dict):
+        return ""
+    verdict, raised = evidence.get("verdict"), evidence.get("exception")
+    found = [evidence.get("class"), verdict.get("class") if isinstance(verdict, dict) else None]
+    found.append(raised.get("type") if isinstance(raised, dict) else None)
+    return " ".join(one for one in found if isinstance(one, str))[:MAX_LINE_CHARS]
 
 
 def _text(raw: dict[str, Any], name: str) -> str:

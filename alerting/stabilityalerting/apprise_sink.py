@@ -86,7 +86,8 @@ class AppriseSink(Sink):
         took = self._took.setdefault(notice.idempotency_key, set())
         waiting = [at for at in range(len(self._addresses)) if at not in took]
         title, body = text_of(notice)
-        kind = "success" if notice.change == "resolved" else _TYPES[notice.severity]
+        over = "success" if notice.alert.is_cured else "info"
+        kind = over if notice.change == "resolved" else _TYPES[notice.severity]
         await before_write()
         done = await asyncio.gather(*(self._to(at, title, body, kind) for at in waiting))
         took.update(at for at, trouble in zip(waiting, done, strict=True) if not trouble)

@@ -128,7 +128,7 @@ class Notifier:
             job.train_known = first.told != ""
         if alert.caused_by:
             job.cause = await self._patiently(lambda: self._notifications.read(stream, alert.caused_by))
-            job.lead = await self._patiently(lambda: self._lead(alert)) if alert.hands_over else None
+            job.lead = await self._patiently(lambda: self._lead(alert)) if alert.is_open else None
         outcome = run_stages(job)
         if outcome == "unchanged":
             self.sink.follow(stream, alert)

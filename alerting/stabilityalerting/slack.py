@@ -49,8 +49,7 @@ class SlackSink(HttpSink):
 def _message(notice: Notice) -> dict[str, Any]:
     alert = notice.alert
     if notice.change == "resolved":
-        became = alert.status_word or "resolved"
-        heading = f":white_check_mark: {became[:1].upper()}{became[1:]}: {alert.title}"
+        heading = f"{':white_check_mark: ' if alert.is_cured else ''}{alert.became}: {alert.title}"
     elif notice.change == "grouped":
         heading = f"{_SIGNS[alert.severity]} More like this: {alert.title}"
     elif notice.change == "handed_over":

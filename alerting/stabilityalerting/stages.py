@@ -89,8 +89,8 @@ def consequence(job: Job) -> str | None:
         return None
     if job.alert.hands_over:
         return _handed_over(job, cause)
-    if cause.told != "open":
-        return None
+    if cause.told != "open" or (job.lead is not None and not job.lead.is_open):
+        return None  # a job that died of its hang is news before that is over
     if cause.severity not in SEVERITIES or SEVERITIES.index(cause.severity) < SEVERITIES.index(job.alert.severity):
         return None
     job.again = job.now + AGAIN_S

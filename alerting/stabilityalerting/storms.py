@@ -1,8 +1,8 @@
 """Keeps one cause that breaks many runs from being many messages: a node, a data set, or a whole cluster in a minute.
 
-The first incidents are sent at once. What comes after them with the same cause, from other runs, is counted, and
-reported in a summary behind the first. Nothing gets lost by that: as soon as the first is over, each of the others that
-is still open is sent for itself. Within one run the server names causes (``caused_by``) and trains.
+The first incidents are sent at once. What comes after them, alike (of one kind and one cause) and from other runs, is
+counted, and reported in a summary behind the first. Nothing gets lost by that: as soon as the first is over, each of
+the others that is still open is sent for itself. Within one run the server names causes (``caused_by``) and trains.
 """
 
 from __future__ import annotations
@@ -102,15 +102,13 @@ class Storms:
         """Return the storm that an incident is counted in, None where it is to be sent for itself."""
         for cause in _causes(alert):
             storm = await self.read(cause.key)
-            if storm is None or storm.incident_id == alert.incident_id or not _is_as_grave(storm, alert):
-                continue  # one that got graver than the first is held back no longer
+            if storm is None or alert.run_id in storm.singles or not _is_as_grave(storm, alert):
+                continue  # of a run that is sent for itself, or graver than the first
             if not await self._leads(storm):
                 continue
             if alert.incident_id in storm.members:
                 return storm
-            others = [run for run in storm.singles if run != alert.run_id]
-            near = now - storm.last <= cause.within_s
-            if near and len(others) >= cause.singles:
+            if now - storm.last <= cause.within_s and len(storm.singles) >= cause.singles:
                 if len(storm.members) < MAX_MEMBERS:
                     storm.members.append(alert.incident_id)
                     storm.runs = list(dict.fromkeys([*storm.runs, alert.run_id]))
@@ -165,16 +163,18 @@ class Storms:
 
 
 def _causes(alert: Alert) -> list[_Cause]:
+    """Return what an incident shares with those that are alike: always its kind, and its own cause."""
     found = []
+    what = f"{alert.kind} {alert.cause}"
     if alert.node and alert.about in ("process", "gpu"):
-        found.append(_Cause(f"node {alert.node}", f"the same node {alert.node}", SAME_PLACE_S, 1))
+        found.append(_Cause(f"node {alert.node} {what}", f"the same node {alert.node}", SAME_PLACE_S, 1))
     if alert.dataset:
         words = f"the same data set {alert.dataset}"
         found.append(_Cause(f"dataset {alert.project} {alert.dataset} {alert.kind}", words, SAME_PLACE_S, 1))
     # Machines are shared by all projects; what a model does is at most the doing of its project's data or code.
     shared = alert.about in ("process", "gpu")
     kind = f"the same kind ({alert.label or alert.kind})" + ("" if shared else f" in project {alert.project or '-'}")
-    key = f"kind {alert.kind}" if shared else f"kind {alert.kind} {alert.project}"
+    key = f"kind {what}" if shared else f"kind {what} {alert.project}"
     found.append(_Cause(key, kind, TOGETHER_S, SINGLE_RUNS))
     # Names of nodes and data sets may hold anything.
     return [one._replace(key=hashlib.sha256(one.key.encode()).hexdigest()[:24]) for one in found]

@@ -1348,7 +1348,7 @@ export interface ListedIncident {
   stops_job: boolean;
   severity: "critical" | "info" | "warning";
   state: "open" | "recovered" | "resolved";
-  status: "accepted" | "acknowledged" | "discarded" | "open" | "recovered" | "resolved";
+  status: "accepted" | "acknowledged" | "discarded" | "ended" | "open" | "recovered" | "resolved";
   since: number;
   alarm: boolean;
   dead: boolean;
@@ -3042,7 +3042,7 @@ export interface ShownIncident {
   label: string;
   about: "data" | "gpu" | "model" | "process" | "user";
   alarm: boolean;
-  status: "accepted" | "acknowledged" | "discarded" | "open" | "recovered" | "resolved";
+  status: "accepted" | "acknowledged" | "discarded" | "ended" | "open" | "recovered" | "resolved";
   status_word: string;
   since: number;
   until_step: number | null;
@@ -3070,7 +3070,7 @@ export interface ShownState {
   since: number | null;
   incident_id: string | null;
   phase: "checkpointing" | "crashed" | "empty" | "evaluating" | "finished" | "lost" | "offline" | "restoring" | "stalled" | "starting" | "stopped" | "training" | "unreadable";
-  status: "accepted" | "acknowledged" | "discarded" | "open" | "recovered" | "resolved" | null;
+  status: "accepted" | "acknowledged" | "discarded" | "ended" | "open" | "recovered" | "resolved" | null;
   condition: "crashed" | "empty" | "over" | "sick" | "well";
 }
 

@@ -171,11 +171,60 @@ async def test_a_node_that_makes_two_runs_sick_is_one_message(redis: Redis) -> N
     async with cluster(redis) as runs:
         await runs.breaks("run-a", kind="gpu_fault", about="gpu", node="n7")
         runs.now += 300
-        await runs.breaks("run-b", kind="process_death", about="process", node="n7")
+        await runs.breaks("run-b", kind="gpu_fault", about="gpu", node="n7")
         await runs.breaks("run-c", kind="gpu_fault", about="gpu", node="n8")
         assert runs.sent() == [("run-a", "opened"), ("run-c", "opened")]
         await runs.later(SUMMARY_S, 3)
         assert "the same node n7: run-b" in runs.sink.notices[2].why
+
+
+def _death(cause: str, exception: str = "") -> dict[str, Any]:
+    evidence = {"verdict": {"class": cause}, "exception": {"type": exception} if exception else None}
+    return {"kind": "process_death", "about": "process", "severity": "critical", "node": "n7", "evidence": evidence}
+
+
+async def test_only_what_is_of_one_kind_and_one_cause_is_alike(redis: Redis) -> None:
+    async with cluster(redis) as runs:
+        await runs.breaks("run-a", **_death("exception", "ValueError"))
+        await runs.breaks("run-b", **_death("signal"))
+        await runs.breaks("run-c", **_death("exception", "KeyError"))
+        await runs.breaks("run-d", kind="gpu_fault", about="gpu", node="n7", severity="critical")
+        await runs.breaks("run-e", **_death("exception", "ValueError"))
+        assert runs.sent() == [(f"run-{name}", "opened") for name in "abcd"]
+        await runs.later(SUMMARY_S, 5)
+        assert "1 more incident in 1 run with the same node n7: run-e." in runs.sink.notices[4].why
+
+
+async def test_a_run_that_was_sent_for_itself_is_not_counted_among_those_that_are_not(redis: Redis) -> None:
+    async with cluster(redis) as runs:
+        for run in ("run-a", "run-b", "run-a"):
+            await runs.breaks(run, number=len(runs.sink.notices) + 1)
+        assert runs.sent() == [("run-a", "opened"), ("run-b", "opened"), ("run-a", "opened")]
+
+
+async def test_a_job_that_died_of_its_hang_is_told_before_the_hang_is_over_and_without_a_tick(redis: Redis) -> None:
+    hang = {"kind": "hang", "about": "process", "severity": "critical", "title": "The job hangs at step 9"}
+    async with cluster(redis) as runs:
+        await runs.breaks("run-a", **hang)
+        ended = incident(1, 2, run_id="run-a", incident_id="run-a-1", state="resolved", status="ended", **hang)
+        runs.stored["run-a-1"] = json.dumps(ended).encode()  # as it is stored before both are told
+        await runs.redis.xadd(
+            "sb:{run-a}:incident_events",
+            {
+                "i": json.dumps(
+                    incident(2, 1, run_id="run-a", incident_id="d", caused_by="run-a-1", kind="process_death")
+                )
+            },
+        )
+        runs.events += 1
+        await until(runs.is_done, 20, "the death is told")
+        await runs.redis.xadd("sb:{run-a}:incident_events", {"i": json.dumps(ended | {"status_word": "ended"})})
+        runs.events += 1
+        await until(runs.is_done, 20, "the hang is over")
+        told = [(notice.alert.kind, notice.change) for notice in runs.sink.notices]
+        assert told == [("hang", "opened"), ("process_death", "opened"), ("hang", "resolved")]
+        over = runs.sink.notices[2].alert
+        assert (over.is_cured, over.became) == (False, "Ended")
 
 
 async def test_what_is_graver_than_the_first_is_not_held_back(redis: Redis) -> None:

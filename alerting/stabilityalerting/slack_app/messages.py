@@ -70,7 +70,7 @@ class Shown:
 def message(shown: Shown) -> Message:
     """Return the message of an incident's thread, as the incident is now."""
     alert, facts = shown.alert, shown.facts
-    blocks: list[dict[str, Any]] = [header(f"{_sign(alert)} {_head(alert)}")]
+    blocks: list[dict[str, Any]] = [header(f"{_sign(alert)} {_head(alert)}".lstrip())]
     if alert.text:
         blocks.append({"type": "section", "text": plain(alert.text, MAX_TEXT)})
     if facts.curve is not None and (words := values_of(facts.curve).words()):
@@ -97,7 +97,7 @@ def reply(notice: Notice) -> Message:
     people, or is over."""
     alert, change, url, why = notice.alert, notice.change, notice.url, notice.why
     if change == "resolved":
-        line = f"{_DONE} {_became(alert)}: {alert.title}"
+        line = f"{_DONE} {alert.became}: {alert.title}" if alert.is_cured else f"{alert.became}: {alert.title}"
     elif change == "escalated":
         line = f"{_SIGNS[alert.severity]} Now critical: {alert.title}"
     elif change == "grouped":
@@ -245,22 +245,17 @@ def _when(unix_s: float) -> str:
 
 
 def _line(alert: Alert, facts: Facts) -> str:
-    line = f"{_sign(alert)} {_head(alert)}"
+    line = f"{_sign(alert)} {_head(alert)}".lstrip()
     if alert.is_open and alert.advice_line:
         line += f": {alert.advice_line}"
     return mrkdwn(f"{line} (run {facts.run_name or alert.run_id})", MAX_LINE)
 
 
 def _head(alert: Alert) -> str:
-    return alert.title if alert.is_open else f"{_became(alert)}: {alert.title}"
-
-
-def _became(alert: Alert) -> str:
-    word = alert.status_word or "resolved"
-    return f"{word[:1].upper()}{word[1:]}"
+    return alert.title if alert.is_open else f"{alert.became}: {alert.title}"
 
 
 def _sign(alert: Alert) -> str:
     if not alert.is_open:
-        return _DONE
+        return _DONE if alert.is_cured else ""
     return _SEEN if alert.acknowledged_by else _SIGNS[alert.severity]

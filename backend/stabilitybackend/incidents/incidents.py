@@ -320,7 +320,8 @@ class IncidentBook:
         if not new.train:
             what = (new.kind, new.metric, new.dataset, new.rank)
             alike = (one for one in self._incidents.values() if (one.kind, one.metric, one.dataset, one.rank) == what)
-            trains = [one for one in alike if one.train and not one.dead and one.opened <= new.opened]
+            # Also on a branch that was left: a job that goes back into the same spike again and again is one train.
+            trains = [one for one in alike if one.train and one.opened <= new.opened]
             last = max(trains, key=lambda one: (one.opened, one.nth), default=None)
             if last is None or new.opened - last.opened > TRAIN_GAP_S:
                 return own

@@ -191,6 +191,8 @@ class Incident(_Reported, frozen=True, kw_only=True):
             return "discarded"
         if self.state == "recovered":
             return "recovered"
+        if kind.status == "stalled" and self.recovered_step is None:
+            return "ended"  # no step came: its processes died, or somebody ended them
         accepted = kind.settles and self.recovered_step is None and not facts(self.evidence, CurveFacts).regained
         return "accepted" if accepted else "resolved"
 

@@ -124,6 +124,16 @@ def test_what_is_not_like_the_first_is_in_no_train_of_it(changes: dict[str, Any]
     assert other.train in ("", other.incident_id)
 
 
+def test_a_job_that_goes_back_into_the_same_spike_twelve_times_is_one_train() -> None:
+    book = IncidentBook("run")
+    for restart in range(12):
+        apply(book, spike(), segment=restart, time=10.0 * restart)
+        book.rolled_back({restart: 100}, 10.0 * restart + 1, RolledBack(100, restart + 1), 100)
+    found = book.all()[::-1]
+    assert [one.nth for one in found] == list(range(1, 13))
+    assert {one.train for one in found} == {found[0].incident_id}
+
+
 def test_a_spike_long_after_the_last_one_begins_a_train_of_its_own() -> None:
     book = IncidentBook("run")
     trains = [apply(book, spike(200 + at), time=3_600.0 * at).train for at in (0, 3, 6, 11)]

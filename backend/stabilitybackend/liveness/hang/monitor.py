@@ -206,6 +206,7 @@ class HangMonitor:
             finding,
             state="resolved",
             severity="warning",
+            title=finding.title.replace("The job hangs", "The job hung", 1),
             text=text,
             now_step=now_step,
             recovered_step=None if recovered is None else max(recovered, now_step),

@@ -32,8 +32,9 @@ StateTone = Literal["critical", "warning", "info", "good", "calm"]
 #: Drawn in the tone's colour: a filled octagon, triangle or disc, a tick, a ring.
 Shape = Literal["octagon", "triangle", "disc", "tick", "ring"]
 #: What an incident is now. acknowledged: open, and somebody looks after it. recovered: it came back by itself.
-#: accepted: it did not, and its level counts as the usual one since. discarded: a rollback left it behind.
-IncidentStatus = Literal["open", "acknowledged", "recovered", "resolved", "accepted", "discarded"]
+#: accepted: it did not, and its level counts as the usual one since. discarded: a rollback left it behind. ended: the
+#: job ended, and with it what was wrong: nothing was cured.
+IncidentStatus = Literal["open", "acknowledged", "recovered", "resolved", "accepted", "discarded", "ended"]
 #: What a run does where no incident is open. lost: its agents or its log are silent, and the cause is unknown.
 #: unreadable: the server itself can't work it out. empty: registered, nothing has come yet.
 RunPhase = Literal[
@@ -104,6 +105,7 @@ def _rows(severity: Severity, first: int) -> Mapping[IncidentStatus, Appearance]
         "recovered": _row("recovered", "calm", 41),
         "resolved": _row("resolved", "calm", 41),
         "discarded": _row("discarded by rollback", "calm", 42),
+        "ended": _row("ended", "calm", 41),
     }
 
 
