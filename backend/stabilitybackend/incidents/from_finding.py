@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.schema.incidents import Incident, RolledBack
 from stabilitybackend.schema.json_data import TEXT_CHARS
+from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.schema.numbers import json_number
 
 __all__ = ["bounded", "discarded", "fields_of", "gone_back", "incident_id_of"]
@@ -20,6 +22,18 @@ __all__ = ["bounded", "discarded", "fields_of", "gone_back", "incident_id_of"]
 #: Entries that evidence may have, and how deep it may go: it is shown to people and travels in every update.
 MAX_EVIDENCE_ENTRIES = 64
 MAX_EVIDENCE_DEPTH = 4
+
+
+#: Between the first sentence of a text and the next one.
+_SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z])")
+#: Words of a first sentence that hold while an incident lasts -> those that hold when it is over.
+_PAST = (
+    (" and stays there.", "."),
+    ("has not been finite since step", "was not finite from step"),
+    ("have not been finite since step", "were not finite from step"),
+    ("and is flat at", "and was flat at"),
+    (", since step", ", from step"),
+)
 
 
 def fields_of(finding: Finding) -> dict[str, Any]:
@@ -38,8 +52,17 @@ def incident_id_of(run_id: str, finding: Finding, segment: int) -> str:
 
 
 def discarded(incident: Incident, by: RolledBack, time: float) -> Incident:
+    """Return an incident that a rollback left behind; of an open one no sentence stays that holds only while it lasts.
+
+    Detectors begin with what happened; the sentences after that are about how it is now, and what is not known yet.
+    """
     if incident.state == "open":
-        incident = replace(incident, state="resolved", resolved=time)
+        text = incident.text
+        if kind_of(incident.kind).about != "user":  # the job's own words
+            text = _SENTENCE_END.split(text, maxsplit=1)[0]
+            for present, past in _PAST:
+                text = text.replace(present, past)
+        incident = replace(incident, state="resolved", resolved=time, text=text)
     text = f"{incident.text} The run went back to step {by.step}; this happened on the branch that was left."
     return replace(incident, dead=True, rolled_back=by, suggestion=None, text=text)
 
