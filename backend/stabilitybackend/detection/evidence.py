@@ -292,6 +292,13 @@ def _short(value: float) -> float:
 # --- who moved -----------------------------------------------------------------------------------------------------
 
 
+def _as_told(finding: Finding) -> dict[str, Any]:
+    """Return how far the metric of a finding moved, as its detector says: one figure has one definition."""
+    said = finding.evidence
+    to, before, rise = said.get("peak", said.get("level_after")), said.get("level_before"), said.get("rise_percent")
+    return {} if to is None or before is None or rise is None else {"from": before, "to": to, "rise_percent": rise}
+
+
 def _attributed(
     finding: Finding, known: str | None, series: Mapping[str, Points], more: dict[str, Any], *, all_alike: bool
 ) -> str | None:
@@ -299,7 +306,10 @@ def _attributed(
     falling = finding.kind == "repeat_data" or finding.evidence.get("direction") == "down"
     found = attribute(series, finding.onset_step, falling=falling, all_alike=all_alike)
     if found.moved:
-        more["moved_first"] = [move.as_dict() for move in found.moved]
+        own = (finding.metric, known)
+        more["moved_first"] = [
+            move.as_dict() | (_as_told(finding) if move.metric in own else {}) for move in found.moved
+        ]
     role = role_of(known or "")
     whole = role == LOSS or (role == GRAD_NORM and finding.kind == "nonfinite")
     if not whole or not kind_of(finding.kind).by_dataset or not any(part_of(name) for name in series):

@@ -347,7 +347,7 @@ class LivenessMonitor(Stateful):
             return ended
         ranks, hang, lost_after_s = list(self._ranks.values()), self._hang.finding, self.limits.agent_lost_s
         status, note = how_it_runs(ranks, visible, self._agents, hang, lost_after_s, self._first_tick, now)
-        return status, note or self._hang.note(max((watch.stalled_s for watch in visible), default=0.0))
+        return status, note or self._hang.note(self._newest_step())
 
     def allowance(self) -> Allowance:
         """Return how long ranks may be stalled at this moment."""

@@ -27,8 +27,8 @@ __all__ = ["QuietLogs", "quiet_text"]
 def quiet_text(log: LogFacts) -> str:
     """Return what is said of a log that is quiet."""
     return (
-        f"Nothing new in {log.name} for {_span(log.quiet_s)}; whether the job hangs, has died or is busy can't be seen "
-        "from its log."
+        f"Nothing new in {log.name} for longer than {_span(log.limit_s)}, which is unusual for it; whether the job "
+        "hangs, has died or is busy can't be seen from its log."
     )
 
 
@@ -76,15 +76,14 @@ class QuietLogs:
 
 def _finding(name: str, log: LogFacts, now: float, step: int) -> Finding:
     since = now - log.quiet_s
-    usual = f"More than {_span(log.limit_s)} is unusual for it."
     return Finding(
         detector="liveness",
         key=f"quiet_log:{name}:{step}",
         kind="quiet_log",
         state="open",
         severity="warning",
-        title=f"Nothing new in {log.name} for {_span(log.quiet_s)}",
-        text=f"{quiet_text(log)} The last values are of step {step}. {usual}",
+        title=f"Nothing new in {log.name}",
+        text=f"{quiet_text(log)} The last values are of step {step}.",
         onset_step=step,
         step=step,
         now_step=step,

@@ -65,12 +65,13 @@ OVER = {"state": "resolved"}
         (incident(), "open", "open"),
         (incident(**ACKED), "acknowledged", "acknowledged"),
         (incident(state="recovered", **ACKED), "recovered", "recovered"),
-        (incident("hang", **OVER), "resolved", "resolved"),
+        (incident("hang", recovered_step=9, **OVER), "resolved", "resolved"),
+        (incident("hang", **OVER), "ended", "ended"),
         (incident("throughput", **OVER), "accepted", "Accepted as the new level"),
         (incident("level_shift", **OVER), "accepted", "Accepted as the new level"),
         (incident("level_shift", evidence={"regained": True}, **OVER), "resolved", "resolved"),
         (incident(dead=True, **OVER), "discarded", "discarded by rollback"),
-        (incident("hang", dead=True, **OVER), "resolved", "resolved"),
+        (incident("hang", dead=True, **OVER), "ended", "ended"),
     ],
 )
 def test_what_became_of_an_incident_is_one_word_for_all_who_show_it(one: Incident, status: str, word: str) -> None:

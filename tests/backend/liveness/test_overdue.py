@@ -44,7 +44,7 @@ def test_ranks_that_never_log_are_no_hang_while_one_does(phase: str) -> None:
         job.answer(rank, stack=stack(*where), slot={})
     (hang,) = job.run(3, moving=False)
     assert hang.rank == 2
-    assert "Rank 2 (node a) has waited for data, in next_batch (loader.py:10) for" in hang.text
+    assert "Rank 2 (node a) has waited for data, in next_batch (loader.py:10);" in hang.text
 
 
 @pytest.mark.parametrize("seconds", [4, 60])

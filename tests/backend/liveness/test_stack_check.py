@@ -97,7 +97,7 @@ def test_a_process_that_uses_the_processor_or_the_network_after_its_last_row_is_
     job = works(text, **slot)
     status, note = job.monitor.status(job.now)
     assert (job.said, status) == ([], "running")
-    assert note.startswith("No row for 560 s. Rank 0: it")
+    assert note.startswith("No row after step 60. Rank 0: it")
     assert job.monitor.statuses([], job.now).of == {source(0): "running"}
     job.run(60, moving=False)
     assert kinds(job.said) == [("hang", "open")]

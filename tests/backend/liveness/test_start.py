@@ -27,7 +27,7 @@ def test_before_the_first_step_the_ranks_that_never_came_are_the_missing_peers()
     assert told(job) == ("peer_missing", [3])
     found = answered(job, {rank: {"stack": JOINS} for rank in (0, 1, 2)})
     assert found.title == "The job hangs before its first step: rank 3 has not come"
-    assert found.text.startswith("Rank 3 has not come; the other 3 have waited in init_process_group for ")
+    assert found.text.startswith("Rank 3 has not come; the other 3 have waited in init_process_group.")
     assert found.evidence["verdict"]["confidence"] == "high"
     assert "may be the cause" not in found.text
 

@@ -57,9 +57,9 @@ class HangMonitor:
         """The ranks that are stalled for longer than they may, and seen to be at work: it is no hang yet."""
         return self._stack_check.at_work
 
-    def note(self, stalled_s: float) -> str:
-        """Return what is said of a job that makes no row for so long, and does not hang; "" where nothing is."""
-        return self._stack_check.note(stalled_s)
+    def note(self, step: int) -> str:
+        """Return what is said of a job that makes no row after ``step``, and does not hang; "" where nothing is."""
+        return self._stack_check.note(step)
 
     def load(self, finding: Finding) -> None:
         """Take over a stored open hang."""
@@ -101,9 +101,8 @@ class HangMonitor:
             return [self._close("No process of the job runs any more.", None, None)] if over else []
         anew = self._restarted(job)
         if not overdue and (anew or self._went_on(job)):
-            stalled_s = facts(self.finding.evidence, HangFacts).stood_s
             where = f"at step {self.finding.onset_step}" if self.finding.onset_step >= 0 else "before the first step"
-            text = f"The ranks had been hung {where} for more than {stalled_s:.0f} s."
+            text = f"The ranks had been hung {where}."
             if anew:  # it did not recover: somebody ended it
                 return [self._close(f"The job was started again. {text}", None, job)]
             return [self._close(f"The steps go on again. {text}", max(w.step for w in job.visible), job)]

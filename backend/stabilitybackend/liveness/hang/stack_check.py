@@ -3,7 +3,7 @@
 Scripts that declare no phases save, merge, push and validate all the same, for minutes, and a cell of a notebook ends
 with the process alive. No list of names knows all such work. So whoever is in no collective, waits for no data and
 holds no lock is at work while it uses the processor or talks to the network, and the others wait for it. That is "no
-row for so long" and no hang, at most as long as a declared phase may take that was never seen (``LONG_FLOOR_S``), and
+row after step N" and no hang, at most as long as a declared phase may take that was never seen (``LONG_FLOOR_S``), and
 it is looked at again.
 """
 
@@ -96,12 +96,13 @@ class StackCheck:
         self._ask(job, now)
         return True
 
-    def note(self, stalled_s: float) -> str:
+    def note(self, step: int) -> str:
         """Return what is said of the job meanwhile, "" while nothing explains that no row comes."""
         if not self.at_work:
             return ""
         rank, work = min(self.at_work.items())
-        return f"No row for {stalled_s:.0f} s. {capital(name_ranks([rank]))}: {work}."
+        where = f"No row after step {step}" if step >= 0 else "No row yet"
+        return f"{where}. {capital(name_ranks([rank]))}: {work}."
 
     def _work_of(self, watch: RankWatch, dump: Dump, job: JobSnapshot) -> str:
         """Return at what a rank is that may take long, "" where nothing shows that it works."""

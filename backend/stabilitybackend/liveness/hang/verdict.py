@@ -73,8 +73,13 @@ class Diagnosis:
 
     @property
     def text(self) -> str:
-        """Return the sentences for people, as of when the ranks were seen last."""
-        return "".join(one if isinstance(one, str) else f"{self.seen_at - one:.0f} s" for one in self.parts)
+        """Return the sentences for people without how long it lasts: that grows, and ``parts`` has the moments."""
+        lasting = zip(self.parts, [*self.parts[1:], ""], strict=True)
+        return "".join(
+            one.removesuffix(" for ") if isinstance(after, float) else one
+            for one, after in lasting
+            if isinstance(one, str)
+        )
 
     def gone(self, state: str) -> list[int]:
         """Return the suspects that have left the job in order: ``finished`` (``run.finish()``), or ``left`` without."""
@@ -258,12 +263,13 @@ def _probes(job: JobSnapshot, watch: RankWatch) -> list[str]:
     """Return what the free probes say of a rank."""
     found, proc, who = [], job.proc(watch), f"rank {watch.rank}"
     if watch.python_silent_s:
-        found.append(f"{who}: no heartbeat for {watch.python_silent_s:.0f} s")
+        found.append(f"{who}: at the last look no heartbeat for {watch.python_silent_s:.0f} s")
     if watch.main_silent_s is not None and not watch.python_silent_s:
         if job.runs_python(watch):
             found.append(f"{who}: its main thread runs Python")
         elif watch.main_silent_s >= RUNS_PYTHON_S:
-            found.append(f"{who}: its main thread has run no Python for {watch.main_silent_s:.0f} s")
+            silent_s = watch.main_silent_s
+            found.append(f"{who}: at the last look its main thread had run no Python for {silent_s:.0f} s")
     if proc.get("state"):
         cpu = f", {100 * proc['cpu']:.0f} % of a core" if isinstance(proc.get("cpu"), int | float) else ""
         at = f", in {proc['wchan']}" if proc.get("wchan") not in (None, "", "0") else ""
