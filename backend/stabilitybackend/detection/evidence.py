@@ -292,7 +292,7 @@ def _short(value: float) -> float:
 # --- who moved -----------------------------------------------------------------------------------------------------
 
 
-def _as_told(finding: Finding) -> dict[str, Any]:
+def _own_rise(finding: Finding) -> dict[str, Any]:
     """Return how far the metric of a finding moved, as its detector says: one figure has one definition."""
     said = finding.evidence
     to, before, rise = said.get("peak", said.get("level_after")), said.get("level_before"), said.get("rise_percent")
@@ -308,7 +308,7 @@ def _attributed(
     if found.moved:
         own = (finding.metric, known)
         more["moved_first"] = [
-            move.as_dict() | (_as_told(finding) if move.metric in own else {}) for move in found.moved
+            move.as_dict() | (_own_rise(finding) if move.metric in own else {}) for move in found.moved
         ]
     role = role_of(known or "")
     whole = role == LOSS or (role == GRAD_NORM and finding.kind == "nonfinite")

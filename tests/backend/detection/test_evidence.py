@@ -89,6 +89,14 @@ def test_a_finding_gets_its_window_who_moved_first_and_the_data_set() -> None:
     assert window["level"] == pytest.approx(2.0, rel=0.01)
 
 
+def test_the_rise_of_the_metric_itself_is_the_one_of_its_detector() -> None:
+    said = {"level_before": 2.0, "peak": 5.0, "rise_percent": 150.0}
+    moves = run_of(range(300)).of(finding(evidence=said)).evidence["moved_first"]
+    own = next(move for move in moves if move["metric"] == "loss")
+    assert (own["from"], own["to"], own["rise_percent"]) == (2.0, 5.0, 150.0)
+    assert next(move for move in moves if move["metric"] == "loss/code")["rise_percent"] != 150.0
+
+
 def test_a_climb_that_begins_with_a_high_point_still_may_have_begun_where_the_gradient_norm_rose() -> None:
     steps, rose, seen = range(ONSET + 21), ONSET - 80, ONSET + 20
     loss = [2.0 + 0.01 * (step % 5) + 0.01 * max(0, step - ONSET) for step in steps]
