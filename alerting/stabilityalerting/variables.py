@@ -43,8 +43,7 @@ class Variables:
             AlertingSettingsError: it is none.
         """
         value = self.text(name)
-        parts = urlsplit(value or "")
-        if value is not None and (parts.scheme not in ("http", "https") or not parts.hostname):
+        if value is not None and not _is_address(value):
             raise AlertingSettingsError(f"{self.named(name)} is not an address, expected https://host/path")
         return value
 
@@ -56,10 +55,9 @@ class Variables:
         """
         found = [part.strip().rstrip("/") for part in (self.text(name) or "").split(",") if part.strip()]
         for value in found:
-            parts = urlsplit(value)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
+            if not _is_address(value):
                 raise AlertingSettingsError(f"{name} is not a list of addresses, expected https://host:port,...")
-            if "@" in parts.netloc:
+            if "@" in urlsplit(value).netloc:
                 raise AlertingSettingsError(f"{name} has a user name or password in it: set those by variables")
         return found
 
@@ -112,3 +110,11 @@ class Variables:
             if value == severity:
                 return severity
         raise AlertingSettingsError(f"{self.named(name)} is {value!r}, expected one of {', '.join(SEVERITIES)}")
+
+
+def _is_address(value: str) -> bool:
+    try:
+        parts = urlsplit(value)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False

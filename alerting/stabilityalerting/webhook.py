@@ -68,6 +68,7 @@ class WebhookSink(HttpSink):
         severity = variables.severity("STABILITY_WEBHOOK_MIN_SEVERITY")
         url, secret = variables.url("STABILITY_WEBHOOK_URL"), variables.text("STABILITY_WEBHOOK_SECRET")
         if url is None:
+            variables.need_nothing("STABILITY_WEBHOOK_URL", ["STABILITY_WEBHOOK_SECRET"])
             return None
         if secret is None:
             raise AlertingSettingsError(

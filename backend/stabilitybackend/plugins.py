@@ -50,7 +50,9 @@ def _files(given: str) -> Iterator[Path]:
     for name in filter(None, given.split(os.pathsep)):
         path = Path(name).expanduser().absolute()
         if not path.exists():
-            raise SettingsError(f"{VARIABLE} names {path}, which is not there")
+            raise SettingsError(
+                f"{VARIABLE} names {path}, which is not there", hint=f"set {VARIABLE} to files and folders, or unset it"
+            )
         yield from sorted(path.glob("[!_]*.py")) if path.is_dir() else [path]
 
 
@@ -58,7 +60,7 @@ def _run(file: Path) -> ModuleType:
     name = f"stability_plugin_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise SettingsError(f"{VARIABLE} names {file}, expected a Python file that ends with .py")
+        raise SettingsError(f"{VARIABLE} names {file}, expected a Python file that ends with .py", hint="see docs/extending.md")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses and pickles look for the classes of the file
     try:

@@ -166,6 +166,10 @@ class Settings:
         if self.public_url is not None:
             _check_public_url(self.public_url)
         _check_root_path(self.root_path, self.public_url)
+        if self.trusted_proxies is not None and self.trusted_proxies.strip() != "*":
+            for proxy in filter(None, (one.strip() for one in self.trusted_proxies.split(","))):
+                if not _is_network(proxy):
+                    raise _wrong("trusted_proxies", proxy, "addresses and networks such as 127.0.0.1 or 10.0.0.0/8")
         for name in self.trusted_hosts:
             if not _HOST_NAME.fullmatch(name):
                 raise _wrong("trusted_hosts", name, "names without port, such as board.example.org or *.example.org")
@@ -173,6 +177,8 @@ class Settings:
             header = getattr(self, name)
             if header is not None and (not _HEADER.fullmatch(header) or header.lower() in _TAKEN_HEADERS):
                 raise _wrong(name, header, "the name of a header such as X-Forwarded-User")
+        if self.advertise_url is not None and not _is_address(self.advertise_url):
+            raise _wrong("advertise_url", self.advertise_url, "an address such as http://10.0.0.7:8080")
         for role in self.role:
             if role not in ROLES:
                 raise _wrong("role", role, "one of " + ", ".join(ROLES))
@@ -180,6 +186,10 @@ class Settings:
             raise _wrong("role", ", ".join(self.role), "a Redis that all processes share: give --redis-url, too")
         if self.role and self.archive_url is None:
             raise _wrong("role", ", ".join(self.role), "an archive that all processes share: give --archive-url, too")
+        signs_in = self.people_sign_in
+        for name in ("roles", "oidc_client_id", "oidc_client_secret", "oidc_client_secret_file", "proxy_groups_header"):
+            if getattr(self, name) is not None and not signs_in:
+                raise _wrong(name, "set", "an OIDC issuer or a proxy's user header beside it: nobody signs in else")
         if self.data_dir.exists() and not self.data_dir.is_dir():
             raise _wrong("data_dir", self.data_dir, "a folder, but this is a file")
 
@@ -267,16 +277,30 @@ def is_loopback(host: str) -> bool:
         return name == "localhost"
 
 
-def _check_public_url(url: str) -> None:
-    expected = "https://board.example.org, with a port and a path if it has them and nothing after those"
+def _is_network(text: str) -> bool:
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        wrong = parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        raise _wrong("public_url", url, expected) from None
+        return False
+
+
+def _check_public_url(url: str) -> None:
+    expected = "https://board.example.org, with a port and a path if it has them and nothing after those"
+    if not _is_address(url):
+        raise _wrong("public_url", url, expected)
+    parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:
         raise _wrong("public_url", f"{parts.scheme}://...@{parts.hostname}", f"{expected}, without user or password")
-    if wrong or parts.query or parts.fragment:
+    if parts.query or parts.fragment:
         raise _wrong("public_url", url, expected)
     if parts.path.strip("/"):
         _check_path("public_url", url, parts.path)

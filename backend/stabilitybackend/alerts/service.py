@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from stabilityalerting import (
     Actions,
     Alert,
     AlertingService,
+    AlertingSettingsError,
     Heartbeat,
     Outcomes,
     Sink,
@@ -23,6 +25,7 @@ from stabilityalerting import (
 )
 from stabilitybackend.alerts.changes import RecordedChanges
 from stabilitybackend.alerts.rules import AlertRules
+from stabilitybackend.errors import SettingsError
 from stabilitybackend.keys import RUNS_WITH_INCIDENTS, RunKeys
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.orders.acknowledged import Acknowledgement, read_acknowledged
@@ -202,11 +205,24 @@ def receivers() -> list[Sink]:
     """Return the receivers that the environment sets up.
 
     Raises:
-        AlertingSettingsError: a value has the wrong form.
+        SettingsError: a value has the wrong form, or needs a package that is not installed.
     """
-    return sinks_from_env(os.environ)
+    with _settings():
+        return sinks_from_env(os.environ)
 
 
 def heartbeat(outcomes: Outcomes, trouble: Callable[[], str]) -> Heartbeat | None:
-    """Return what tells a watcher outside that all is well; None where none is set up."""
-    return heartbeat_from_env(os.environ, outcomes, trouble)
+    """Return what tells a watcher outside that all is well; None where none is set up. Raises: as ``receivers``."""
+    with _settings():
+        return heartbeat_from_env(os.environ, outcomes, trouble)
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    """Raise what is wrong with a variable of alerting as a setting of the server, which stops its start in words."""
+    try:
+        yield
+    except AlertingSettingsError as error:
+        raise SettingsError(
+            str(error), hint="set it as docs/alerting.md has it, or unset the variables of this receiver"
+        ) from error
