@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx
 
-from stabilitybackend.errors import StabilityBoardError, Unavailable
+from stabilitybackend.errors import BadRequest, NotFound, SettingsError, StabilityBoardError, Unavailable
+from stabilitybackend.settings import is_address
 
 __all__ = ["ApiClient", "run_path"]
 
@@ -18,6 +20,20 @@ __all__ = ["ApiClient", "run_path"]
 TIMEOUT_S = 15.0
 #: Runs asked for in one call.
 PAGE_RUNS = 500
+#: Runs looked through for a name, and those that are listed where several have it.
+MAX_NAMED, MAX_LISTED = 5_000, 8
+_KEY = re.compile(r"[!-~]+")
+#: A call of the API in a hint of the server; what it lists is the last part of its path.
+_CALL = re.compile(r"(?:GET|POST|PUT|DELETE) (?:/api/v1|\.\.\.)/(?:[\w{}.:-]+/)*([\w{}]+)")
+#: What a call lists -> the command that shows it; all else is on the page of the run.
+_COMMANDS = {
+    "runs": "stabilityboard runs",
+    "commands": "stabilityboard commands RUN",
+    "proposals": "stabilityboard commands RUN",
+    "plan": "stabilityboard plan RUN",
+    "detectors": "stabilityboard detectors RUN",
+    "interruptions": "stabilityboard interruptions --json",
+}
 
 
 def run_path(run_id: str) -> str:
@@ -29,25 +45,63 @@ class ApiClient:
     """One server, by its URL; a context manager.
 
     Args:
-        url: ``http://host:port``.
+        url: ``http://host:port``; without a scheme it is http.
         api_key: sent as ``Authorization: Bearer``; None sends nothing.
+
+    Raises:
+        SettingsError: one of them can't be what it is meant to be.
     """
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
-        self.url = url
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        try:
-            # trust_env off: a proxy of the machine must not be between us and our own server.
-            # Without TLS no certificates are read, which takes 40 ms.
-            self._http = httpx.Client(
-                base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=False, verify=not url.startswith("http:")
+        self.url = (url if "://" in url else f"http://{url}").rstrip("/")
+        if not is_address(self.url):
+            raise SettingsError(
+                f"the server's URL is {url!r}, expected http://host:port", hint="give --url or set STABILITY_URL"
             )
-        except httpx.InvalidURL as error:
-            raise StabilityBoardError(f"{url!r} is no URL: {error}", hint="expected http://host:port") from error
+        if api_key and not _KEY.fullmatch(api_key):
+            raise SettingsError(
+                "the API key has a character that no key has",
+                hint="give --api-key or set STABILITY_API_KEY, as stabilityboard keys create printed it",
+            )
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        # trust_env off: a proxy of the machine must not be between us and our own server.
+        # Without TLS no certificates are read, which takes 40 ms.
+        self._http = httpx.Client(
+            base_url=self.url, headers=headers, timeout=TIMEOUT_S, trust_env=False,
+            verify=not self.url.startswith("http:"),
+        )  # fmt: skip
 
     def get(self, path: str) -> Any:
         """Return the JSON at ``path``. Raises as ``call`` does."""
         return self.call("GET", path)
+
+    def run(self, reference: str) -> dict[str, Any]:
+        """Return a run by its id, else by its name where only one has that.
+
+        Raises:
+            NotFound: no run has this id or name.
+            BadRequest: several have this name; the message lists their ids. Else as ``call`` does.
+        """
+        try:
+            found: dict[str, Any] = self.get(run_path(reference))
+            return found
+        except StabilityBoardError as error:
+            # What can be no id may be a name.
+            if error.status not in (NotFound.default_status, BadRequest.default_status):
+                raise
+        word = reference.replace("\\", "\\\\").replace('"', '\\"')
+        query = urlencode({"q": f'name:"{word}"', "limit": MAX_NAMED})
+        rows = self.get(f"/api/v1/run_table?{query}")["rows"]
+        named = [row["run_id"] for row in rows if row["name"] == reference]
+        if not named:
+            raise NotFound(f"there is no run {reference!r}", hint="stabilityboard runs lists them")
+        if len(named) > 1:
+            raise BadRequest(
+                f"{len(named)} runs are called {reference!r}: {', '.join(named[:MAX_LISTED])}"
+                + (", ..." if len(named) > MAX_LISTED else ""),
+                hint="give the id of one of them",
+            )
+        return dict(self.get(run_path(named[0])))
 
     def runs(self, limit: int | None = None) -> tuple[list[dict[str, Any]], int]:
         """Return the newest ``limit`` runs, or all, and how many there are. Raises as ``call`` does."""
@@ -111,6 +165,11 @@ class ApiClient:
         self._http.close()
 
 
+def _in_terminal(hint: str) -> str:
+    """Return a hint of the server as somebody in a terminal can follow it."""
+    return _CALL.sub(lambda call: _COMMANDS.get(call[1], "the page of the run"), hint)
+
+
 def _content(answer: httpx.Response) -> Any:
     """Return the JSON of an answer, None for one that is none."""
     try:
@@ -124,7 +183,9 @@ def _refusal(answer: httpx.Response, content: Any) -> StabilityBoardError:
     problem = problem if isinstance(problem, dict) else {}
     return StabilityBoardError(
         str(problem.get("message") or f"{answer.url} answered {answer.status_code}, expected JSON"),
-        hint=str(problem.get("hint") or ("" if problem else "is this the URL of a Stabilityboard server?")),
+        hint=_in_terminal(
+            str(problem.get("hint") or ("" if problem else "is this the URL of a Stabilityboard server?"))
+        ),
         code=str(problem.get("code") or "http"),
         status=answer.status_code,
     )

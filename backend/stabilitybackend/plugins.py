@@ -60,7 +60,9 @@ def _run(file: Path) -> ModuleType:
     name = f"stability_plugin_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise SettingsError(f"{VARIABLE} names {file}, expected a Python file that ends with .py", hint="see docs/extending.md")
+        raise SettingsError(
+            f"{VARIABLE} names {file}, expected a Python file that ends with .py", hint="see docs/extending.md"
+        )
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses and pickles look for the classes of the file
     try:

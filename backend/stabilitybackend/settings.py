@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from stabilitybackend.errors import SettingsError
 from stabilitybackend.redis_address import BadAddress, RedisAddress
 
-__all__ = ["ROLES", "Settings", "is_loopback"]
+__all__ = ["ROLES", "Settings", "is_address", "is_loopback"]
 
 #: What a process may do: take agents' connections; follow, judge and archive runs; answer people and programs; alert.
 ROLES = ("door", "worker", "pages", "alerting")
@@ -177,7 +177,7 @@ class Settings:
             header = getattr(self, name)
             if header is not None and (not _HEADER.fullmatch(header) or header.lower() in _TAKEN_HEADERS):
                 raise _wrong(name, header, "the name of a header such as X-Forwarded-User")
-        if self.advertise_url is not None and not _is_address(self.advertise_url):
+        if self.advertise_url is not None and not is_address(self.advertise_url):
             raise _wrong("advertise_url", self.advertise_url, "an address such as http://10.0.0.7:8080")
         for role in self.role:
             if role not in ROLES:
@@ -186,9 +186,8 @@ class Settings:
             raise _wrong("role", ", ".join(self.role), "a Redis that all processes share: give --redis-url, too")
         if self.role and self.archive_url is None:
             raise _wrong("role", ", ".join(self.role), "an archive that all processes share: give --archive-url, too")
-        signs_in = self.people_sign_in
-        for name in ("roles", "oidc_client_id", "oidc_client_secret", "oidc_client_secret_file", "proxy_groups_header"):
-            if getattr(self, name) is not None and not signs_in:
+        for name in ("roles", "proxy_groups_header"):
+            if getattr(self, name) is not None and not self.people_sign_in:
                 raise _wrong(name, "set", "an OIDC issuer or a proxy's user header beside it: nobody signs in else")
         if self.data_dir.exists() and not self.data_dir.is_dir():
             raise _wrong("data_dir", self.data_dir, "a folder, but this is a file")
@@ -285,7 +284,8 @@ def _is_network(text: str) -> bool:
     return True
 
 
-def _is_address(url: str) -> bool:
+def is_address(url: str) -> bool:
+    """Return whether something is the address of a server: http or https, and a host."""
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -295,7 +295,7 @@ def _is_address(url: str) -> bool:
 
 def _check_public_url(url: str) -> None:
     expected = "https://board.example.org, with a port and a path if it has them and nothing after those"
-    if not _is_address(url):
+    if not is_address(url):
         raise _wrong("public_url", url, expected)
     parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:

@@ -194,27 +194,40 @@ def main() -> None:
     """Run the program with the arguments of this process."""
     as_json = _wants_json(sys.argv[1:])
     try:
-        left = app(obj=plugins.load(os.environ), standalone_mode=not as_json)
+        left = app(obj=plugins.load(os.environ), standalone_mode=False)
         sys.exit(left if isinstance(left, int) else 0)
     except typer.Abort:
+        if not as_json:
+            typer.echo("Aborted.", err=True)
         sys.exit(1)
     except _UsageError as error:
-        _say_json(BadRequest(error.format_message(), hint="see --help", code=WRONG_USE))
+        if type(error).__name__ == "NoArgsIsHelpError" and not as_json:
+            error.show()  # a group of commands without one: its help
+            sys.exit(error.exit_code)
+        path = "stabilityboard" if error.ctx is None else error.ctx.command_path
+        _say(BadRequest(error.format_message(), hint=f"see {path} --help", code=WRONG_USE), as_json)
         sys.exit(error.exit_code)
     except StabilityBoardError as error:
-        code = 2 if isinstance(error, SettingsError) or error.code == WRONG_USE else 1
-        if as_json:
-            _say_json(error)
-            sys.exit(code)
-        console = Console(stderr=True, highlight=False, soft_wrap=True)
-        console.print(f"[bold red]error:[/bold red] {escape(error.message)}")
-        if error.hint:
-            console.print(f"[bold]hint:[/bold]  {escape(error.hint)}")
-        sys.exit(code)
+        _say(error, as_json)
+        sys.exit(2 if isinstance(error, SettingsError) or error.code == WRONG_USE else 1)
+    except BrokenPipeError:  # ``| head``: nobody reads on, and Python would complain once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:  # a full disk, a folder that nobody may write: no mistake of ours
+        place = f"{error.filename}: " if error.filename else ""
+        _say(StabilityBoardError(f"{place}{error.strerror or error}", hint="see the disk and its rights"), as_json)
+        sys.exit(1)
 
 
-def _say_json(error: StabilityBoardError) -> None:
-    sys.stderr.write(orjson.dumps(error.as_json()).decode() + "\n")
+def _say(error: StabilityBoardError, as_json: bool) -> None:
+    """Print what was wrong and what to do about it, on standard error: two lines, or one JSON document."""
+    if as_json:
+        sys.stderr.write(orjson.dumps(error.as_json()).decode() + "\n")
+        return
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console.print(f"[bold red]error:[/bold red] {escape(error.message)}")
+    if error.hint:
+        console.print(f"[bold]hint:[/bold]  {escape(error.hint)}")
 
 
 def _wants_json(arguments: list[str]) -> bool:

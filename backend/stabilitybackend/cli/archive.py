@@ -46,7 +46,7 @@ def status(
 ) -> None:
     """Show how much of each run is in Redis and how much in files."""
     with connect(url, api_key, data_dir) as client:
-        ids = [run_id] if run_id is not None else [run["run_id"] for run in client.runs(500)[0]]
+        ids = [client.run(run_id)["run_id"]] if run_id is not None else [run["run_id"] for run in client.runs(500)[0]]
         found = [(run, client.get(f"{run_path(run)}/storage")) for run in ids]
     if as_json:
         show_json({"runs": [{"run_id": run, **facts} for run, facts in found]})
@@ -78,6 +78,7 @@ def compact(
 ) -> None:
     """Merge the small files of a run; one that is over is moved out of Redis first."""
     with connect(url, api_key, data_dir) as client:
+        run_id = client.run(run_id)["run_id"]
         before = client.get(f"{run_path(run_id)}/storage")["cold"]
         facts = client.call("POST", f"{run_path(run_id)}/compact", timeout_s=None)
     if as_json:
@@ -105,7 +106,8 @@ def delete(
     if as_json:
         check_unasked(yes)
     with connect(url, api_key, data_dir) as client:
-        run = client.get(run_path(run_id))
+        run = client.run(run_id)
+        run_id = run["run_id"]
         if not yes:
             points = run["effective_points"] + run["dead_points"]
             what = f"{run_id} ({run['name']}, {run['status']}, {points:,} points of its loss)"

@@ -186,15 +186,14 @@ class _StoredRuns:
         """
         from stabilitybackend.cli.exporting import download
 
-        place = run_path(run_id)
         try:
             with connect(*self._options) as client:
-                client.get(place)
+                run_id = client.run(run_id)["run_id"]
                 if self._folder is None:
                     self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="backtest-")))
                 path = self._folder / f"{run_id}.jsonl"
                 with path.open("wb") as file:
-                    download(client, f"{place}/export", "jsonl", "all", [], file, lambda done, total: None)
+                    download(client, f"{run_path(run_id)}/export", "jsonl", "all", [], file, lambda done, total: None)
         except Unavailable as error:
             raise Unavailable(
                 f"{run_id} is no file, and whether it is a run can't be asked: {error.message}", hint=error.hint

@@ -41,6 +41,7 @@ def show_batches(
     """Show the worst samples of the newest batches of a job that keeps them (run.keep_batches)."""
     request = CommandRequest("show_batches", incident_id=incident, step=step, reason=reason)
     with connect(url, api_key, data_dir) as client:
+        run_id = client.run(run_id)["run_id"]
         command = issue(client, run_id, request, quiet=json)
         command = follow(client, command, _WITHIN_S, quiet=json)
         if command.state != "done":

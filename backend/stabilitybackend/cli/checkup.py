@@ -216,7 +216,7 @@ def _server(settings: Settings, url: str | None, api_key: str | None) -> CheckRe
     url = url or _our_server(settings)
     if url is None:
         return CheckResult("server", "note", "none runs on this data folder", "start one with: stabilityboard up")
-    with ApiClient(url.rstrip("/"), api_key) as client:
+    with ApiClient(url, api_key) as client:
         health = client.get("/healthz")
         runs = client.runs()[0]  # also says whether the key is right
     blind = [run["run_id"] for run in runs if run["status"] == "running" and run["unwatched"]]

@@ -42,6 +42,7 @@ def detectors(
         if run_id is None:
             Console().print(detector_table(listed, {}))
             return
+        run_id = client.run(run_id)["run_id"]
         place = f"{run_path(run_id)}/detectors"
         shown = client.get(place)
         if wished or reset:

@@ -33,7 +33,9 @@ _ID_HEADER = "X-Export-Id"
 
 def export_run(
     run_id: Annotated[str, typer.Argument(help="The run, see: stabilityboard runs")],
-    to: Annotated[str, typer.Option("--to", metavar="FILE", help="FILE.parquet, FILE.jsonl, or - (standard output).")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="FILE", help="FILE.parquet, FILE.jsonl, or - (standard output).")
+    ] = "",
     view: Annotated[str, typer.Option(help="all, or effective: without discarded points.")] = "all",
     metric: Annotated[list[str] | None, typer.Option(help="Only this metric; repeat it for several.")] = None,
     file_format: Annotated[
@@ -48,13 +50,15 @@ def export_run(
 
     The file appears under its name when it is complete.
     """
-    wanted = _format_of(to, file_format)
+    wanted = _format_of(to, file_format) if to else ""
     if as_json and to == "-":
         raise BadRequest("--json and --to - both want standard output", hint="write to a file", code=WRONG_USE)
     if view not in _VIEWS:
-        raise BadRequest(f"--view is {view!r}, expected all or effective")
+        raise BadRequest(f"--view is {view!r}, expected all or effective", hint="see stabilityboard export --help")
     with connect(url, api_key, data_dir) as client:
-        client.get(run_path(run_id))  # its error names what is wrong with the URL, the key or the run
+        run_id = client.run(run_id)["run_id"]  # its error names what is wrong with the URL, the key or the run
+        if not to:
+            raise BadRequest("--to is missing", hint=f"add --to {run_id}.parquet, or .jsonl", code=WRONG_USE)
         with _destination(to) as file, _bar(run_id) as show:
             facts = download(client, f"{run_path(run_id)}/export", wanted, view, metric or [], file, show)
     if as_json:

@@ -44,4 +44,4 @@ def connect(url: str | None, api_key: str | None, data_dir: Path | None) -> ApiC
     """Return the client of the server as given, else of ``STABILITY_URL``, else of the one that runs on the folder."""
     settings = Settings.from_env_and_args(os.environ, data_dir=data_dir)
     found = url or os.environ.get("STABILITY_URL") or read_server_file(settings.data_dir).get("url") or DEFAULT_URL
-    return ApiClient(str(found).rstrip("/"), api_key)
+    return ApiClient(str(found), api_key)

@@ -49,6 +49,7 @@ def plan(
     1 no answer from the server.
     """
     with connect(url, api_key, data_dir) as client:
+        run_id = client.run(run_id)["run_id"]
         found = _decided(client, run_path(run_id), time.monotonic() + wait_s)
     text = json.dumps(found, indent=1)
     if output is not None:
@@ -154,6 +155,7 @@ def restart(
         accept_unverified=accept_unverified,
     )
     with connect(url, api_key, data_dir) as client:
+        run_id = client.run(run_id)["run_id"]
         command = issue(client, run_id, request, quiet=as_json)
         if isinstance(command, Restart) and not as_json:
             _warn(command.plan.warning)
@@ -180,6 +182,7 @@ def dump(
     """Collect the stacks of all ranks; the run's page shows them."""
     request = CommandRequest("dump_stacks", reason=reason)
     with connect(url, api_key, data_dir) as client:
+        run_id = client.run(run_id)["run_id"]
         command = issue(client, run_id, request, quiet=as_json)
         if wait:
             command = follow(client, command, _DUMP_WITHIN_S, quiet=as_json)
@@ -205,6 +208,7 @@ def task(
     """Run a task of your own on every node of a job (docs/extending.md)."""
     request = CommandRequest("task", task=name, reason=reason)
     with connect(url, api_key, data_dir) as client:
+        run_id = client.run(run_id)["run_id"]
         command = issue(client, run_id, request, quiet=as_json)
         if wait:
             command = follow(client, command, _TASK_WITHIN_S, quiet=as_json)

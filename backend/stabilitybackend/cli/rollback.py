@@ -16,9 +16,10 @@ import typer
 from stabilitybackend.api_client import run_path
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, check_unasked, connect, show_json
 from stabilitybackend.cli.runs import follow, issue
-from stabilitybackend.errors import BadRequest
+from stabilitybackend.errors import BadRequest, Conflict
 from stabilitybackend.schema.commands import CommandRequest
 from stabilitybackend.schema.orders.kinds import WORDS
+from stabilitybackend.schema.runs import STATUSES
 
 __all__ = ["roll_back"]
 
@@ -87,6 +88,13 @@ def roll_back(
     if as_json and to_step is None:
         check_unasked(yes)
     with connect(url, api_key, data_dir) as client:
+        run = client.run(run_id)
+        run_id = run["run_id"]
+        if STATUSES[run["status"]].ended:
+            raise Conflict(
+                f"run {run_id} is over ({run['state']['word']}): there is no job that could go back",
+                hint=f"start the job again from a checkpoint; stabilityboard plan {run_id} says from which",
+            )
         # With --json what was chosen is in the command; the words go beside it.
         say = partial(typer.echo, err=as_json)
         if to_step is None:

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
-from stabilitybackend.errors import StartError
+from stabilitybackend.errors import WRONG_USE, BadRequest, StartError
 
 __all__ = ["DemoOptions", "check_packages", "find_script", "parse_options"]
 
@@ -51,9 +52,14 @@ class DemoOptions:
     seed: int
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise BadRequest(message, hint=f"see {self.prog} --help", code=WRONG_USE)
+
+
 def parse_options(argv: Sequence[str] | None) -> DemoOptions:
     """Return the options of a command line; None is this process's own."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="stabilityboard demo",
         description="Run a real training job that goes wrong, on a live dashboard, until somebody rolls it back.",
     )

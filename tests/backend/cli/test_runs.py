@@ -127,7 +127,7 @@ def test_one_broken_folder_does_not_stop_the_import_of_the_others(
         (("keys", "revoke", "nope"), "no key has the id 'nope'"),
         (("up", "--port", "99999"), "setting port is '99999', expected a number from 0 to 65535"),
         (("runs", "--url", "http://127.0.0.1:1"), "no server answers at http://127.0.0.1:1"),
-        (("runs", "--url", "nonsense"), "no server answers at nonsense"),
+        (("runs", "--url", "nonsense"), "no server answers at http://nonsense"),
         (("rollback", "r", "--to-step", "5", "--url", "http://127.0.0.1:1"), "no server answers at"),
     ],
 )

@@ -231,7 +231,7 @@ class _BadServer(BaseHTTPRequestHandler):
                 self.wfile.write(b"0\r\n\r\n")
             self.close_connection = True
             return
-        facts = {"done": True, "rows": 1, "points": 1, "total": 1, "problems": ["part p7 is truncated"]}
+        facts = {"run_id": "r", "done": True, "rows": 1, "points": 1, "total": 1, "problems": ["part p7 is truncated"]}
         body = json.dumps(facts).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))

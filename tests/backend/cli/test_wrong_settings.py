@@ -21,7 +21,7 @@ WRONG: list[tuple[str, str, dict[str, str]]] = [
         "STABILITY_CACHE_MIB", "STABILITY_RETENTION_DAYS", "STABILITY_HANG_FLOOR_S", "STABILITY_HANG_CEILING_S",
         "STABILITY_AGENT_LOST_S", "STABILITY_ALERT_ROUTES", "STABILITY_PUBLIC_URL", "STABILITY_TRUSTED_HOSTS",
         "STABILITY_TRUSTED_PROXIES", "STABILITY_PROXY_USER_HEADER", "STABILITY_PROXY_GROUPS_HEADER", "STABILITY_ROLES",
-        "STABILITY_OIDC_ISSUER", "STABILITY_OIDC_CLIENT_SECRET_FILE", "STABILITY_TWO_PERSONS", "STABILITY_ROLE",
+        "STABILITY_OIDC_ISSUER", "STABILITY_TWO_PERSONS", "STABILITY_ROLE",
         "STABILITY_ADVERTISE_URL", "STABILITY_PLUGINS", "STABILITY_REDIS_URL",
     )),
     *((name, GARBAGE, {}) for name in (
@@ -80,7 +80,49 @@ def test_a_wrong_variable_stops_the_start_in_two_lines(
 ) -> None:
     for variable, text in {**more, name: value}.items():
         monkeypatch.setenv(variable, text)
-    code, out, err = start()
-    assert code != 0
-    assert out == ""
-    assert [line.partition(":")[0] for line in err.splitlines()] == ["error", "hint"], err
+    assert in_two_lines(*start())
+
+
+def in_two_lines(code: int, out: str, err: str) -> bool:
+    """Return whether a call said in two lines on standard error what was wrong and what to do."""
+    return code != 0 and out == "" and [line.partition(":")[0] for line in err.splitlines()] == ["error", "hint"]
+
+
+ASKING = [
+    ["runs"], ["rollback", "x"], ["export", "x", "--to", "o.jsonl"], ["interruptions"], ["audit"], ["plan", "x"],
+    ["dump", "x"], ["checkpoint", "x"], ["stop", "x"], ["autopilot", "x"], ["batches", "x"], ["detectors", "x"],
+    ["archive", "list"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("url", "key"),
+    [
+        ("http://[", ""), (GARBAGE, ""), ("http://127.0.0.1:99999", ""), ("ftp://127.0.0.1", ""), ("127.0.0.1:1", ""),
+        ("http://127.0.0.1:1", "schlüssel"), ("http://127.0.0.1:1", "two\nlines"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ASKING, ids=[one[0] for one in ASKING])
+def test_a_wrong_address_or_key_of_the_server_is_told_in_two_lines(
+    program: Program, monkeypatch: pytest.MonkeyPatch, command: list[str], url: str, key: str
+) -> None:
+    monkeypatch.setenv("STABILITY_URL", url)
+    monkeypatch.setenv("STABILITY_API_KEY", key)
+    assert in_two_lines(*program(*command))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["nosuch"], ["runs", "--nosuch"], ["runs", "--limit", "many"], ["runs", "--limit", "-1"], ["rollback"],
+        ["rollback", "x", "--to-step", "-1"], ["rollback", "x", "--lr-scale", "half"], ["up", "--port", "99999999"],
+        ["up", "--port", "x"], ["up", "--window-mib", "-1"], ["up", "--role", "boss"], ["up", "--log-level", "loud"],
+        ["backtest"], ["import"], ["import", "nowhere.jsonl"], ["keys", "create"],
+        ["keys", "create", "x", "--role", "boss"], ["keys", "revoke", "x"], ["demo", "--nosuch"], ["mcp", "--nosuch"],
+        ["demo", "--headless", "--port", "x"], ["demo", "--headless", "--port", "99999999"],
+        ["demo", "--headless", "--example-dir", "nowhere"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_wrong_use_is_told_in_two_lines(program: Program, command: list[str], tmp_path: Path) -> None:
+    assert in_two_lines(*program(*command))

@@ -34,9 +34,9 @@ def autopilot(
     """Let a run roll back by itself, within a policy: --policy FILE turns it on, --off ends it, --show says all."""
     if (policy is not None) + off + show > 1:
         raise BadRequest("--policy, --off and --show given, expected one of them", code=WRONG_USE)
-    place = f"{run_path(run_id)}/autopilot"
     text = None if policy is None else policy_text(policy)
     with connect(url, api_key, data_dir) as client:
+        place = f"{run_path(client.run(run_id)['run_id'])}/autopilot"
         if text is not None:
             answer = client.call("PUT", place, {"policy": text, "file": str(policy)[-200:]})
         else:

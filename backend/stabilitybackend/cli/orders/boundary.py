@@ -58,6 +58,7 @@ def stop(
 
 def _ask(run_id: str, save: bool, url: str | None, api_key: str | None, data_dir: Path | None) -> None:
     with connect(url, api_key, data_dir) as client:
+        run_id = client.run(run_id)["run_id"]
         offer = client.get(f"{run_path(run_id)}/orders")
     if not offer["stop"]["possible"]:
         return  # the server says why, with what works instead
@@ -79,6 +80,7 @@ def _order(
     data_dir: Path | None,
 ) -> None:
     with connect(url, api_key, data_dir) as client:
+        run_id = client.run(run_id)["run_id"]
         command = issue(client, run_id, request, quiet=as_json)
         if wait:
             command = follow(client, command, timeout_s, quiet=as_json)

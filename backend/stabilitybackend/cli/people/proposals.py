@@ -28,6 +28,7 @@ def list_commands(
 ) -> None:
     """Show what waits for a person's approval, and the run's commands, newest first."""
     with connect(url, api_key, data_dir) as client:
+        run_id = client.run(run_id)["run_id"]
         proposals = client.get(f"{run_path(run_id)}/proposals")["proposals"]
         commands = client.get(f"{run_path(run_id)}/commands")["commands"]
     if as_json:
