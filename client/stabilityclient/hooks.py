@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from stabilityclient.rank_state import stack_file
+from stabilityclient.rank_state import end_signals, stack_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,3 +68,4 @@ def _forked() -> None:
         run._on_fork()
     _open_runs.clear()
     stack_file.forked()
+    end_signals.forked()

@@ -124,6 +124,7 @@ def _make_elsewhere(settings: ClientSettings, guard: Guard, run: Run, error: OSE
 
 def _make_components(settings: ClientSettings, guard: Guard, run: Run) -> RunComponents:
     from stabilityclient.identity import RankIdentity, hand_down
+    from stabilityclient.rank_state.end_signals import EndSignals
     from stabilityclient.rank_state.heartbeat import HeartbeatThread
     from stabilityclient.rank_state.probe import Probe
     from stabilityclient.rollback.arbiter import arbiter_for
@@ -160,6 +161,7 @@ def _make_components(settings: ClientSettings, guard: Guard, run: Run) -> RunCom
                 parts.sidecar.start()
             except NotReadyError as error:
                 guard.note("agent", str(error))  # the records stay in the spool; the heartbeat thread tries again
+    parts.end_signals = EndSignals(os.environ, settings.dump_signal)
     parts.heartbeat = HeartbeatThread(
         parts.slot,
         parts.spool,
@@ -168,6 +170,7 @@ def _make_components(settings: ClientSettings, guard: Guard, run: Run) -> RunCom
         guard,
         ranks.local_rank,
         lambda: (run.logged_step, run.logged_at),
+        parts.end_signals,
     )
     if ranks.local_rank == 0 and settings.facts:  # those of one node compute with the same
         parts.environment = _environment(parts.spool, identity)

@@ -65,6 +65,7 @@ class Run(DataCalls, Declarations, StepCalls, SkipCalls):
         self._sort: Callable[[int, float, Mapping[str, Any]], None] = _ignore
         self._coercion: MetricCoercion | None = None
         self._finished = False
+        self._preempted = ""
         #: In a forked child: the slot of the process that was forked.
         self._parents_slot: Slot | None = None
         #: Step of the newest log() and its unix seconds; the heartbeat thread reads them.
@@ -138,6 +139,17 @@ class Run(DataCalls, Declarations, StepCalls, SkipCalls):
         parts = self._components
         return Phase(None if parts is None else parts.slot, self._guard, name, expect_s)
 
+    def preempted(self, by: str = "the job") -> None:
+        """Say that this process ends before its time because it was asked to, and is to be started again.
+
+        Its run is then "preempted", not "finished", and the interruption is counted. A process whose Python handler ran
+        for SIGTERM, or for SIGUSR1 and SIGUSR2 below Slurm, and that ends within 15 minutes needs no call.
+
+        Args:
+            by: who or what asked, in a few words.
+        """
+        self._preempted = cut(by, MAX_TITLE_CHARS) or "the job"
+
     # --- end -----------------------------------------------------------------------------------------------------
 
     def finish(self, timeout_s: float | None = None) -> str:
@@ -160,7 +172,10 @@ class Run(DataCalls, Declarations, StepCalls, SkipCalls):
             self._append = None
             self._finished = True
             parts.heartbeat.say_once()
-            parts.spool.append_event("finish", self._current_step(), time(), {})
+            by = self._asked_to_end()
+            parts.spool.append_event(
+                "preempted" if by else "finish", self._current_step(), time(), {"by": by} if by else {}
+            )
             parts.heartbeat.publish()
             parts.slot.set_state(STATE_FINISHED)
             self._outcome = "spooled"
@@ -228,6 +243,10 @@ class Run(DataCalls, Declarations, StepCalls, SkipCalls):
         self._event("start", None, {})
         parts.heartbeat.once = parts.environment
 
+    def _asked_to_end(self) -> str:
+        parts = self._components
+        return self._preempted or ("" if parts is None else parts.end_signals.asked())
+
     def _log_unrecorded(self) -> None:
         """Say once a minute that this call stores nothing; a run that is disabled on purpose says nothing."""
         if self._finished:
@@ -266,6 +285,9 @@ class Run(DataCalls, Declarations, StepCalls, SkipCalls):
         try:
             kind, text = type(error).__name__, cut_inside(str(error), MAX_TEXT_CHARS)
             data = {"type": kind, "message": text, "traceback": trace_of(error)}
+            by = self._asked_to_end()
+            if by:
+                data["preempted"] = by
             self._end_steps(f"the job ended by {kind}: {gist(text)}")
             self._event("exception", self._current_step(), data)
             parts.heartbeat.publish()
@@ -282,6 +304,10 @@ class Run(DataCalls, Declarations, StepCalls, SkipCalls):
         try:
             self._end_steps("the process ended")
             self._drain_device_values()
+            if self._outcome != "exception":
+                by = self._asked_to_end()
+                if by:
+                    self._event("preempted", self._current_step(), {"by": by})
             parts.heartbeat.publish()
             if self._outcome != "exception":
                 parts.slot.set_state(STATE_LEFT)

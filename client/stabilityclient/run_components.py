@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from stabilityclient.rank_state.end_signals import EndSignals
     from stabilityclient.rank_state.heartbeat import HeartbeatThread
     from stabilityclient.rank_state.probe import Probe
     from stabilityclient.rank_state.slot import Slot
@@ -28,6 +29,7 @@ class RunComponents:
     """What an enabled run holds. Plain data, made by ``init()``."""
 
     boundary: Boundary
+    end_signals: EndSignals
     environment: Callable[[], None] | None = None
     folder: str
     heartbeat: HeartbeatThread

@@ -2471,7 +2471,7 @@ export interface RoutesBody {
 export interface Run {
   began: number | null;
   logged: number | null;
-  status: "crashed" | "failed" | "finished" | "offline" | "running" | "stalled" | "unreachable";
+  status: "crashed" | "failed" | "finished" | "offline" | "preempted" | "running" | "stalled" | "unreachable";
   state: ShownState;
   note: string;
   note_incident: string | null;
@@ -2648,7 +2648,7 @@ export interface RunTable {
 export interface RunWithStoring {
   began: number | null;
   logged: number | null;
-  status: "crashed" | "failed" | "finished" | "offline" | "running" | "stalled" | "unreachable";
+  status: "crashed" | "failed" | "finished" | "offline" | "preempted" | "running" | "stalled" | "unreachable";
   state: ShownState;
   note: string;
   note_incident: string | null;
@@ -3069,7 +3069,7 @@ export interface ShownState {
   order: number;
   since: number | null;
   incident_id: string | null;
-  phase: "checkpointing" | "crashed" | "empty" | "evaluating" | "finished" | "lost" | "offline" | "restoring" | "stalled" | "starting" | "stopped" | "training" | "unreadable";
+  phase: "checkpointing" | "crashed" | "empty" | "evaluating" | "finished" | "lost" | "offline" | "preempted" | "restoring" | "stalled" | "starting" | "stopped" | "training" | "unreadable";
   status: "accepted" | "acknowledged" | "discarded" | "ended" | "open" | "recovered" | "resolved" | null;
   condition: "crashed" | "empty" | "over" | "sick" | "well";
 }
@@ -3345,7 +3345,7 @@ export interface TableRow {
   name: string;
   project: string;
   tags: string[];
-  status: "crashed" | "failed" | "finished" | "offline" | "running" | "stalled" | "unreachable";
+  status: "crashed" | "failed" | "finished" | "offline" | "preempted" | "running" | "stalled" | "unreachable";
   state: ShownState;
   note: string;
   step: number | null;

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from support.agent.spooled import child
 from support.ports import free_port
 from support.processes import Ranks, Server
 from support.waiting import wait_until
@@ -161,6 +162,40 @@ def test_the_tail_of_a_rank_that_was_killed_arrives_and_its_death_is_one_inciden
         assert job.effective()[0] == list(range(1, 50))
         (death,) = [i for i in found["incidents"] if i["kind"] == "process_death"]
         assert (death["rank"], death["severity"]) == (0, "critical")
+
+
+#: Saves on SIGTERM and leaves with exit code 0, as Lightning's and Slurm's handlers do.
+SAVES_AND_LEAVES = """
+import os, signal, sys, stabilityclient
+run = stabilityclient.init(project="tests")
+def save(*_):
+    run.checkpoint(run.logged_step, "ckpt")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+for step in range(10**9):
+    run.log(step, {"loss": 1.0})
+    if step == 170:
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_a_job_that_saves_and_leaves_on_sigterm_is_preempted_and_its_interruption_is_counted(job: Job) -> None:
+    env = {"STABILITY_URL": job.server.url, "STABILITY_DIR": str(job.folder / "spool"), "STABILITY_RUN_ID": job.run_id}
+    with child(SAVES_AND_LEAVES, **env) as process:
+        _, said = process.communicate(timeout=60)
+
+    assert process.returncode == 0, said
+    run = job.wait_for("", lambda run: run["status"] == "preempted", "the run is preempted")
+    assert run["state"]["word"] == "preempted"
+    assert "was preempted by SIGTERM at step 170" in run["note"]
+    assert "asked to end by" in run["note"]
+    mine = lambda found: [one for one in found["interruptions"] if one["run_id"] == job.run_id]  # noqa: E731
+    (stop,) = mine(job.server.wait_for("/interruptions", mine, "the interruption is known"))
+    assert (stop["what"], stop["step"], stop["counted"]) == ("death", 170, True)
+
+    with job.start(start=165, stop=180, world_size=1) as ranks:
+        ranks.outputs()
+    job.wait_for("", lambda run: run["status"] == "finished", "the job that was started again has finished")
 
 
 def test_a_rank_that_stands_still_is_one_hang_incident_naming_the_suspect(job: Job) -> None:

@@ -22,7 +22,10 @@ from stabilitybackend.schema.orders.kinds import WORDS
 __all__ = ["follow", "issue", "list_runs"]
 
 _POLL_S = 0.2
-_STATUS_STYLE = {"running": "green", "finished": "blue", "stalled": "yellow", "crashed": "red", "unreachable": "red"}
+_STATUS_STYLE = {
+    "running": "green", "finished": "blue", "stalled": "yellow", "crashed": "red", "preempted": "yellow",
+    "unreachable": "red",
+}  # fmt: skip
 
 
 def list_runs(

@@ -176,7 +176,7 @@ def _action(job: RestartFacts, cause: Incident | None, hung: Incident | None, no
         return ("none", "The run was imported: there is no job.")
     if job.status == "unreachable":
         return ("wait", job.note)
-    if job.status == "crashed":
+    if job.status in ("crashed", "preempted"):
         if not job.settled:
             return ("wait", f"{_why(cause, job)} Its last messages may still be on their way.")
         if job.fruitless >= MAX_FRUITLESS:

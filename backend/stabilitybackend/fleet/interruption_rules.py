@@ -206,6 +206,10 @@ def _signalled(stop: Stop) -> Judgement | None:
         return None
     for death in stop.deaths:
         name = _first(death).signal_name
+        if _first(death).preempted and not name:
+            return Judgement(
+                "host_maintenance", "medium", f"The job says that it was preempted ({_first(death).preempted})."
+            )
         if name in ("SIGTERM", "SIGHUP") and stop.scheduled is False and not stop.lost:
             return Judgement(
                 "user_stop", "medium",

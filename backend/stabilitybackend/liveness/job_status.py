@@ -10,6 +10,7 @@ from stabilitybackend.liveness.format import name_nodes, name_ranks
 from stabilitybackend.liveness.job_snapshot import of_earlier_start
 from stabilitybackend.liveness.quiet_log import quiet_text
 from stabilitybackend.liveness.rank_watch import RankWatch
+from stabilitybackend.schema.evidence import DeathFacts, facts
 from stabilitybackend.schema.runs import RunStatus
 
 __all__ = ["how_it_ended", "how_it_runs"]
@@ -24,7 +25,8 @@ def how_it_ended(
         ranks: the newest process of each rank. visible: returns those of them that run and are seen.
     """
     if death is not None:
-        return "crashed", death.text
+        preempted = all(one.preempted for one in facts(death.evidence, DeathFacts).deaths)
+        return ("preempted" if preempted else "crashed"), death.text
     if ranks and all(watch.state in ("finished", "left") for watch in ranks):
         left = [watch.rank for watch in ranks if watch.state == "left"]
         return "finished", f"{name_ranks(left)} ended without run.finish()." if left else ""

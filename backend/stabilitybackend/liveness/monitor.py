@@ -190,7 +190,7 @@ class LivenessMonitor(Stateful):
         if kind == "stacks":
             self.bad_slots += self.dumps.take(data, event.source.node, time, self._running) is None
             return
-        if kind not in ("start", "finish", "left", "exception", "process_death"):
+        if kind not in ("start", "finish", "preempted", "left", "exception", "process_death"):
             return
         of_agent = kind in ("left", "process_death")
         rank = data["rank"] if of_agent else event.source.rank
@@ -216,7 +216,7 @@ class LivenessMonitor(Stateful):
             return
         self._deaths.ended()
         beside = partial(known_beside, watch, self._ranks.values())
-        if kind == "finish":
+        if kind in ("finish", "preempted"):
             watch.state = "finished"
         elif kind == "left":
             watch.state = "left"
@@ -227,7 +227,7 @@ class LivenessMonitor(Stateful):
         else:
             # Its slot may have said "left" before: sys.exit(3) runs the hooks of the exit first, the code comes last.
             watch.dead, watch.alive = True, False
-        if kind in ("exception", "process_death") and not data.get("ordered"):
+        if kind in ("exception", "process_death", "preempted") and not data.get("ordered"):
             # One that a restart ended is no trouble of its own: what that was ordered for is reported already.
             self._deaths.add(watch.source, rank, node, event, reported_by(kind, data), beside, now)
 

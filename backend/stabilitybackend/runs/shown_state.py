@@ -30,6 +30,7 @@ _PHASES: Mapping[RunStatus, RunPhase] = {
     "finished": "finished",
     "offline": "offline",
     "crashed": "crashed",
+    "preempted": "preempted",
     "failed": "unreadable",
 }
 #: Phases of a run under way: only its ranks tell them apart.
@@ -51,7 +52,8 @@ def stated(run: V, phase: RunPhase | None = None, since: float | None = None) ->
     word = f"{found.word} by {run.stopped.by}" if phase == "stopped" and run.stopped is not None else found.word
     condition = condition_of(phase, None if worst is None else worst.severity)
     state = ShownState(word, found.tone, found.shape, found.order, since, None, phase, None, condition)
-    if worst is not None:
+    # That a job was asked to end is no trouble of its own: the phase says it.
+    if worst is not None and not (phase == "preempted" and worst.kind == "process_death"):
         status: IncidentStatus = "acknowledged" if worst.acknowledged else "open"
         found = INCIDENT_APPEARANCES[worst.severity][status]
         later = OVER_LATER if STATUSES[run.status].over else 0

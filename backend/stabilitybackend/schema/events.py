@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from stabilitybackend.schema.job.about import LaunchReported
 from stabilitybackend.schema.job.obeys import OrdersObeyed
-from stabilitybackend.schema.job.unrecorded import RecordsLost, RefusedText, Unrecorded
+from stabilitybackend.schema.job.unrecorded import Preempted, RecordsLost, RefusedText, Unrecorded
 from stabilitybackend.schema.lineage import Branch
 from stabilitybackend.schema.reading import Misfit, fitted
 from stabilityclient.wire import MAX_STEP, EventBlock
@@ -349,6 +349,7 @@ class KernelLine(msgspec.Struct):
 EVENTS: dict[str, type[msgspec.Struct]] = {
     "start": Empty,
     "finish": Empty,
+    "preempted": Preempted,
     "no_rollbacks": Empty,
     "segment": SegmentEntered,
     "checkpoint": CheckpointNamed,

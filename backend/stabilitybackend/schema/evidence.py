@@ -176,6 +176,7 @@ class Death(msgspec.Struct, frozen=True, omit_defaults=True):
         evidence, how: what the agent saw, and how it knows. oom: the same of a kill for memory. fatal: last words.
         gpu: of the process. over_before: ranks of its start that had finished or left before.
         job_step: where it reported no step, the newest one of its start. heard: when it was reported, unix seconds.
+        preempted: who or what asked it to end, where it said so and left in order.
     """
 
     source: str
@@ -197,6 +198,7 @@ class Death(msgspec.Struct, frozen=True, omit_defaults=True):
     gpu: DeathGpu | None = None
     over_before: list[int] = []
     job_step: int = -1
+    preempted: str = ""
     heard: float | None = None
 
 

@@ -38,7 +38,7 @@ __all__ = [
 FOLLOWED_KEY = "followed"
 #: unreachable: its agent is lost and the cause is unknown. offline: imported. failed: the server itself can't work it
 #: out; the note says at what, and all else is what was known before.
-RunStatus = Literal["running", "stalled", "finished", "crashed", "offline", "unreachable", "failed"]
+RunStatus = Literal["running", "stalled", "finished", "crashed", "preempted", "offline", "unreachable", "failed"]
 
 
 class StatusFacts(msgspec.Struct, frozen=True):
@@ -63,6 +63,7 @@ STATUSES: Mapping[RunStatus, StatusFacts] = {
     "finished": StatusFacts(ended=True, over=True),
     "offline": StatusFacts(ended=True, over=True),
     "crashed": StatusFacts(ended=True),
+    "preempted": StatusFacts(ended=True),
     "failed": StatusFacts(),
 }
 

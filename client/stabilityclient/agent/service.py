@@ -339,7 +339,7 @@ class AgentService:
         events = [record for record in records if isinstance(record, SpooledEvent)]
         if any(event.type == "checkpoint" for event in events):
             self._restart.saved(source)
-        if any(event.type == "finish" for event in events):
+        if any(event.type in ("finish", "preempted") for event in events):
             self._finishing_until = time.monotonic() + DEFAULT_FINISH_S
         if [event for event in events if self._checkpoints.take(event, source.info.world_size)]:
             self._checkpoint_poll.announce()

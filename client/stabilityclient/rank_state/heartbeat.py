@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from stabilityclient.guard import Guard
     from stabilityclient.metrics.device_values import Deferred
+    from stabilityclient.rank_state.end_signals import EndSignals
     from stabilityclient.rank_state.probe import Probe
     from stabilityclient.rank_state.slot import Slot
     from stabilityclient.sidecar import Sidecar
@@ -37,7 +38,7 @@ class HeartbeatThread:
     Args:
         slot, spool, probe: of this process. sidecar: None when offline.
         local_rank: only the first rank of a node checks often whether the agent lives.
-        logged: returns the step of the newest log() and its unix seconds.
+        logged: returns the step of the newest log() and its unix seconds. end_signals: of this process.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class HeartbeatThread:
         guard: Guard,
         local_rank: int,
         logged: Callable[[], tuple[int, float]],
+        end_signals: EndSignals,
     ) -> None:
         import threading
 
@@ -60,6 +62,7 @@ class HeartbeatThread:
         self._pending_tried = False
         self._guard = guard
         self._logged = logged
+        self._end_signals = end_signals
         self._poll_beats = POLL_BEATS if local_rank == 0 else OTHER_POLL_BEATS
         self._wake = threading.Event()
         self._stopped = False
@@ -120,6 +123,7 @@ class HeartbeatThread:
                 self.publish()
                 self.say_once()
                 self._leave_signal()
+                self._end_signals.poll()
                 self._ask_main_thread()
                 self._probe.poll()
                 if self._sidecar is not None and (self._slot.beat % self._poll_beats == 0 or self._slot.beat == 1):

@@ -77,6 +77,8 @@ def _was_asked(death: Death, first: Death) -> bool:
 
 def asked_to_end(death: Death) -> bool:
     """Say whether a process was asked to end (SIGTERM and its like), and died of that or left for it."""
+    if death.preempted:
+        return True
     if death.exception is not None:
         return death.exception.type in SIGNAL_EXCEPTIONS
     return death.signal_name in LAUNCHER_SIGNALS or (death.cause == "exit_code" and death.exit_code in _SIGNAL_CODES)
@@ -107,6 +109,8 @@ def passes_on(death: Death) -> bool:
 
 def from_outside(death: Death) -> bool:
     """Say whether a signal from outside ended a process, Ctrl-C included, and nothing of its own."""
+    if death.preempted:
+        return True
     if death.exception is not None:
         return death.exception.type in STOPPED_BY_HAND
     return death.cause == "signal" and death.signal_name in OUTSIDE_SIGNALS

@@ -39,6 +39,8 @@ def how_it_died(who: str, cause: str, death: Death) -> str:
     """Say how a process died, without an end: "Rank 1 was killed by the kernel for memory (OOM)"."""
     who = who[:1].upper() + who[1:]
     name = death.signal_name or (f"signal {death.signal}" if death.signal else "a signal")
+    if death.preempted:
+        return f"{who} was preempted" + (f" by {name}" if death.signal_name else f" ({cut(death.preempted)})")
     raised = "" if death.exception is None else death.exception.type
     code = "an exit code" if death.exit_code is None else f"exit code {death.exit_code}"
     return {

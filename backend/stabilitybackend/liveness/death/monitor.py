@@ -283,7 +283,7 @@ class DeathMonitor(Stateful):
         if first.last_phase not in ("", AFTER_LOOP):
             at += f", in {first.last_phase}"
         together = len(by_time) > 1 and (stopped or hung is not None)
-        signals = ", ".join(sorted({death.signal_name for death in by_time if death.signal_name}))
+        signals = ", ".join(sorted({death.signal_name for death in by_time if death.signal_name})) or "preemption"
         seat = f"rank {rank}" + (f" (node {first.node}{gpu_text(first)})" if first.node else "")
         if by_hand:
             text = f"{capital(seat)} was stopped by hand (Ctrl-C) {at}"
@@ -299,6 +299,8 @@ class DeathMonitor(Stateful):
         text += "."
         if hung is not None:
             text += f" The job hung before, {hung.title}; somebody or its launcher ended it."
+        elif stopped and all(death.preempted for death in by_time):
+            text += f" {'They were' if together else 'It was'} asked to end by {WHO_ASKS}, and left in order."
         elif stopped:
             text += f" {'None of them died' if together else 'It did not die'} of itself"
             text += f": {WHO_ASKS} ended the job."
@@ -347,8 +349,12 @@ def reported_by(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
     known = {name: _bounded(fact) for name, fact in data.items() if fact is not None}
     if kind == "process_death":
         return {name: known[name] for name in _FACTS if name in known}
+    by = {"preempted": known.get("preempted") or (known.get("by") if kind == "preempted" else None) or ""}
+    if kind == "preempted":
+        name = by["preempted"] if by["preempted"].startswith("SIG") else ""
+        return {"cause": "signal", "signal_name": name, **by}
     raised = convert(known, Raised)
-    return {} if raised == Raised() else {"exception": raised}
+    return {} if raised == Raised() else {"exception": raised, **by}
 
 
 def _short(hang: Finding) -> Hung:

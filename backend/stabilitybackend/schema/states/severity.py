@@ -39,7 +39,7 @@ IncidentStatus = Literal["open", "acknowledged", "recovered", "resolved", "accep
 #: unreadable: the server itself can't work it out. empty: registered, nothing has come yet.
 RunPhase = Literal[
     "starting", "restoring", "training", "checkpointing", "evaluating", "stalled", "lost", "unreadable", "crashed",
-    "empty", "finished", "stopped", "offline",
+    "empty", "finished", "preempted", "stopped", "offline",
 ]  # fmt: skip
 
 SHAPES: Mapping[StateTone, Shape] = {
@@ -127,6 +127,7 @@ PHASE_APPEARANCES: Mapping[RunPhase, Appearance] = {
     "evaluating": _row("evaluating", "good", 20),
     "training": _row("training", "good", 20),
     "empty": _row("no data yet", "calm", 25),
+    "preempted": _row("preempted", "info", 28),
     "finished": _row("finished", "calm", 30),
     "stopped": _row("stopped", "calm", 30),
     "offline": _row("offline", "calm", 30),
@@ -135,7 +136,7 @@ PHASE_APPEARANCES: Mapping[RunPhase, Appearance] = {
 #: What a phase alone makes of a run; where none is named it is well, or sick while something is open.
 _CONDITIONS: Mapping[RunPhase, RunCondition] = {
     "crashed": "crashed", "stalled": "sick", "unreadable": "sick", "lost": "sick", "empty": "empty",
-    "finished": "over", "stopped": "over", "offline": "over",
+    "finished": "over", "preempted": "over", "stopped": "over", "offline": "over",
 }  # fmt: skip
 
 

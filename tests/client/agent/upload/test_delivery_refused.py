@@ -59,7 +59,7 @@ def test_a_wrong_key_is_told_and_the_data_stays_for_the_right_one(
     start: Start, quiet: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Gateway(key="right") as server:
-        run = start(url=server.url, api_key="wrong")
+        run = start(url=server.url, api_key="wrong-0af31c")
         run.log(0, {"loss": 1.0})
         wait_until(lambda: "401" in caplog.text, 10, "the job's log says why")
         assert run.finish() == "spooled"
@@ -67,7 +67,7 @@ def test_a_wrong_key_is_told_and_the_data_stays_for_the_right_one(
         assert server.store.frames == []
         wait_until(lambda: not agent_lives(run.folder), 10, "the agent leaves when the job is over")
         files = [path.read_bytes() for path in Path(str(run.folder)).rglob("*") if path.is_file()]
-        assert not any(b"wrong" in data for data in files), "the key is on disk"
+        assert not any(b"0af31c" in data for data in files), "the key is on disk"
     assert spools(run.folder)
 
 
