@@ -13,10 +13,10 @@ from msgspec import inspect
 
 from stabilitybackend.schema.events import EVENTS
 from stabilitybackend.schema.health import AgentState, TypedHealth
-from stabilityclient.agent.upload.cleaned import cleaned
 from stabilityclient.agent.upload.framing import encoded_frame
 from stabilityclient.agent.upload.records import SpooledEvent
 from stabilityclient.node_frames import frames_in
+from stabilityclient.secrets.messages import cleaned
 from stabilityclient.secrets.names import is_secret_name
 from stabilityclient.wire import EventBlock, Health, Hello, Output, OutputLine, SourceInfo, encode_message
 

@@ -16,6 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from stabilitybackend.errors import BadRequest, Forbidden, Unavailable
 from stabilitybackend.process.tasks import end
+from stabilityclient.secrets.messages import cleaned
 from stabilityclient.wire import (
     MAX_MESSAGE_BYTES,
     Ack,
@@ -171,7 +172,7 @@ class _Sending:
                     await self._rest(socket)
                     continue
                 assert isinstance(frame, Frame)
-                message = encode_message(frame)
+                message = encode_message(cleaned(frame))
                 self._waiting.append(_WaitingFrame(frame.source.source, frame.first_seq, frame.last_seq, message))
                 while len(self._waiting) > WINDOW:
                     await self._take_answer(socket)
@@ -243,7 +244,7 @@ class _Sending:
             raise BadRequest(f"{self._url} is no URL of a server", hint="expected http://host:port") from error
 
     async def _shake_hands(self, socket: ClientConnection) -> dict[str, int]:
-        await socket.send(encode_message(self._hello))
+        await socket.send(encode_message(cleaned(self._hello)))
         answer = await _answer(socket, CONNECT_TIMEOUT_S)
         if isinstance(answer, Error):
             if answer.fatal:
@@ -278,7 +279,7 @@ async def _tell(socket: ClientConnection, following: Following) -> None:
     """Send what the server shall hear, again and again."""
     with contextlib.suppress(websockets.ConnectionClosed):  # who sends frames finds that out
         while True:
-            await socket.send(encode_message(following.health()))
+            await socket.send(encode_message(cleaned(following.health())))
             await asyncio.sleep(HEALTH_S)
 
 

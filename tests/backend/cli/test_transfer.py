@@ -335,3 +335,25 @@ def test_frames_of_an_import_follow_from_the_file_alone(tmp_path: Path) -> None:
 
     assert frames() == frames()
     ImportedRun().take(tmp_path / "log.jsonl")
+
+
+def test_an_import_shows_no_secret_of_the_folder_that_it_came_from(
+    server: RunningServer, program: Program, tmp_path: Path
+) -> None:
+    run = tmp_path / "mlruns" / "1" / "8da8e35ccb6c47c5a9630e856eb43fd2"
+    for name, text in {
+        "../meta.yaml": "artifact_location: file:///a\nexperiment_id: '1'\nname: llm\n",
+        "meta.yaml": "artifact_uri: file:///a\nend_time: 3\nrun_id: x\nrun_name: mine\nstatus: 3\n",
+        "metrics/loss": "1700000000000 2.5 1\n1700000001000 2.4 2\n",
+        "params/hf_token": "Zqplanted1",
+        "params/command": "train.py --password Zqplanted2",
+    }.items():
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text(text)
+
+    code, _, err = program("import", tmp_path / "mlruns", "--run-id", "kept", "--url", server.url)
+
+    assert (code, err.strip()) == (0, "")
+    shown = server.client.get("/api/v1/runs/kept").text
+    assert "planted" not in shown
+    assert "train.py --password (hidden)" in shown

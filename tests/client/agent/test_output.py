@@ -18,7 +18,7 @@ from stabilityclient.agent.output.files import output_files, switched_off
 from stabilityclient.agent.output.follower import BURST_BYTES, OutputFollower
 from stabilityclient.agent.output.lines import MAX_LINE_CHARS, MAX_OPEN_BYTES, Lines, readable
 from stabilityclient.agent.sources import Source
-from stabilityclient.agent.upload.cleaned import cleaned
+from stabilityclient.secrets.messages import cleaned
 from stabilityclient.wire import Output, SourceInfo
 
 

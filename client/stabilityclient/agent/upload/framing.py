@@ -12,9 +12,9 @@ from array import array
 from collections.abc import Iterator
 from typing import cast
 
-from stabilityclient.agent.upload.cleaned import cleaned
 from stabilityclient.agent.upload.reader import SpoolReader
 from stabilityclient.agent.upload.records import STEP_TIME, Lost, Record, SpooledEvent, SpooledRow
+from stabilityclient.secrets.messages import cleaned
 from stabilityclient.wire import (
     FRAME_TARGET_BYTES,
     MAX_MESSAGE_BYTES,

@@ -17,11 +17,11 @@ from websockets.asyncio.client import ClientConnection
 
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.upload.backoff import Backoff
-from stabilityclient.agent.upload.cleaned import cleaned
 from stabilityclient.agent.upload.confirmations import begin_source, begin_sources, clock_offset_s, confirmed
 from stabilityclient.agent.upload.door import CONNECT_TIMEOUT_S, Door, Refused
 from stabilityclient.agent.upload.framing import MAX_FRAME_RECORDS, READ_BYTES, next_frame
 from stabilityclient.agent.upload.outbox import Outbox
+from stabilityclient.secrets.messages import cleaned
 from stabilityclient.wire import (
     NODE_FRAMES,
     Ack,

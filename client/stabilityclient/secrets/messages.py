@@ -1,4 +1,7 @@
-"""The agent's way out: whatever is sent passes here, and leaves without secrets."""
+"""The way out of a node: whatever an agent or an import sends passes here, and leaves without secrets.
+
+Never imported by the training process.
+"""
 
 from __future__ import annotations
 
