@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from stabilityclient.wire import SourceInfo
+from support.gateway_stack import RawAgent
+from support.job_frames import Job
 from support.processes import Ranks
 from support.waiting import wait_in
 
@@ -203,3 +208,31 @@ def test_a_torn_checkpoint_is_shown_with_what_is_wrong_and_can_not_be_chosen(own
     assert torn.locator("input").count() == 0
     assert page.evaluate(FORM)["step"] is None
     assert page.locator(".choice input").evaluate_all("all => all.map((one) => one.value)") == ["250"]
+
+
+async def _named_by_a_stranger(server: Server, run: str, step: int) -> None:
+    """Somebody with a key for the server, and no rank of the job, announces a checkpoint."""
+    stranger = Job()
+    stranger.info = SourceInfo("r0-7-7", rank=0, node="elsewhere")
+    async with RawAgent(f"{server.url.replace('http', 'ws', 1)}/api/v1/agent") as agent:
+        await agent.hello(run, "a7-7", [stranger.info], project="")
+        await agent.store(stranger.event("checkpoint", step, path="s3://elsewhere/evil"))
+
+
+def test_a_checkpoint_that_no_rank_of_the_job_wrote_is_ordered_after_one_more_click(own: Spoilt, visit: Visit) -> None:
+    with ThreadPoolExecutor(1) as beside:  # Playwright's own event loop runs in this thread
+        beside.submit(asyncio.run, _named_by_a_stranger(own.server, own.run, 210)).result()
+    own.server.wait_for(f"/runs/{own.run}/rollback", lambda offer: offer["withheld"], "it is known", 30)
+    page = visit(own.path)
+    page.click("#rollback-open:not([disabled])")
+    page.wait_for_selector("#rollback-confirm:not([disabled])")
+    assert page.evaluate(FORM)["step"] == "200"
+    assert "not verified" in page.inner_text(".choice.withheld")
+    page.check(".choice.withheld input[value='210']")
+    assert page.is_disabled("#rollback-confirm")
+    assert "s3://elsewhere/evil is not verified: no agent of the job has seen it" in page.inner_text(".dialog .inside")
+    page.check("#rollback-accept")
+    page.click("#rollback-confirm")
+    page.wait_for_selector("#rollback-progress")
+    [command] = own.server.get(f"/runs/{own.run}/commands")["commands"]
+    assert (command["to_step"], command["checkpoint"]) == (210, "s3://elsewhere/evil")
