@@ -46,6 +46,7 @@ CASES: dict[str, tuple[str, int]] = {
     "keys create": ("anna --role viewer", 0),
     "keys list": ("", 0),
     "keys revoke": ("none", 1),
+    "keys open": ("", 0),
     "keys audit": ("", 0),
     "archive status": ("{server}", 0),
     "archive compact": ("r-plan {server}", 0),

@@ -199,5 +199,5 @@ def test_a_key_made_while_the_server_runs_works_and_stops_when_it_is_revoked(ser
     key = run("keys", "create", "screen", "--scope", "read", "--data-dir", folder).stdout.strip()
     runs = {"url": f"{url}/api/v1/runs", "headers": {"Authorization": f"Bearer {key}"}}
     wait_until(lambda: httpx.get(**runs).status_code == 200, 5, "the new key works")
-    assert run("keys", "revoke", key.split("_")[1], "--data-dir", folder).returncode == 0
+    assert run("keys", "revoke", key.split("_")[1], "--yes", "--data-dir", folder).returncode == 0
     wait_until(lambda: httpx.get(**runs).status_code == 401, 5, "the revoked key no longer works")

@@ -147,7 +147,7 @@ def test_keys_are_made_listed_and_revoked_without_a_server(program: Program) -> 
     listed = program("keys", "list")[1]
     assert "screen" in listed
     assert key.split("_", 2)[2] not in listed
-    assert program("keys", "revoke", key.split("_")[1])[0] == 0
+    assert program("keys", "revoke", key.split("_")[1], "--yes")[0] == 0
     assert "revoked" in program("keys", "list")[1]
 
 
