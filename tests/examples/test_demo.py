@@ -69,6 +69,7 @@ def test_the_headless_demo_rolls_back_what_broke_and_proves_it(tmp_path: Path, f
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_demo_that_is_ended_leaves_no_process_behind(number: int, tmp_path: Path, free_port: int) -> None:
     where = ["--data-dir", str(tmp_path / "demo"), "--port", str(free_port), "--example-dir", _QUICK]
+    where += ["--root-path", "/user/jo/proxy"]
     with (tmp_path / "out").open("wb") as out:
         demo = subprocess.Popen([*_PROGRAM, *where], stdout=out, stderr=out)
     try:
@@ -84,6 +85,7 @@ def test_a_demo_that_is_ended_leaves_no_process_behind(number: int, tmp_path: Pa
             os.kill(pid, signal.SIGKILL)
 
     assert demo.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 0)
+    assert f"http://127.0.0.1:{free_port}/user/jo/proxy/runs/" in (tmp_path / "out").read_text()
 
 
 @pytest.mark.torch

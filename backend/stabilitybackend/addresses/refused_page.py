@@ -26,13 +26,14 @@ _PAGE = """<!DOCTYPE html>
     <style>
       :root {{ color-scheme: light dark; font: 15px/1.55 system-ui, sans-serif; }}
       body {{ max-width: 44rem; margin: 12vh auto; padding: 0 1.2rem; }}
-      pre {{ padding: .9rem 1rem; border: 1px solid; border-radius: 8px; overflow-x: auto; }}
+      pre {{ padding: .9rem 1rem; border: 1px solid; border-radius: 8px; }}
+      pre {{ white-space: pre-wrap; overflow-wrap: anywhere; }}
     </style>
   </head>
   <body>
     <h1>This server does not know the name {host}</h1>
     <p>Stabilityboard answers under the names that it was given, as a page of another site could have made this one up.
-      If {host} is where you open it, start it with that address, up to where the board begins:</p>
+      If {host} is where you open it, start it with the address that the browser has, up to where the board begins:</p>
     <pre>STABILITY_PUBLIC_URL={url} stabilityboard up</pre>
     <p>Others may reach it there, so every call needs a key then. Make one before:
       <code>stabilityboard keys create NAME</code>. A further name of the server goes into

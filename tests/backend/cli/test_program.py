@@ -80,8 +80,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.soak), signal.SIGTERM])
 async def test_up_stops_cleanly_within_five_seconds_while_an_agent_is_connected(tmp_path: Path, number: int) -> None:
-    with up(tmp_path) as (url, process):
-        async with RawAgent(url.replace("http", "ws") + "/api/v1/agent") as agent:
+    with up(tmp_path, "--root-path", "/user/jo") as (url, process):
+        async with RawAgent(url.replace("http", "ws") + "/user/jo/api/v1/agent") as agent:
             await agent.hello()
             assert await agent.ask(frame(1, [1.0])) == Ack(SOURCE.source, 1)
             process.send_signal(number)
@@ -91,6 +91,7 @@ async def test_up_stops_cleanly_within_five_seconds_while_an_agent_is_connected(
             assert time.monotonic() - began < 5 * PATIENCE
     assert (process.returncode, err) == (0, "")
     assert f"is up at {url}" in out
+    assert "Pages: a proxy's address that ends with /user/jo/" in out
     assert _server_file(tmp_path) == {}
     assert running_url(tmp_path) is None
 

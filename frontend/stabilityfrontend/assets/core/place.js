@@ -19,6 +19,9 @@ export function place(pathname = location.pathname) {
 /** The board's own address, as `STABILITY_URL` has it: no slash at its end. */
 export const boardUrl = () => location.origin + root.slice(0, -1);
 
+/** The name by which this browser keeps what is of this board alone: others may be on the same host, below other paths. */
+export const keptName = (name) => (root === "/" ? name : `${name} ${root}`);
+
 /** Components of Dash whose links lead to addresses: whoever made them in the server named paths within the board. */
 export function addressed(node) {
   if (Array.isArray(node)) return node.map(addressed);

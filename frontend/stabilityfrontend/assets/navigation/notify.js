@@ -2,9 +2,10 @@
 
 import { toast } from "../core/dom.js";
 import { Live } from "../core/live.js";
+import { keptName } from "../core/place.js";
 import { go, incidentHref } from "../core/route.js";
 
-const KEPT = "stability-notify";
+const KEPT = keptName("stability-notify");
 /** What opened longer ago is no news: a feed may bring what was missed. */
 const NEWS_S = 300;
 /** Incidents remembered, so that no second message tells the same. */

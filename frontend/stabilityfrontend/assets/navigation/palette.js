@@ -5,7 +5,7 @@ import { api } from "../core/api.js";
 import { appearanceOf, tonedClass } from "../core/appearance.js";
 import { fill, h, setText } from "../core/dom.js";
 import { errorText, plural } from "../core/format.js";
-import { address, place } from "../core/place.js";
+import { address, keptName, place } from "../core/place.js";
 import { go, incidentHref } from "../core/route.js";
 import { chartOf } from "./chart_words.js";
 import { commands } from "./commands.js";
@@ -14,7 +14,7 @@ import { fit } from "./ranking.js";
 /** The server is asked when nothing was typed for so long. */
 const PAUSE_MS = 90;
 /** Choices that are remembered, and where. */
-const [RECENT, RECENT_KEY] = [6, "stability-recent"];
+const [RECENT, RECENT_KEY] = [6, keptName("stability-recent")];
 /** Of pages and commands at most so many while something is typed. */
 const MOST_LOCAL = 5;
 
