@@ -202,3 +202,4 @@ def test_a_key_made_while_the_server_runs_works_and_stops_when_it_is_revoked(ser
     wait_until(lambda: httpx.get(**runs).status_code == 200, 5, "the new key works")
     assert run("keys", "revoke", key.split("_")[1], "--yes", "--data-dir", folder).returncode == 0
     wait_until(lambda: httpx.get(**runs).status_code == 401, 5, "the revoked key no longer works")
+    assert run("keys", "open", "--data-dir", folder).returncode == 0
