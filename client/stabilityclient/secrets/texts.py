@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from stabilityclient.secrets.names import HIDDEN, is_harmless, is_secret_name
+from stabilityclient.secrets.names import HIDDEN, hides, is_secret_name
 
 __all__ = ["MAX_TEXT_CHARS", "NAMED_USER", "clean_text", "clean_url", "resembles_key"]
 
@@ -105,7 +105,8 @@ def clean_url(text: str) -> str:
 
 def _parameter(found: re.Match[str]) -> str:
     mark, name, value = found.groups()
-    return f"{mark}{name}={HIDDEN}" if is_secret_name(name) or resembles_key(value) else found[0]
+    secret = is_secret_name(name) or name.lower().endswith("key") or resembles_key(value)
+    return f"{mark}{name}={HIDDEN}" if secret else found[0]
 
 
 def _hook(found: re.Match[str]) -> str:
@@ -158,11 +159,11 @@ def _hide_after(names: re.Pattern[str], text: str) -> str:
     parts, at = [], 0
     for found in names.finditer(text):
         name = found["name"][-MAX_NAME_CHARS:]
-        if found.start() < at or not is_secret_name(name):
+        if found.start() < at or not (is_secret_name(name) or name[-3:].lower() == "key"):
             continue
         header = name.lower().endswith(("authorization", "cookie")) and text[found.end() : found.end() + 1] not in "'\""
         value = (_HEADER if header else _VALUE).match(text, found.end())
-        if value is None or is_harmless(value[0].strip("\\'\"")):
+        if value is None or not hides(name, value[0].strip("\\'\"")):
             continue
         quote = "" if header else value["quote"] or ""
         closed = quote and value[0].endswith(quote) and len(value[0]) > len(quote)

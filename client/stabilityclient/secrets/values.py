@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from stabilityclient.secrets.names import HIDDEN, is_harmless, is_secret_name, names_a_digest, words_of
+from stabilityclient.secrets.names import HIDDEN, hides, is_secret_name, names_a_digest
 from stabilityclient.secrets.texts import LONG_CHARS, NAMED_USER, clean_text, clean_url
 
 TYPE_CHECKING = False
@@ -37,6 +37,9 @@ _TOOLS = {
     "mongosh": "-p", "mongodump": "-p", "login": "-p", "redis-cli": "-a", "ldapsearch": "-w",
 }  # fmt: skip
 
+#: A value that any name hides which hides some.
+_ANY = "a1b2c3d4e5f6"
+
 _OPTION = re.compile(r"^-{1,2}(?P<name>[A-Za-z][A-Za-z0-9_.-]*)$")
 _ASSIGNED = re.compile(r"^(?P<name>[-+]{0,2}[A-Za-z_][A-Za-z0-9_.-]{0,63})(?P<mark>=|:=)(?P<value>.*)$", re.DOTALL)
 
@@ -59,13 +62,13 @@ def clean_arguments(arguments: Iterable[str]) -> list[str]:
         argument = argument[:MAX_ARGUMENT_CHARS]
         option = _OPTION.match(argument)
         if follows and not (option and argument.startswith("--")):
-            cleaned.append(argument if is_harmless(argument) else HIDDEN)
+            cleaned.append(HIDDEN if before == password or hides(before, argument) else argument)
             follows = False
         elif password and argument.startswith(password) and len(argument) > len(password) and option:
             cleaned.append(password + HIDDEN)
         else:
             cleaned.append(_argument(argument, before))
-            follows = bool(option and (is_secret_name(option["name"]) or argument == password))
+            follows = bool(option and (argument == password or hides(option["name"], _ANY)))
         password = _TOOLS.get(os.path.basename(argument), password)
         before = argument
     return cleaned
@@ -76,7 +79,7 @@ def _argument(argument: str, before: str) -> str:
     assigned = _ASSIGNED.match(argument)
     if before in NAMED_USER and ":" in argument and not argument.startswith("-"):
         return clean_text(f"{before} {argument}")[len(before) + 1 :]
-    if assigned is not None and is_secret_name(assigned["name"]) and not is_harmless(assigned["value"]):
+    if assigned is not None and hides(assigned["name"], assigned["value"]):
         return f"{assigned['name']}{assigned['mark']}{HIDDEN}"
     if _OPTION.match(argument):
         return argument if len(argument) < LONG_CHARS else clean_text(argument)
@@ -96,16 +99,16 @@ def clean_config(value: Any, name: str = "", depth: int = MAX_DEPTH) -> Any:
             return HIDDEN if value else value
         if isinstance(value, list):
             return _clean_list(value, name, depth)
-        if _is_secret(name):
+        if is_secret_name(name):
             return {_clean_key(key): _hidden(each) for key, each in value.items()}
         named = next((value[each] for each in _PAIR if isinstance(value.get(each), str)), "")
         return {
-            _clean_key(key): clean_config(each, named if key == "value" and _is_secret(named) else str(key), depth - 1)
+            _clean_key(key): clean_config(each, named if named and key == "value" else str(key), depth - 1)
             for key, each in value.items()
         }
     if not isinstance(value, str):
         return value
-    if _is_secret(name) and len(value) >= MIN_CONFIG_CHARS and not is_harmless(value) and not value.startswith("<"):
+    if len(value) >= MIN_CONFIG_CHARS and hides(name, value) and not value.startswith("<"):
         return HIDDEN
     return clean_text(value, digests=True, ids=names_a_digest(name))
 
@@ -113,20 +116,16 @@ def clean_config(value: Any, name: str = "", depth: int = MAX_DEPTH) -> Any:
 def _clean_list(values: list[Any], name: str, depth: int) -> list[Any]:
     """Clean a list; one of texts alone may be a command line, in which a text says what the next one is."""
     texts = [each for each in values if isinstance(each, str)]
-    if not _is_secret(name) and len(texts) == len(values) and any(text.startswith("-") for text in texts):
+    if not is_secret_name(name) and len(texts) == len(values) and any(text.startswith("-") for text in texts):
         return list(clean_arguments(values))
     return [clean_config(each, name, depth - 1) for each in values]
-
-
-def _is_secret(name: str) -> bool:
-    return is_secret_name(name) and words_of(name) != ["key"]
 
 
 def _hidden(value: Any) -> Any:
     """Return what stands below a secret name: numbers and switches stay, texts do not."""
     if isinstance(value, dict | list):
         return HIDDEN if value else value
-    return HIDDEN if isinstance(value, str) and not is_harmless(value) else value
+    return HIDDEN if isinstance(value, str) and hides("secret", value) else value
 
 
 def _clean_key(key: Any) -> Any:

@@ -106,6 +106,9 @@ _PLAIN = [
     "python -u train.py --data /mnt/data/part-00001-of-00100.parquet",
     "Email anna@example.org, see https://git.example/x/y?page=2#top",
     "KeyError: 'input_ids'",
+    "RuntimeError: unexpected key: model.layers.0.weight",
+    "    rows = sorted(rows, key=lambda row: row.step)",
+    "pass=2 sig: 0.31 token: 50256",
     "token is 50256",
     "https://h.example/webhooks and https://h.example/api/v1/hooks",
     'File "/x/token_loop.py", line 12 in next_token',
@@ -149,6 +152,7 @@ def test_a_config_of_names_without_secrets_stays_as_it_is() -> None:
     config = {
         "max_tokens": 4096, "pad_token": "<pad>", "tokenizer": "gpt2", "resume_from": "s3://bucket/run-1/step-100",
         "run_id": "llama-7b-0a1b2c3d4e5f60718293a4b5c6d7e8f9", "lr": 3e-4, "betas": [0.9, 0.95], "key": "value",
+        "image_key": "image.jpg",
         "argv": ["train.py", "--lr", "3e-4"], "authors": ["a", "b"], "password": None, "use_auth_token": True,
     }  # fmt: skip
     assert clean_config(config) == config
