@@ -97,7 +97,10 @@ async def segments(reader: Reader, worker: Worker) -> Response:
 
 @router.post("/{run_id}/segments/{segment}/undo", responses=answers(Segments))
 async def undo_segment(segment: int, commander: Commander, worker: Worker, record: Recorded) -> Response:
-    """Say that a segment which was inferred from the steps alone is no rollback; its points are discarded as strays."""
+    """Say that a segment which was inferred from the steps alone is no rollback; its points are discarded as strays.
+
+    Of steps that went back while their process ran on, all of the run are taken back at once, later ones too.
+    """
     undone = await worker.undo_segment(segment, commander.name)
     await record.did(commander, "segment.undo", str(segment))
     return answer(undone)

@@ -18,19 +18,17 @@ from stabilitybackend.lineage.tree import FoldedSegment, SegmentTree
 from stabilitybackend.schema.lineage import Cause
 from stabilitybackend.stateful import Stateful, fresh
 
-__all__ = ["Branching", "undone_with"]
+__all__ = ["UNDONE_STEPS", "Branching"]
 
-
-def undone_with(source: str) -> str:
-    """Return what stands among the undone keys for all segments that steps of ``source`` open while it runs on."""
-    return f"u-{source}-*"
+#: Among the undone keys: no steps of a process that runs on are a rollback, of whichever source and whenever they come.
+UNDONE_STEPS = "u-*"
 
 
 class Branching(Stateful):
     """The tree of one run, its sources, and the rows that wait.
 
     Args:
-        undone: keys of inferred segments that somebody undid, and ``undone_with`` sources. Their steps become strays.
+        undone: keys of inferred segments that somebody undid, or UNDONE_STEPS. Their steps become strays.
     """
 
     undone: frozenset[str] = frozenset()
@@ -95,13 +93,14 @@ class Branching(Stateful):
                 # Whoever opened it logs more rarely: its first step only bounds the one from which the job went on.
                 yield self._relaunches.lower(launch, self._fork_step(first_step, state))
         else:
-            joined = joinable(self.tree, state, first_step)
+            joined = joinable(self.tree, state, first_step, undone=UNDONE_STEPS in self.undone)
             target = joined or self._regress(state, first_step, created)
             if joined is None:
                 yield Forked(target, target.id == self.tree.head)
         if target.undone:
+            target.entered.setdefault(state.rank or 0, state.source)
             state.tentative, state.fresh, state.stray_until = None, False, tentative.high
-            state.look()
+            state.update_watched()
             yield from self._held.pop(state.source)
             return
         self._enter(state, target)
@@ -115,7 +114,7 @@ class Branching(Stateful):
         target = self.tree.fork(
             origin, fork_step, key=key, cause="restart", created=created, reason=why, inferred="steps"
         )
-        target.undone = key in self.undone or undone_with(state.source) in self.undone
+        target.undone = not self.undone.isdisjoint((key, UNDONE_STEPS))
         if not target.undone and self._leads(state, origin):
             self._lead(target)
         return target
@@ -125,12 +124,15 @@ class Branching(Stateful):
         for row in self._held.pop(state.source):
             step = int(row.steps[0])
             self._relaunches.began(state, step)
-            if state.goes_back(row.names, step):
+            if not self.axis.weight(state.marks, row.names, state.stride) and state.goes_back(row.names, step):
                 yield self._aside(state, row)
+                continue
+            if state.goes_back(row.names, step):
+                state.mark_late(row.names, step)
             else:
                 state.mark(row.names, [step])
-                yield self._place(row, self.tree.segment_at(state.segment, step))
-        state.look()
+            yield self._place(row, self.tree.segment_at(state.segment, step))
+        state.update_watched()
 
     def _fork_step(self, first_step: int, state: SourceState) -> int:
         """Return the step a silent restart came from: its checkpoint where one fits, else the step before."""
@@ -165,7 +167,7 @@ class Branching(Stateful):
         weight = self.axis.weight(state.marks, row.names, state.stride)
         tentative.follow(step, weight, max(state.high(row.names), step if tentative.first_step is None else -1))
         self._held.setdefault(state.source, []).append(row.at(state.segment, stray=True))
-        state.look()
+        state.update_watched()
 
     def _release(self, state: SourceState, *, went_on: bool = False) -> Iterator[Change]:
         """The low steps led nowhere: those of the loss are strays, other metrics have gone back by themselves.
@@ -189,7 +191,7 @@ class Branching(Stateful):
             yield self._aside(state, row)
         if len(self.axis.own) > own:
             state.leave_own_counts(run)
-        state.look()
+        state.update_watched()
 
     def _aside(self, state: SourceState, row: Placed) -> Placed:
         """Place a row of metrics that do not tell where the run is at the step that it was logged with."""
@@ -200,7 +202,7 @@ class Branching(Stateful):
     def _settle(self, state: SourceState) -> Iterator[Change]:
         """No further row of the source comes, or its next ones are declared: decide by those that are held."""
         tentative = state.tentative
-        if tentative is not None and tentative.led and tentative.steps > CONFIRM_STEPS:
+        if tentative is not None and tentative.led and len(tentative.steps) > CONFIRM_STEPS:
             yield from self._confirm(state)
         else:
             yield from self._release(state, went_on=True)

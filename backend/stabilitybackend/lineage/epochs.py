@@ -25,6 +25,8 @@ __all__ = ["FIRST_ROWS", "EpochCount"]
 
 #: First rows of a process that are remembered.
 FIRST_ROWS = 9
+#: Rows in which they are looked for.
+MOST_ROWS = 4 * FIRST_ROWS
 #: Fewer pairs of values show nothing.
 FEW_PAIRS = 3
 #: The loss is another one when its median difference is so many median scatters, and so large a share of its level.
@@ -38,10 +40,9 @@ class EpochCount:
     """The first rows of a process, and how far the steps that it logs are from those of its curve.
 
     Attributes:
-        rows: rows seen, up to FIRST_ROWS. metric: whose values are remembered. first: its (step, value).
+        rows: rows seen, up to MOST_ROWS. metric: whose values are remembered. first: its (step, value).
         epoch: value of the metric ``epoch`` in the first row, None without it.
         offset: what is added to the steps of its rows: 0 while they do not count within an epoch.
-        last: the last step of the newest epoch, as it is logged.
         period: (first, last) step of the stretch before it last started again and that was no rollback.
     """
 
@@ -50,13 +51,12 @@ class EpochCount:
     first: list[tuple[int, float]] = field(default_factory=list)
     epoch: float | None = None
     offset: int = 0
-    last: int = -1
     period: tuple[int, int] = (-1, -1)
 
     @property
     def gathers(self) -> bool:
         """Whether these are the first rows still."""
-        return self.rows < FIRST_ROWS
+        return len(self.first) < FIRST_ROWS and self.rows < MOST_ROWS
 
     @property
     def watches(self) -> bool:
@@ -68,13 +68,13 @@ class EpochCount:
         """The step that the process began with, None before it began."""
         return min((step for step, _ in self.first), default=None)
 
-    def gather(self, step: int, values: Mapping[str, float], metric: str | None) -> None:
+    def gather(self, step: int, values: Mapping[str, float], metric: str | None, *, is_loss: bool) -> None:
         """Take one of the first rows; ``metric``: of it that tells where the run is, None where there is none."""
         self.rows += 1
         if metric is None:
             return
-        if not self.first:
-            self.metric, self.epoch = metric, _epoch_of(values)
+        if not self.first or (is_loss and metric != self.metric):
+            self.metric, self.epoch, self.first = metric, _epoch_of(values), []
         self.first.append((step, values.get(self.metric, math.nan)))
 
     def starts_again(self, first_step: int, last_step: int, rows: Sequence[tuple[int, Mapping[str, float]]]) -> bool:
@@ -110,7 +110,6 @@ class EpochCount:
     def begin(self, newest: int, stride: int) -> int:
         """Let the next epoch go on after ``newest``, the greatest step of the curve; return what is added more."""
         assert self.first_step is not None
-        self.last = newest - self.offset
         before, self.offset = self.offset, newest + stride - self.first_step
         return self.offset - before
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from stabilitybackend.lineage.blocks import in_turn, one_by_one, rows_of
 from stabilitybackend.lineage.branching import Branching
 from stabilitybackend.lineage.changes import Change, Forked, LineageEvent, Placed
+from stabilitybackend.lineage.epochs import FIRST_ROWS
 from stabilitybackend.lineage.launches import Launch, Launches
 from stabilitybackend.lineage.returns import taken_up
 from stabilitybackend.lineage.sources import SourceState, joinable
@@ -116,7 +117,7 @@ class LineageFold(Branching):
         else:
             for row in one_by_one(rows):
                 yield from self._row(state, _later(row, state.epochs.offset))
-                state.look()
+                state.update_watched()
         if state.rank is not None:
             yield from self._relaunches.logged(state, rows, max(times))
 
@@ -157,9 +158,8 @@ class LineageFold(Branching):
         elif state.tentative is not None:
             yield from self._waits(state, row)
         elif state.epochs.is_next(step) and self.axis.leads(names):
-            added = state.epochs.begin(state.last_step or 0, state.stride)
-            yield self._on_the_line(state, _later(row, added))
-        elif step <= state.stray_until and state.goes_back(names, step):
+            yield self._on_the_line(state, _later(row, self._next_epoch(state, state.last_step or 0)))
+        elif step <= state.stray_until and step <= state.high(names):
             yield row.at(state.segment, stray=True)
         else:
             yield from self._next_row(state, row, launch)
@@ -168,11 +168,14 @@ class LineageFold(Branching):
         """Take a row while others are held: it tells what those are, or is held, too."""
         step, tentative = int(row.steps[0]), state.tentative
         assert tentative is not None
-        weight = self.axis.weight(state.marks, row.names, state.stride)
-        again = weight > 1 and tentative.went_through(step)
-        if again:
+        weight, low = self.axis.weight(state.marks, row.names, state.stride), state.goes_back(row.names, step)
+        if weight and low and not state.fresh and state.fills(step):
+            yield self._late(state, row)
+            return
+        if weight > 1 and tentative.went_through(step):
             yield from self._decide(state)
-        elif tentative.goes_on(step, weight, state.stride, low=state.goes_back(row.names, step)):
+            row = _later(row, state.epochs.offset)
+        elif tentative.goes_on(step, weight, state.stride, low=low):
             self._hold(state, row)
             if tentative.is_sure:
                 yield from self._decide(state)
@@ -180,8 +183,10 @@ class LineageFold(Branching):
                 yield from self._release(state)
             return
         else:
-            yield from self._release(state, went_on=True)
-        yield from self._row(state, _later(row, state.epochs.offset) if again else row)
+            yield from self._release(state, went_on=not low)
+        yield from self._row(state, row)
+        if low and state.tentative is not None and tentative.last_step is not None:
+            state.tentative.gap = max(step - tentative.last_step, 0)
 
     def _decide(self, state: SourceState) -> Iterator[Change]:
         """The low steps went on: they are a segment of their own, or the next epoch of a count within each."""
@@ -192,9 +197,15 @@ class LineageFold(Branching):
         if state.fresh or not state.epochs.starts_again(tentative.first_step, tentative.high, rows):
             yield from self._confirm(state)
             return
-        state.tentative, added = None, state.epochs.begin(tentative.high, state.stride)
+        state.tentative, added = None, self._next_epoch(state, tentative.high)
         for row in self._held.pop(state.source):
             yield self._on_the_line(state, _later(row, added))
+
+    def _next_epoch(self, state: SourceState, newest: int) -> int:
+        """Let the steps of a source go on after ``newest``; return what is added to them."""
+        first, last = state.epochs.first_step or 0, newest - state.epochs.offset
+        self.axis.epoch = first, max(last, self.axis.epoch[1] if self.axis.epoch else last)
+        return state.epochs.begin(newest, state.stride)
 
     def _next_row(self, state: SourceState, row: Placed, launch: Launch | None) -> Iterator[Change]:
         step, time = int(row.steps[0]), float(row.times[0])
@@ -208,6 +219,10 @@ class LineageFold(Branching):
             if launch is None and self._is_late(state, row):
                 yield self._late(state, row)
                 return
+            if (lower := self._began_lower(state, row)) is not None:
+                yield lower
+                yield self._on_the_line(state, row)
+                return
             if launch is not None or not self._joins(state, row):
                 self._ask(state, row)
                 return
@@ -220,6 +235,8 @@ class LineageFold(Branching):
         if self._relaunches.succeeded(state, step):
             yield row.at(state.segment, stray=True)
             return
+        if launch is not None:
+            self._relaunches.began(state, step)
         yield self._on_the_line(state, row)
 
     def _joins(self, state: SourceState, row: Placed) -> bool:
@@ -234,7 +251,21 @@ class LineageFold(Branching):
         """Return whether a low row of a process that runs on goes back nowhere: nothing was logged at its step so far,
         or it is of a second writer."""
         step, weight = int(row.steps[0]), self.axis.weight(state.marks, row.names, state.stride)
-        return state.fills(step) or (weight > 0 and state.of_other_writer(step))
+        launch = self._relaunches.launches.of(state.source)
+        if launch is not None and launch.segment == state.segment:  # another rank may have let it down
+            state.logged.floor = min(state.logged.floor, self.tree[state.segment].fork_step)
+        return state.fills(step) or (state.of_other_writer(step) if weight else step in state.logged.late)
+
+    def _began_lower(self, state: SourceState, row: Placed) -> Forked | None:
+        """Return the segment of a new process, let down to a low row among its first ones: those came out of order."""
+        launch, step = self._relaunches.launches.of(state.source), int(row.steps[0])
+        if launch is None or launch.segment != state.segment or not state.epochs.gathers or state.fresh:
+            return None
+        fork_step = self.tree[state.segment].fork_step
+        near = fork_step - step < FIRST_ROWS * state.stride
+        if step > fork_step or not near or self.axis.weight(state.marks, row.names, state.stride) < 2:
+            return None
+        return self._relaunches.lower(launch, self._fork_step(step, state))
 
     def _late(self, state: SourceState, row: Placed) -> Placed:
         step = int(row.steps[0])
@@ -256,9 +287,9 @@ class LineageFold(Branching):
         if state.fresh:
             self._relaunches.began(state, step)
         if state.epochs.gathers:
-            led = self.axis.weight(state.marks, names, state.stride) > 1
-            values = dict(zip(names, row.values[:, 0].tolist(), strict=True))
-            state.epochs.gather(step - state.epochs.offset, values, self.axis.leading(names) if led else None)
+            metric = self.axis.leading(names) if self.axis.weight(state.marks, names, state.stride) > 1 else None
+            values, is_loss = dict(zip(names, row.values[:, 0].tolist(), strict=True)), self.axis.is_loss(metric or "")
+            state.epochs.gather(step - state.epochs.offset, values, metric, is_loss=is_loss)
         self.tree[state.segment].entered.setdefault(state.rank or 0, state.source)
         state.mark(names, [step])
         return self._place(row, self.tree.segment_at(state.segment, step))

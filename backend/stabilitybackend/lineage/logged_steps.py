@@ -73,4 +73,5 @@ class LoggedSteps:
             self.break_off(last, stride)
         self.first = None
         kept = [(begin, min(end, fork_step), distance) for begin, end, distance in self.stretches if begin <= fork_step]
+        self.floor = min(self.floor, fork_step)
         self.stretches, self.late = kept, {one for one in self.late if one <= fork_step}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 
 from stabilitybackend.lineage.epochs import EpochCount
-from stabilitybackend.lineage.logged_steps import LATE_STRIDES, LoggedSteps
+from stabilitybackend.lineage.logged_steps import LoggedSteps
 from stabilitybackend.lineage.step_axis import OWN_COUNT, Counting
 from stabilitybackend.lineage.tree import FoldedSegment, SegmentTree
 
@@ -19,6 +19,8 @@ CONFIRM_STEPS = 2
 CONFIRM_STEPS_RUNNING = 8
 #: A next step at most this many usual strides away "goes on" from the last one.
 STRIDES_THAT_GO_ON = 2
+#: Low rows further apart are not of one stretch: the first of them was a stray. Rows may come in another order.
+NEAR_STRIDES = 16
 #: A second writer of the same names is behind the first again and again: after so many low rows that went on from each
 #: other, while the others went on from the newest step, there are two.
 WRITER_ROWS = 3
@@ -33,15 +35,17 @@ class Tentative:
         fresh: whether the source is a new process, so that even repeating the last step means it went back.
         first_step, last_step: the least and the greatest step of the rows that tell where the run is (``Counting``).
             None while none of those that are held does.
-        steps: how many different steps those have.
+        steps: of those rows.
         led: whether one of them was the loss's, or as good.
+        gap: steps from the low row before, which led nowhere, to the first one: the process may log as rarely now.
     """
 
     high: int
     fresh: bool
+    gap: int = 0
     first_step: int | None = None
     last_step: int | None = None
-    steps: int = 0
+    steps: set[int] = field(default_factory=set)
     led: bool = False
 
     def goes_on(self, step: int, weight: int, stride: int, *, low: bool) -> bool:
@@ -51,29 +55,26 @@ class Tentative:
         if self.first_step is None or self.last_step is None:
             return low
         if step < self.last_step:
-            return self.last_step - step <= LATE_STRIDES * stride
+            return self.last_step - step <= NEAR_STRIDES * stride
         if step <= self.high:
-            return True
-        whole = self.fresh or self.last_step == self.high  # a loop that went back leaves out nothing that it logged
-        near = step - self.last_step <= (STRIDES_THAT_GO_ON if whole else 1) * stride
-        return near and (self.fresh or self.steps > 1)
+            return step - self.last_step <= max(NEAR_STRIDES * stride, 2 * self.gap)
+        # A loop that went back leaves out nothing that it logged; some steps may come out of order.
+        strides = CONFIRM_STEPS_RUNNING if self.fresh or self.last_step == self.high else 1
+        near = step - self.last_step <= strides * stride
+        return near and (self.fresh or len(self.steps) > 1)
 
     def follow(self, step: int, weight: int, high: int) -> None:
         """Note a row that continues from here; ``high``: the greatest step of its metrics before."""
         if not weight:
             return
-        if self.first_step is None or self.last_step is None:
-            self.first_step = self.last_step = step
-            self.steps = 1
-        elif not self.first_step <= step <= self.last_step:
-            self.steps += 1
-        self.first_step, self.last_step = min(self.first_step, step), max(self.last_step, step)
+        self.steps.add(step)
+        self.first_step, self.last_step = min(self.steps), max(self.steps)
         self.high = max(self.high, high)
         self.led = self.led or weight > 1
 
     def went_through(self, step: int) -> bool:
         """Return whether the low steps came to where the source had been before, and begin once more with ``step``."""
-        reached = self.last_step is not None and self.last_step >= self.high and self.steps > 1
+        reached = self.last_step is not None and self.last_step >= self.high and len(self.steps) > 1
         return reached and not self.fresh and step == self.first_step
 
     def is_saved_at(self, step: int) -> bool:
@@ -86,7 +87,7 @@ class Tentative:
         if not self.led or self.last_step is None:
             return False
         past = self.fresh or self.last_step > self.high
-        return self.steps > (CONFIRM_STEPS if past else CONFIRM_STEPS_RUNNING)
+        return len(self.steps) > (CONFIRM_STEPS if past else CONFIRM_STEPS_RUNNING)
 
 
 @dataclass
@@ -110,7 +111,7 @@ class SourceState:
         writer: newest step of low rows that went on from each other while others went on from the newest step, and how
             many there were.
         epochs: whether its steps count within an epoch.
-        watched: each of its rows has to be looked at, see ``look``.
+        watched: each of its rows has to be looked at, see ``update_watched``.
     """
 
     source: str
@@ -137,7 +138,7 @@ class SourceState:
         """The greatest step that a metric of it reached, -1 for none."""
         return max((step for step in self.marks.values() if step != OWN_COUNT), default=-1)
 
-    def look(self) -> None:
+    def update_watched(self) -> None:
         """Find out whether each of its rows has to be looked at; call it after anything but rows that just go on."""
         self.watched = self.fresh or self.tentative is not None or self.epochs.watches
 
@@ -245,7 +246,7 @@ class SourceState:
         self.stray_until = -1
         self.writer = (-1, 0)
         self.fresh = False
-        self.look()
+        self.update_watched()
 
     def leave_own_counts(self, run: int) -> None:
         """Forget steps beyond ``run``, where the run is: those were of metrics that count their own."""
@@ -254,11 +255,15 @@ class SourceState:
             self.logged = LoggedSteps(first=run, floor=run)
 
 
-def joinable(tree: SegmentTree, state: SourceState, step: int) -> FoldedSegment | None:
-    """Return the segment that other ranks opened and this one now reaches, if there is one."""
+def joinable(tree: SegmentTree, state: SourceState, step: int, *, undone: bool = False) -> FoldedSegment | None:
+    """Return the segment that other ranks opened and this one now reaches, if there is one.
+
+    Args:
+        undone: look for one that somebody undid.
+    """
     for segment in tree:
         if segment.id <= state.segment or (state.fresh and segment.id != tree.head):
             continue
-        if state.rank not in segment.entered and step > segment.fork_step and not segment.undone:
+        if state.rank not in segment.entered and step > segment.fork_step and segment.undone == undone:
             return segment
     return None

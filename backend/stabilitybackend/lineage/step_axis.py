@@ -48,9 +48,11 @@ class StepAxis(Stateful):
         declared: what the job calls its loss.
         own: metrics that count their own steps.
         writers: two write the same metrics, one behind the other.
+        epoch: first and last step of an epoch, where the steps of a process count within one.
     """
 
     writers: bool = False
+    epoch: tuple[int, int] | None = None
     declared: str | None = None
     own: dict[str, None] = fresh(dict)
 
@@ -141,15 +143,24 @@ class StepAxis(Stateful):
             self.own[name] = None
 
     def note(self) -> str:
-        """Return which metrics count their own steps as a sentence, "" for none."""
-        if not self.own:
-            return ""
+        """Return what a person has to know of the run's steps, "" for nothing."""
+        told = [self._own_note()] if self.own else []
+        if self.epoch is not None:
+            first, last = self.epoch
+            told.append(
+                f"Its steps count within an epoch, from {first:,} to {last:,}: the epochs are drawn one after another."
+            )
+        if self.writers:
+            told.append("Two writers log the same metrics, one behind the other: the rows of both are drawn.")
+        return " ".join(told)
+
+    def _own_note(self) -> str:
         names, more = [*self.own][:MAX_NAMED], len(self.own) - MAX_NAMED
         if more > 0:
             names.append(f"{more} more metric{'s' if more > 1 else ''}")
-        listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-        one = len(names) == 1
+        if len(names) == 1:
+            return f"{names[0]} counts its own steps, not the run's: it is drawn at the steps that it was logged with."
         return (
-            f"{listed} {'counts its' if one else 'count their'} own steps, not the run's: "
-            f"{'it is' if one else 'they are'} drawn at the steps that {'it was' if one else 'they were'} logged with."
+            f"{', '.join(names[:-1])} and {names[-1]} count their own steps, not the run's: "
+            "they are drawn at the steps that they were logged with."
         )

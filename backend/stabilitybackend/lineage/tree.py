@@ -320,19 +320,24 @@ class SegmentTree(Stateful):
         )
 
 
-def undoable(run_id: str, tree: SegmentTree, segment: int) -> FoldedSegment:
-    """Return the segment if it was inferred from steps alone and nothing hangs from it.
+def undoable(run_id: str, tree: SegmentTree, segment: int) -> list[FoldedSegment]:
+    """Return the segment and all like it, if it was inferred from steps alone.
+
+    What goes back while it runs on does it again and again, so that those are alike. A restart is alone, and nothing
+    may hang from it.
 
     Raises:
         NotFound: there is no such segment.
-        Conflict: it was declared or ordered, or other segments hang from it.
+        Conflict: it was declared or ordered, or other segments hang from a restart.
     """
     if not 0 < segment < len(tree):
         raise NotFound(f"run {run_id} has no segment {segment}", hint="list them with GET .../segments")
     found = tree[segment]
+    if found.inferred == "steps":
+        return [one for one in tree if one.inferred == "steps"]
     if found.cause != "restart" or any(s.parent == segment for s in tree):
         raise Conflict(
             f"segment {segment} (cause {found.cause}) can't be undone",
             hint="only a segment that nobody declared and from which no other hangs can be",
         )
-    return found
+    return [found]

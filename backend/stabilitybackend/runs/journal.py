@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -201,9 +201,9 @@ class Journal:
             await self._redis.zadd(RUNS_WITH_INCIDENTS, {self._run_id: now})
             self._noted_at = now
 
-    async def undo(self, key: str, fork_step: int) -> None:
-        """Note that the inferred segment ``key`` is none, and that incidents have to be judged without it."""
-        await self._fence.write(("SADD", self._keys.undone, key), ("HSET", self._keys.meta, "retell", fork_step))
+    async def undo(self, keys: Sequence[str], fork_step: int) -> None:
+        """Note that inferred segments are none, and that incidents after ``fork_step`` have to be judged without."""
+        await self._fence.write(("SADD", self._keys.undone, *keys), ("HSET", self._keys.meta, "retell", fork_step))
 
     async def reconciled(self) -> None:
         """Note that the incidents are stored as they are without what was undone."""

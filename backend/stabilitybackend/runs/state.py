@@ -364,7 +364,9 @@ class RunState:
             **status_fields(self, now),
             unreadable=self.unreadable.view(),
             unrecorded=self.unrecorded.view(),
-            log_notes=[note for note in (self.metric_names.note, self.summary.rows_note) if note],
+            log_notes=[
+                note for note in (self.metric_names.note, self.summary.rows_note, self.fold.axis.note()) if note
+            ],
             twins=bool(self.liveness.duplicates(now)),
             head=tree.head,
             world_size=self.launch_sizes.size if self.fold.ranks else max(1, self.liveness.announced_size()),

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.errors import Conflict, NotFound
 from stabilitybackend.keys import DURABLE, RunKeys
+from stabilitybackend.lineage.branching import UNDONE_STEPS
 from stabilitybackend.lineage.tree import undoable
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.redis_link.replicas import WAIT_S, on_a_replica
@@ -162,17 +163,20 @@ class RunWorker(RunFollower):
         await self._conclude(changes)
 
     async def undo_segment(self, segment: int, who: str) -> Segments:
-        """Take back a segment that was inferred from steps alone: they were no rollback. Return the segments.
+        """Take back a segment that was inferred from steps alone, and all like it: they were no rollback.
 
-        The lineage is a fold over what is stored, so the run is folded again without it. Raises as ``undoable``.
+        The lineage is a fold over what is stored, so the run is folded again without them. Returns the segments, raises
+        as ``undoable``.
         """
         async with self._turning:
             found = undoable(self.run_id, (await self.ready()).fold.tree, segment)
-            if found.undone:
+            alike = [one for one in found if not one.undone]
+            if not alike:
                 return self.state.fold.tree.view()
+            keys = [one.key for one in alike] + [UNDONE_STEPS] * (alike[0].inferred == "steps")
             with redis_errors():
-                await self.journal.undo(found.key, found.fork_step)
-            _log.warning("run %s: segment %d undone by %s", self.run_id, segment, who)
+                await self.journal.undo(keys, min(one.fork_step for one in alike))
+            _log.warning("run %s: segment %d and %d like it undone by %s", self.run_id, segment, len(alike) - 1, who)
             await self._pause()
             self.readiness.lose()
             if not self._closed:

@@ -50,7 +50,7 @@ async def test_a_segment_that_was_only_inferred_is_taken_back_and_stays_so(redis
     job = Job()
     with RunningServer(redis_url, tmp_path) as server:
         async with RawAgent(server.agent_url) as agent:
-            await agent.begin(job.rows(range(1, 11)), job.rows(range(1, 5)), job.rows([11, 12]))
+            await agent.begin(job.rows(range(1, 11)), job.rows(range(1, 11)), job.rows([11, 12]))
             await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 12, "step 12 is there")
             assert server.get("/runs/run-1/segments")["head"] == 1
             assert server.get("/runs/run-1")["rollbacks"] == 1

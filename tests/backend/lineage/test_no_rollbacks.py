@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+from stabilitybackend.errors import Conflict
+from stabilitybackend.lineage.branching import UNDONE_STEPS
+from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
+from stabilitybackend.lineage.tree import undoable
 from support.job_frames import Job
 
 
@@ -45,3 +51,30 @@ def test_what_was_inferred_is_listed_with_its_fork_step_and_what_was_declared_is
         (50, 51, "steps"),
         (60, 61, "start"),
     ]
+
+
+def test_steps_that_went_back_while_their_process_ran_on_are_taken_back_all_at_once_and_later_ones_with_them() -> None:
+    jobs = [Job(rank, world_size=2) for rank in (0, 1)]
+    frames = [job.rows(range(1, 101)) for job in jobs]
+    for back in (31, 21, 11):
+        frames += [job.rows(range(back, 101)) for job in jobs]
+    before = folded(*frames)
+    alike = undoable("run", before.tree, 1)
+    assert [one.fork_step for one in alike] == [30, 20, 10]
+    after = LineageFold({UNDONE_STEPS, *(one.key for one in alike)})
+    placed = [
+        change
+        for frame in [*frames, *(job.rows(range(5, 105)) for job in jobs)]
+        for change in after.apply(frame)
+        if isinstance(change, Placed)
+    ]
+    assert [(one.fork_step, one.undone, sorted(one.entered)) for one in after.tree][1:] == [(30, True, [0, 1])]
+    effective = sorted(step for one in placed if not one.stray for step in one.steps.tolist())
+    assert effective == sorted([*range(1, 105)] * 2)
+
+
+def test_a_restart_is_taken_back_alone_and_not_while_another_segment_hangs_from_it() -> None:
+    fold = folded(*(Job(0, start).rows(range(first, 101)) for start, first in ((1, 1), (2, 61), (3, 81))))
+    assert [one.id for one in undoable("run", fold.tree, 2)] == [2]
+    with pytest.raises(Conflict):
+        undoable("run", fold.tree, 1)

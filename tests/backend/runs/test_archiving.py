@@ -113,7 +113,7 @@ async def test_incidents_are_as_if_a_segment_that_was_taken_back_had_never_been(
     before = {one.incident_id: one for one in worker.state.incidents.all()}
     if killed:
         segment = worker.state.fold.tree[1]
-        await worker.journal.undo(segment.key, segment.fork_step)
+        await worker.journal.undo([segment.key], segment.fork_step)
         await stage.restart()
         worker = await stage.manager.get("run-1")
     else:

@@ -4,7 +4,7 @@ import { bandEnd } from "../chart/traces.js";
 import { saveCsv } from "../chart_files/files.js";
 import { api } from "../core/api.js";
 import { byId, toast } from "../core/dom.js";
-import { errorText, formatCount } from "../core/format.js";
+import { errorText, formatCount, plural } from "../core/format.js";
 import { confirm } from "../dialogs/confirm.js";
 import { fullScreen } from "../metrics/metric_tile.js";
 
@@ -22,11 +22,14 @@ export const actions = {
     }
   },
 
-  /** Take back a segment that was only inferred. The server says `reset` then, and everything is fetched anew. */
+  /** Take back a segment that was only inferred, and all like it: the server says `reset`, and all is fetched anew. */
   async undo(segment, label) {
+    const inferred = [...this.store.segments.values()].filter((one) => one.inferred === "steps" && !one.undone);
+    const count = inferred.length > 1 ? ` (${plural(inferred.length - 1, "other")})` : "";
+    const others = ` All like it in this run${count} are taken back with it, later ones too.`;
     const sure = await confirm({
       title: `${label ? `${label} was` : "This was"} not a rollback`,
-      text: `Nobody declared it: the steps went back to ${formatCount(segment.fork_step + 1)} and went on, so a restart was assumed. Taken back, the line goes on as it was before, and what came twice is left out of it. It can't be put back.`,
+      text: `Nobody declared it: the steps went back to ${formatCount(segment.fork_step + 1)} and went on, so a restart was assumed. Taken back, the line goes on as it was before, and what came twice is left out of it.${segment.inferred === "steps" ? others : ""} It can't be put back.`,
       action: "Take it back",
     });
     if (!sure || this.gone) return;

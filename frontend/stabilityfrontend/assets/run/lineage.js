@@ -160,8 +160,9 @@ export function drawLineage(page) {
               segment.label
                 ? h("a", { class: "link", href: attemptsHref(page.id, segment.id) }, "Compare the branches")
                 : null,
-              // The server refuses while another segment hangs from it.
-              segment.cause === "restart" && !list.some((one) => one.parent === segment.id)
+              // Of a restart the server refuses while another segment hangs from it.
+              segment.cause === "restart" &&
+              (segment.inferred === "steps" || !list.some((one) => one.parent === segment.id))
                 ? h(
                     "button",
                     {
