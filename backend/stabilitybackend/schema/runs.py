@@ -230,7 +230,7 @@ class Run(RunView, kw_only=True):
         loss_metric: the metric that is watched as the training loss, null where none is.
         unwatched: what to do about that, "" where a loss is watched.
         dead_points: points that a rollback discarded.
-        log_notes: sentences about what it logs: several rows a step, too many names of metrics.
+        log_notes: sentences about what it logs: several rows a step, too many names, metrics with their own steps.
         stopped: who ordered its end, null where nobody did, or it was started again since.
     """
 
