@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from _operator import index  # the same as operator.index, without the module's import time
 
 from stabilityclient.errors import RefusedError
@@ -9,6 +10,7 @@ from stabilityclient.metrics.values import on_device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import TracebackType
     from typing import Any
 
 __all__ = [
@@ -22,6 +24,11 @@ MAX_STEP = 2**53 - 1
 MAX_DEPTH = 12
 #: Values in free data, at most.
 MAX_VALUES = 20_000
+#: Innermost frames of a traceback that are given with their source, characters kept of such a line, and lines of a file
+#: that are read for it.
+SOURCE_FRAMES = 4
+MAX_SOURCE_CHARS = 200
+MAX_SOURCE_LINES = 20_000
 #: Characters kept of a traceback, of both its ends: servers keep 2,000 of a fact.
 MAX_TRACE_CHARS = 1_900
 #: Longest text in free data, characters: the server takes 100,000.
@@ -129,19 +136,44 @@ def gist(text: str) -> str:
 
 
 def trace_of(error: BaseException) -> str:
-    """Return where an exception came from, outermost first, as Python prints it but without the lines of source.
+    """Return where an exception came from, outermost first, as Python prints it; of the last frames with their source.
 
-    Imports nothing and reads no file: what the module traceback imports at its first use makes Python forget that
-    Ctrl-C ended the process (its exit would be 1), and a file system that hangs would hold the exit up.
+    Imports nothing: what the module traceback imports at its first use makes Python forget that Ctrl-C ended the
+    process (its exit would be 1). Python prints the same lines right after this, from the same files.
     """
     frames, at = [], error.__traceback__
+    count = _depth(at)
     while at is not None:
         code = at.tb_frame.f_code
         frames.append(f'  File "{code.co_filename}", line {at.tb_lineno}, in {code.co_name}\n')
+        count -= 1
+        if count < SOURCE_FRAMES and (line := _source(code.co_filename, at.tb_lineno)):
+            frames[-1] += f"    {line}\n"
         if len(frames) > 200:
             del frames[40:-40]  # of an endless recursion; both ends alone are longer than what is kept
         at = at.tb_next
     return cut_inside("".join(frames), MAX_TRACE_CHARS)
+
+
+def _depth(trace: TracebackType | None) -> int:
+    count = 0
+    while trace is not None:
+        count, trace = count + 1, trace.tb_next
+    return count
+
+
+def _source(path: str, number: int) -> str:
+    """Return a line of a file, as far as it is kept; "" where there is none, or it lies far down."""
+    known = sys.modules.get("linecache")  # it has the cells of a notebook, too
+    try:
+        if known is not None:
+            return str(known.getline(path, number)).strip()[:MAX_SOURCE_CHARS]
+        if number > MAX_SOURCE_LINES:
+            return ""
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return next((line for at, line in enumerate(file, 1) if at == number), "").strip()[:MAX_SOURCE_CHARS]
+    except Exception:  # no file, or a foreign loader that raises
+        return ""
 
 
 def plain(value: Any) -> Any:

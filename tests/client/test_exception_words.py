@@ -36,11 +36,12 @@ def _deeper(calls: int) -> None:
 
 
 @pytest.mark.parametrize("calls", [0, 300])
-def test_where_an_exception_came_from_is_told_at_its_end_whatever_its_depth(calls: int) -> None:
+def test_where_an_exception_came_from_is_told_at_its_end_with_its_source_whatever_its_depth(calls: int) -> None:
     with pytest.raises(KeyError) as found:
         _deeper(calls)
     trace = trace_of(found.value)
-    assert trace.splitlines()[-1].endswith(", in _deeper")
+    assert trace.splitlines()[-2].endswith(", in _deeper")
+    assert trace.splitlines()[-1] == '    raise KeyError("image")'
     assert f'File "{__file__}", line ' in trace
     assert len(trace) <= MAX_TRACE_CHARS
 

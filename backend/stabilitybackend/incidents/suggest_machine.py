@@ -98,7 +98,7 @@ def _death(case: Case) -> Suggestion:
     if facts(case.incident.evidence, DeathFacts).hung:
         first, checks = "It hung and was ended: read the incident of the hang, its suspect is the one to look at.", ()
     text = f"{first} Start the job again if its launcher does not.".lstrip() + _where(case)
-    return suggestion("restart", text, checklist=[*checks, *lit.RESUME_CHECKS])
+    return suggestion("restart", text, checklist=checks)
 
 
 #: Class of a death's verdict -> first sentence, and what to look at.

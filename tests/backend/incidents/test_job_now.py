@@ -51,6 +51,7 @@ def test_a_run_that_ended_gets_no_advice_but_about_how_it_ended() -> None:
     told = {one.kind: one.suggestion for one in found.all()}
     assert (told["divergence"], told["straggler"]) == (None, None)
     assert told["process_death"] is not None
+    assert told["process_death"].checklist == []  # nothing was resumed
     assert not any("roll_back" in shown(one).actions for one in found.all())
 
 

@@ -83,7 +83,9 @@ def test_an_exception_that_ends_the_script_is_told_with_where_it_was_and_without
     (event,) = teed(tmp_path, "def train():\n    raise ValueError('nan')\ntrain()").store.events("exception")
 
     assert event.data["message"] == "nan"
-    assert [line.split(",")[0].split("/")[-1] for line in event.data["traceback"].splitlines()] == ['train.py"'] * 2
+    lines = event.data["traceback"].splitlines()
+    assert [line.split(",")[0].split("/")[-1] for line in lines[::2]] == ['train.py"'] * 2
+    assert lines[1::2] == ["    train()", "    raise ValueError('nan')"]
 
 
 def test_a_wrong_setting_of_ours_is_told_and_the_script_runs(tmp_path: Path) -> None:

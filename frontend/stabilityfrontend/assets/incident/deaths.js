@@ -24,6 +24,13 @@ function exceptionPart(exception) {
   return text.includes("\n") ? h("span", { class: "lines" }, text) : text;
 }
 
+/** An exception's traceback as Python prints it, "" where it has none. */
+function traceback(exception) {
+  const frames = asWholeText(exception.traceback).trimEnd();
+  const said = [asText(exception.type), asWholeText(exception.message)].filter(Boolean).join(": ");
+  return frames && ["Traceback (most recent call last):", frames, said].filter(Boolean).join("\n");
+}
+
 /** One death: `{node, rank, ...}` as the agent told it, or the whole evidence of an older server. */
 function deathPart(found, several, told) {
   const death = { ...asRecord(found.evidence), ...found };
@@ -66,7 +73,7 @@ function deathPart(found, several, told) {
     ["What was seen", told.includes(asText(death.text)) ? "" : asText(death.text)],
     ["Known by", HOWS[death.how] || readable(asText(death.how))],
   ]);
-  const fatal = asWholeText(death.fatal) || asWholeText(exception.traceback);
+  const fatal = asWholeText(death.fatal) || traceback(exception);
   return [
     facts,
     fatal
