@@ -84,7 +84,7 @@ def _whole(step: Any) -> int:
 def not_a_mapping(step: object, metrics: object) -> RefusedError:
     """Return the refusal of a call of log() without a mapping of metrics."""
     if metrics is None and hasattr(step, "values"):
-        return RefusedError(["log() got the metrics alone, expected run.log(step, {'loss': 1.5}): give the step first"])
+        return RefusedError(["the metrics came alone, expected run.log(step, {'loss': 1.5}): give the step first"])
     what = f"metrics is {metrics!r:.80} ({type(metrics).__name__})"
     return RefusedError([f"{what}, expected a mapping of names to numbers: run.log(step, {{'loss': 1.5}})"])
 

@@ -196,13 +196,13 @@ class AgentService:
         self._read_kernel()
         for source in self._sources:
             self._poll_source(source)
-        self._unrecorded.poll(self._sources.ranks())
+        short = self._unrecorded.poll(self._sources.ranks())
         self._deaths.poll()
         if self._introduced is not None and written(self._folder) not in (None, self._introduced):
             self._uplink.news.set()
         self._own.flush()
         self._progress.write()
-        self._spool_cleaner.sweep(self._sources)
+        self._spool_cleaner.sweep(self._sources, tight=short or bool(self._own.error))
 
     def _discover(self) -> bool:
         """Find new sources; a rank is watched from here on, as it may die before the next poll."""

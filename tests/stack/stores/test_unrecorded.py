@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +11,18 @@ import pytest
 
 from support.agent.spooled import child
 from support.ports import free_port
-from support.processes import Server
+from support.processes import Server, end_agents
+from support.waiting import wait_until
 
+#: On a disk that holds the spool of the rank and nothing else: the agent's own report has no room while it runs.
+FULL = """
+import sys, time, stabilityclient
+run = stabilityclient.init(project="tests", run_id=sys.argv[1])
+for step in range(20_000):
+    run.log(step, {f"m{part}": 1.0 for part in range(30)} | {"loss": 1.0})
+time.sleep(1.2)
+print(run.finish(60))
+"""
 JOB = """
 import os, sys, stabilityclient
 run = stabilityclient.init(project="tests", run_id=sys.argv[1])
@@ -31,6 +42,28 @@ print(run.finish(60), run._guard.refused)
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with Server(tmp_path_factory.mktemp("server") / "data", free_port()) as running:
         yield running
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    (folder := tmp_path / "small").mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2500k", "tmpfs", folder], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("mounting a small tmpfs needs root")
+    yield folder
+    end_agents(tmp_path, "**")
+    wait_until(lambda: not subprocess.run(["umount", folder], capture_output=True).returncode, 20, "the agent has left")
+
+
+def test_a_full_disk_is_told_once_the_delivered_spool_made_room(server: Server, small_disk: Path) -> None:
+    with child(FULL, "full-disk", STABILITY_URL=server.url, STABILITY_DIR=str(small_disk)) as job:
+        out, said = job.communicate(timeout=120)
+
+    assert out == "delivered\n", said
+    assert "No space left on device" in said
+    run = server.wait_for("/runs/full-disk", lambda run: run["unrecorded"]["dropped"], "the run has its counts")
+    assert run["effective_points"] + run["unrecorded"]["dropped"] in range(19_990, 20_011)
+    assert run["note"].endswith(": the disk of the spool was full.")
 
 
 def test_a_run_that_lost_rows_says_so_after_its_end(server: Server, tmp_path: Path) -> None:

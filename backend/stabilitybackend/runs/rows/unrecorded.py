@@ -77,7 +77,10 @@ class UnrecordedRows(Stateful):
             were = "record was" if seen.lost == 1 else "records were"
             yield f"{seen.lost:,} spooled {were} damaged or deleted before the agent could send them."
         if seen.refused:
-            first = f"; the first: {seen.refusals[0]}" if seen.refusals else ""
-            yield f"{seen.refused:,} {'value was' if seen.refused == 1 else 'values were'} refused{first}."
+            first = seen.refusals[0].rstrip(".") if seen.refusals else ""
+            if seen.refused == 1:
+                yield f"1 value was refused{': ' if first else ''}{first}."
+            else:
+                yield f"{seen.refused:,} values were refused{'; the first: ' if first else ''}{first}."
         if any(one.forked for one in counts):
             yield "A process that was forked after init() logged: its rows are not recorded."

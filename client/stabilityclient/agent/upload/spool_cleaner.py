@@ -30,27 +30,38 @@ class SpoolCleaner:
         self._now = now
         self._at = 0.0
 
-    def sweep(self, sources: Sources) -> None:
-        """Remove chunks that are durable beyond what is kept; at most once in SWEEP_S."""
+    def sweep(self, sources: Sources, *, tight: bool = False) -> None:
+        """Remove chunks that are durable beyond what is kept; at most once in SWEEP_S.
+
+        Args:
+            tight: records find no room: at once, nothing durable is kept, and of a process that is over nothing at all.
+        """
         now = self._now()
-        if now < self._at:
+        if now < self._at and not tight:
             return
         self._at = now + SWEEP_S
         every = list(sources)
         keep = min(RETAIN_BYTES, self._limit_bytes // 2 // max(1, len(every)))
         for source in every:
-            _remove_durable(source, max(1, keep // CHUNK_BYTES))
+            if tight and source.final and source.safe and source.is_rank:
+                _remove_all(source)
+            else:
+                _remove_durable(source, 0 if tight else max(1, keep // CHUNK_BYTES))
 
     def sweep_all(self, sources: Sources) -> None:
         """The run is over and everything is durable: remove all chunks. What says who was there stays."""
         for source in sources:
-            source.reader.close()
-            chunks = [chunk_name(number) for number in chunk_numbers(str(source.folder))]
-            for name in (*chunks, "spare.tmp", "next.tmp"):
-                try:
-                    os.unlink(source.folder / name)
-                except OSError:
-                    continue  # gone already, or the disk is read-only by now: it stays, which harms nobody
+            _remove_all(source)
+
+
+def _remove_all(source: Source) -> None:
+    source.reader.close()
+    chunks = [chunk_name(number) for number in chunk_numbers(str(source.folder))]
+    for name in (*chunks, "spare.tmp", "next.tmp"):
+        try:
+            os.unlink(source.folder / name)
+        except OSError:
+            continue  # gone already, or the disk is read-only by now: it stays, which harms nobody
 
 
 def _remove_durable(source: Source, keep_chunks: int) -> None:

@@ -35,10 +35,19 @@ class UnrecordedReporter:
     def __init__(self, event: Callable[[str, int | None, dict[str, Any]], None]) -> None:
         self._event = event
         self._told: dict[str, tuple[tuple[int, int, bool], float]] = {}
+        self._dropped = 0
 
-    def poll(self, ranks: Iterable[Source]) -> None:
-        """Report what is new: at once where nothing was reported before and at the end of a rank, else now and then."""
-        for source in ranks:
+    def poll(self, ranks: Iterable[Source]) -> bool:
+        """Report what is new: at once where nothing was reported before and at the end of a rank, else now and then.
+
+        Returns:
+            Whether records were dropped since the last call: there is no room.
+        """
+        found = list(ranks)
+        dropped = sum(source.slot.dropped for source in found if source.slot is not None)
+        short = bool(dropped > self._dropped)
+        self._dropped = dropped
+        for source in found:
             slot = source.slot
             if slot is None or not (slot.dropped or slot.refused or slot.forked):
                 continue
@@ -58,3 +67,4 @@ class UnrecordedReporter:
                 "why": _WHY.get(slot.no_room) or (os.strerror(slot.no_room) if slot.no_room else ""),
             }
             self._event("unrecorded", slot.step, data)
+        return short
