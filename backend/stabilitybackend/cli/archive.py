@@ -13,13 +13,12 @@ from typing import Annotated, Any
 from urllib.parse import urlencode
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Column, Table
+from rich.text import Text
 
 from stabilitybackend.api_client import ApiClient, run_path
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, check_unasked, connect, show_json
 from stabilitybackend.cli.own_redis import own_redis
+from stabilitybackend.cli.tables import Column, print_table
 from stabilitybackend.settings import Settings
 
 __all__ = ["app"]
@@ -31,6 +30,13 @@ app = typer.Typer(
 
 _STATE_STYLE = {"ok": "green", "loading": "cyan", "archiving": "cyan", "behind": "yellow", "failed": "red"}
 _MIB = 1024.0 * 1024.0
+_STORAGE = (
+    Column("run"), Column("state"), Column("in Redis", 2), Column("limit", 6), Column("in files", 1),
+    Column("parts", 5), Column("values in files", 4), Column("location", 7),
+)  # fmt: skip
+_RETAINED = (
+    Column("run"), Column("project", 3, "short"), Column("name", 2, "short"), Column("status"), Column("last report"),
+)  # fmt: skip
 
 _Run = Annotated[str, typer.Argument(help="The run, see: stabilityboard runs")]
 _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -54,17 +60,14 @@ def status(
     if not found:
         typer.echo(f"no runs yet at {client.url}")
         return
-    table = Table(
-        Column("run", no_wrap=True), "state", "in Redis", "limit", "in files", "parts", "values in files", "location"
-    )
-    for run, facts in found:
-        hot, cold, state = facts["hot"], facts["cold"], str(facts["state"])
-        table.add_row(
-            escape(run), f"[{_STATE_STYLE.get(state, 'default')}]{escape(state)}[/]", _size(hot["bytes"]),
-            _size(hot["limit_bytes"]), _size(cold["bytes"]), str(cold["parts"]), f"{cold['rows']:,}",
-            escape(str(cold["location"])),
-        )  # fmt: skip
-    Console().print(table)
+    print_table(_STORAGE, [
+        [
+            run, Text(str(facts["state"]), _STATE_STYLE.get(str(facts["state"]), "")), _size(facts["hot"]["bytes"]),
+            _size(facts["hot"]["limit_bytes"]), _size(facts["cold"]["bytes"]), str(facts["cold"]["parts"]),
+            f"{facts['cold']['rows']:,}", str(facts["cold"]["location"]),
+        ]
+        for run, facts in found
+    ])  # fmt: skip
     problems = [(run, facts["problem"]) for run, facts in found if facts["problem"] and facts["state"] != "loading"]
     for run, problem in problems:
         typer.echo(f"{run}: {problem}", err=True)
@@ -201,11 +204,13 @@ def _retain(client: ApiClient, days: float, *, dry_run: bool) -> list[dict[str, 
 
 
 def _show(runs: list[dict[str, Any]]) -> None:
-    table = Table(Column("run", no_wrap=True), "project", "name", "status", "last report")
-    for run in runs:
-        reached = time.strftime("%Y-%m-%d %H:%M", time.localtime(run["updated"]))
-        table.add_row(*(escape(str(run[name])) for name in ("run_id", "project", "name", "status")), reached)
-    Console().print(table)
+    print_table(_RETAINED, [
+        [
+            *(str(run[name]) for name in ("run_id", "project", "name", "status")),
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(run["updated"])),
+        ]
+        for run in runs
+    ])  # fmt: skip
 
 
 def _size(size: float) -> str:

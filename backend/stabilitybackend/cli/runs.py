@@ -9,12 +9,11 @@ from typing import Annotated, Any
 
 import typer
 from msgspec import UNSET
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Column, Table
+from rich.text import Text
 
 from stabilitybackend.api_client import ApiClient, run_path
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
+from stabilitybackend.cli.tables import Column, print_table
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.schema.commands import END_STATES, Command, CommandRequest, read_command
 from stabilitybackend.schema.orders.kinds import WORDS
@@ -22,10 +21,12 @@ from stabilitybackend.schema.orders.kinds import WORDS
 __all__ = ["follow", "issue", "list_runs"]
 
 _POLL_S = 0.2
-_STATUS_STYLE = {
-    "running": "green", "finished": "blue", "stalled": "yellow", "crashed": "red", "preempted": "yellow",
-    "unreachable": "red",
-}  # fmt: skip
+_TONE_STYLE = {"critical": "red", "warning": "yellow", "info": "blue", "good": "green"}
+#: The state is the one of the pages, the loss the metric that is watched as one.
+_COLUMNS = (
+    Column("run"), Column("state"), Column("step", 2), Column("loss", 3), Column("incidents", 4), Column("updated", 5),
+    Column("name", 1, "short"), Column("project", 6, "short"), Column("ranks", 7), Column("rollbacks", 8),
+)  # fmt: skip
 
 
 def list_runs(
@@ -44,25 +45,7 @@ def list_runs(
     if not runs:
         typer.echo(f"no runs yet at {client.url}")
         return
-    run_id = Column("run", no_wrap=True)  # whole, also where the screen is narrow: the other commands ask for it
-    table = Table(
-        run_id, "project", "name", "status", "ranks", "step", "loss", "rollbacks", "incidents open", "updated"
-    )
-    for run in runs:
-        status, loss = run["status"], run["latest"].get(run["loss_metric"])
-        table.add_row(
-            escape(run["run_id"]),
-            escape(run["project"]),
-            escape(run["name"]),
-            f"[{_STATUS_STYLE.get(status, 'default')}]{status}[/]",
-            _ranks(run),
-            "" if run["last_step"] is None else str(run["last_step"]),
-            f"{loss:.4g}" if isinstance(loss, int | float) else str(loss or ""),
-            str(run["rollbacks"]),
-            str(run["open_incidents"]),
-            _ago(run["updated"]),
-        )
-    Console().print(table)
+    print_table(_COLUMNS, [_row(run) for run in runs])
     if len(runs) < total:
         typer.echo(f"the newest {len(runs)} of {total} runs; all: stabilityboard runs --limit 0")
 
@@ -105,10 +88,26 @@ def _word(state: str) -> str:
     return words.get(state, state)
 
 
-def _ranks(run: dict[str, Any]) -> str:
+def _row(run: dict[str, Any]) -> list[str | Text]:
+    state, loss = run["state"], run["latest"].get(run["loss_metric"])
+    return [
+        run["run_id"],
+        Text(state["word"], _TONE_STYLE.get(state["tone"], "")),
+        "" if run["last_step"] is None else str(run["last_step"]),
+        f"{loss:.4g}" if isinstance(loss, int | float) else str(loss or ""),
+        str(run["open_incidents"] or ""),
+        _ago(run["updated"]),
+        run["name"],
+        run["project"],
+        _ranks(run),
+        str(run["rollbacks"] or ""),
+    ]
+
+
+def _ranks(run: dict[str, Any]) -> Text:
     """Return how many ranks the job has, and of how many where it is fewer than before."""
     now, before = run["world"]["now"], run["world"]["before"]
-    return f"[yellow]{now} of {before}[/]" if before is not None and now < before else str(now)
+    return Text(f"{now} of {before}", "yellow") if before is not None and now < before else Text(str(now))
 
 
 def _ago(seconds: float) -> str:

@@ -8,13 +8,16 @@ from typing import Annotated
 from urllib.parse import urlencode
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
+from stabilitybackend.cli.tables import Column, print_table
 
 __all__ = ["audit"]
+
+_COLUMNS = (
+    Column("when"), Column("who", 0, "short"), Column("key", 5), Column("what"), Column("run", 1, "short"),
+    Column("of", 4, "short"), Column("more", 3, "sentence"),
+)  # fmt: skip
 
 
 class _Kind(StrEnum):
@@ -48,8 +51,10 @@ def audit(
     if as_json:
         show_json(found)
         return
-    table = Table("when", "who", "key", "what", "run", "of", "more")
-    for one in found["entries"]:
-        shown = (one["who"], one["key_id"] or "", one["action"], one["run"], one["target"], one["detail"])
-        table.add_row(time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one["time"])), *map(escape, shown))
-    Console().print(table)
+    print_table(_COLUMNS, [
+        [
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one["time"])), one["who"], one["key_id"] or "",
+            one["action"], one["run"], one["target"], one["detail"],
+        ]
+        for one in found["entries"]
+    ])  # fmt: skip
