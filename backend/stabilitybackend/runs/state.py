@@ -215,7 +215,7 @@ class RunState:
         if event.type in RESUME_EVENTS:
             found += self.resumes.reports(event)
         self.stretches.watched |= rank is None
-        if event.type in ("finish", "left", "exception", "process_death"):
+        if event.type in ("finish", "preempted", "left", "exception", "process_death"):
             self.stretches.ended(event.time)
         if event.type in ("checkpoint", "checkpoint_gone", "checkpoint_seen"):
             changes.checkpoints.add(event.data["path"])
