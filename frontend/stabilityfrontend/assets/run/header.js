@@ -181,8 +181,8 @@ export function drawHeader(page) {
     ? "Fetching the run …"
     : empty
       ? statusFacts(run.status).ended
-        ? run.unrecorded?.text
-          ? `It ended without a point. ${run.unrecorded.text}`
+        ? run.unrecorded?.refused
+          ? `It ended without a point: ${plural(run.unrecorded.refused, "value")} that it logged could not be stored.`
           : "It ended without a point: run.log(step, {“loss”: …}) was not called, nor a tracker that the tee listens to."
         : (run.agents ? "The job has started; its first step is awaited. " : "No point yet. ") +
           "The chart begins with the first call of run.log(step, {“loss”: …})."

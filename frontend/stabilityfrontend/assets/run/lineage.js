@@ -162,7 +162,7 @@ export function drawLineage(page) {
                 : null,
               // Of a restart the server refuses while another segment hangs from it.
               segment.cause === "restart" &&
-              (segment.inferred === "steps" || !list.some((one) => one.parent === segment.id))
+                (segment.inferred === "steps" || !list.some((one) => one.parent === segment.id))
                 ? h(
                     "button",
                     {
