@@ -187,7 +187,6 @@ for (const note of ["", "In eval.", TWINS]) {
   test(`of a run that is well a note stays under the pointer: “${note}”`, () => {
     assert.equal(noteOf({ status: "running", note, twins: false, run_id: "r 1" }), null);
   });
-});
 }
 
 test("a run that lacks rows says so, while it runs and after its end", () => {
@@ -195,6 +194,7 @@ test("a run that lacks rows says so, while it runs and after its end", () => {
   const run = { run_id: "r", note: unrecorded.text, twins: false, unrecorded };
   for (const status of ["running", "finished"])
     assert.deepEqual(noteOf({ ...run, status }), { words: unrecorded.text, tone: "warning", href: null });
+});
 
 test("how long an incident lasted is one number wherever it is said, and an open one counts seconds", () => {
   const incident = { opened: 100, resolved: 100.243, state: "resolved", evidence: {} };
