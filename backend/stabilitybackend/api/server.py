@@ -149,7 +149,9 @@ async def metrics(reader: Reader, request: Request) -> Response:
 @router.get("/api/v1/openapi.json", include_in_schema=False)
 async def openapi(request: Request, _: Caller) -> Response:
     """The calls, as OpenAPI."""
-    return JSONResponse(request.app.openapi())
+    below = request.scope.get("root_path")
+    where = {"servers": [{"url": below}]} if below else {}
+    return JSONResponse(request.app.openapi() | where)
 
 
 @fallback.api_route("/api/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False)

@@ -127,7 +127,6 @@ NEEDED = {
     "WS /api/v1/live": "read",
     "WS /api/v1/agent": "agent",
     # The frame of the pages and its scripts: the same for everybody, nothing of a run is in it.
-    "GET /": "open",
     "GET /_dash-layout": "open",
     "GET /_dash-dependencies": "open",
     "GET /_favicon.ico": "open",
