@@ -48,6 +48,7 @@ NEEDED = {
     "GET /api/v1/runs/{run_id}/segments": "read",
     "POST /api/v1/runs/{run_id}/segments/{segment}/undo": "command",
     "GET /api/v1/runs/{run_id}/series": "read",
+    "GET /api/v1/runs/{run_id}/metrics": "read",
     "GET /api/v1/runs/{run_id}/incidents": "read",
     "GET /api/v1/runs/{run_id}/incidents/{incident_id}": "read",
     "POST /api/v1/runs/{run_id}/incidents/{incident_id}/ack": "command",
