@@ -116,7 +116,8 @@ class Run(DataCalls, Declarations, StepCalls, SkipCalls):
                 self.logged_step = step
                 self.logged_at = now
         except Exception as error:
-            self._guard.caught("log()", error if hasattr(metrics, "values") else not_a_mapping(step, metrics))
+            mapping = callable(getattr(metrics, "values", None))
+            self._guard.caught("log()", error if mapping else not_a_mapping(step, metrics))
 
     def alert(self, title: str, text: str = "", severity: str = "warning") -> None:
         """Notify people of something. ``severity``: ``info``, ``warning`` or ``critical``."""

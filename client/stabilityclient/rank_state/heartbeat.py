@@ -126,12 +126,16 @@ class HeartbeatThread:
                 self._end_signals.poll()
                 self._ask_main_thread()
                 self._probe.poll()
-                if self._sidecar is not None and (self._slot.beat % self._poll_beats == 0 or self._slot.beat == 1):
+                if self._sidecar is not None and self._poll_due():
                     self._poll(self._sidecar)
             except Exception as error:  # strict or not: an exception in a daemon thread helps nobody
                 self._guard.swallowed += 1
                 self._guard.note("heartbeat", f"{type(error).__name__}: {error}")
                 time.sleep(0.1)
+
+    def _poll_due(self) -> bool:
+        """Whether to look at the agent now; the first rank does so after its first beat, too: it may die at once."""
+        return self._slot.beat % self._poll_beats == 0 or (self._slot.beat == 1 and self._poll_beats == POLL_BEATS)
 
     def _leave_signal(self) -> None:
         """Give the dump signal up when training has set a handler of its own for it since: it is theirs."""

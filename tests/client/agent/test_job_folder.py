@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import websockets
 
 import stabilityclient
 from support.processes import end_agents
@@ -60,12 +61,10 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     end_agents(tmp_path / "spools")
 
 
-def run_job(folder: Path, *command: str, path: str) -> subprocess.CompletedProcess[str]:
+def run_job(folder: Path, *command: str, path: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "STABILITY_"))}
     environ |= {"STABILITY_DRAIN_S": "1", "PYTHONPATH": path, "PYTHONWARNINGS": "error"}
-    return subprocess.run(
-        [sys.executable, *command], cwd=folder, env=environ, capture_output=True, text=True, timeout=60
-    )
+    return subprocess.run([python, *command], cwd=folder, env=environ, capture_output=True, text=True, timeout=60)
 
 
 def test_no_file_of_the_job_is_imported_by_its_agent(folder: Path) -> None:
@@ -96,3 +95,18 @@ def test_an_agent_that_dies_twice_is_told_at_once_with_its_reason(folder: Path) 
 
     assert "the agent died twice at its start" in done.stderr
     assert "ImportError: no such symbol" in done.stderr
+
+
+def test_packages_that_only_the_path_of_the_job_has_are_found_behind_a_file_of_the_same_name(folder: Path) -> None:
+    """A Python without packages, and all of them in PYTHONPATH: ``pip install --target``, the modules of a cluster."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "bare"], check=True)
+    installed = Path(websockets.__file__).parents[1]
+    (deps := folder / "deps").mkdir()
+    for name in ("msgspec", "websockets"):
+        for found in installed.glob(f"{name}*"):
+            (deps / found.name).symlink_to(found)
+    path = os.pathsep.join((str(folder), PACKAGES, str(deps)))
+
+    done = run_job(folder, "train.py", "wait", path=path, python=str(folder / "bare" / "bin" / "python"))
+
+    assert done.stdout == "connecting\n", done.stderr

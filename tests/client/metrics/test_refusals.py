@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,7 @@ def test_a_spool_that_was_deleted_is_not_named_as_the_place_of_the_data(
         ((1, [("a", 1.0)]), r"metrics is \[\('a', 1.0\)\] \(list\), expected a mapping"),
         ((1, "loss"), r"metrics is 'loss' \(str\), expected a mapping"),
         ((1,), "metrics is None"),
+        ((1, types.SimpleNamespace(values=3)), "expected a mapping"),
         (({"loss": 1.0},), "give the step first"),
     ],
 )
