@@ -18,7 +18,7 @@ from stabilityclient.wire import Frame
 __all__ = ["Log", "read_files"]
 
 #: Formats whose rows are in the order of the log, for all ranks: they need not be put side by side by their times.
-_IN_ORDER = ("jsonl", "csv", "json_list", "trainer_state")
+_IN_ORDER = ("jsonl", "csv", "json_list", "trainer_state", "text_log")
 
 
 @dataclass

@@ -15,11 +15,12 @@ from typing import Any, BinaryIO, ClassVar
 from stabilitybackend.importers.base import FilePart, Importer, ImportPlan, name_below
 from stabilitybackend.importers.batches import Batch
 from stabilitybackend.importers.rows.lanes import by_lane
-from stabilitybackend.importers.rows.layout import Group, layout_of
+from stabilitybackend.importers.rows.layout import Group, is_step, layout_of
 from stabilitybackend.importers.rows.long_tables import long_columns, runs_in, widened
 from stabilitybackend.importers.rows.opened import MAX_LINE_BYTES, count_lines, open_text, read_piece
 from stabilitybackend.importers.rows.table import TableRows
 from stabilitybackend.importers.rows.wide_runs import name_of_file, side_by_side_runs
+from stabilitybackend.importers.text_logs import row_in
 from stabilitybackend.importers.troubles import Reading, shown
 
 __all__ = ["CsvImporter", "sniff_columns"]
@@ -39,14 +40,14 @@ def sniff_columns(path: Path) -> tuple[list[str], str]:
             columns = [column.strip() for column in next(csv.reader([line], delimiter=delimiter), [])]
         except csv.Error:  # a cell of 128 KiB
             continue
-        if len(columns) > 1 and all(column or at == 0 for at, column in enumerate(columns)) and not _is_bar(line):
+        if len(columns) > 1 and all(column or at == 0 for at, column in enumerate(columns)) and not _is_printed(line):
             return columns, delimiter
     return [], ""
 
 
-def _is_bar(line: str) -> bool:
-    """Say whether a line is a progress bar, and no header: ``10%|###   | 10/100 [00:05<00:50, loss=2.1]``."""
-    return "%|" in line
+def _is_printed(line: str) -> bool:
+    """Say whether a line is no header: a progress bar (``10%|###   | 10/100``), or ``step 10: loss 2.5, time 3 s``."""
+    return "%|" in line or any(is_step(key) for key in row_in(line))
 
 
 class CsvImporter(Importer):

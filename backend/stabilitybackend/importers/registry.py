@@ -13,6 +13,7 @@ from stabilitybackend.importers.jsonl import JsonlImporter
 from stabilitybackend.importers.mlflow_store import MlflowImporter
 from stabilitybackend.importers.parquet import ParquetImporter
 from stabilitybackend.importers.tensorboard import TensorBoardImporter
+from stabilitybackend.importers.text_logs import TextLogImporter
 from stabilitybackend.importers.trainer_state import TrainerStateImporter
 from stabilitybackend.importers.wandb_files import WandbImporter
 from stabilitybackend.registering import check_class
@@ -31,6 +32,7 @@ IMPORTERS: dict[str, Importer] = {
         JsonListImporter(),
         JsonlImporter(),
         CsvImporter(),
+        TextLogImporter(),
     )
 }
 

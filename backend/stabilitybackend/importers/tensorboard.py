@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from stabilitybackend.importers.base import FilePart, Importer, ImportPlan, message_class, name_below, together
 from stabilitybackend.importers.batches import PAUSE, Batch, Fork, Grouper, Who
-from stabilitybackend.importers.tfrecords import is_event_file, read_records
+from stabilitybackend.importers.rows.tfrecords import is_event_file, read_records
 from stabilitybackend.importers.troubles import Reading
 from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.importers.tfrecords import crc32c
+from stabilitybackend.importers.rows.tfrecords import crc32c
 from support.imported_run import ImportedRun
 
 event_pb2 = pytest.importorskip("tensorboard.compat.proto.event_pb2", reason="pip install tensorboard")

@@ -27,6 +27,7 @@ __all__ = [
     "Layout",
     "groups_of",
     "is_axis",
+    "is_step",
     "layout_of",
     "step_error",
 ]
@@ -288,9 +289,14 @@ def _rises(column: Sequence[Any]) -> bool:
     )
 
 
+def is_step(key: str) -> bool:
+    """Say whether a key may be that of a step or an epoch."""
+    return _place(key) is not None
+
+
 def is_axis(key: str) -> bool:
     """Say whether a key is that of a step, an epoch, a time or a rank, and not of a metric."""
-    return _place(key) is not None or _plain(key) in TIME_KEYS or key == RANK
+    return is_step(key) or _plain(key) in TIME_KEYS or key == RANK
 
 
 def _place(key: str) -> int | None:
