@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
+from operator import le
 from typing import ClassVar
 
 from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State, fresh
@@ -170,6 +174,8 @@ class StragglerDetector(Detector):
     ) -> list[tuple[float, Finding]]:
         found: list[tuple[float, Finding]] = []
         at, count = 0, len(steps)
+        clean = count > 0 and math.isfinite(sum(values)) and min(values) >= 0.0 and max(values) < LARGEST
+        plain = clean and _rising(steps)
         while at < count:
             table = self._tables.get(metric)
             known = None if table is None else table.ranks.get(rank)
@@ -177,6 +183,10 @@ class StragglerDetector(Detector):
                 # The quick way for all points that lie in the rank's present window.
                 first, end = known.window * table.width, (known.window + 1) * table.width
                 kept = known.values
+                if plain and steps[at] >= first:
+                    stop = bisect_left(steps, end, at)
+                    kept += values[at : min(stop, at + max(0, MAX_POINTS - len(kept)))]
+                    at = stop
                 while at < count and first <= steps[at] < end:
                     if 0.0 <= values[at] < LARGEST and len(kept) < MAX_POINTS:
                         kept.append(values[at])
@@ -377,6 +387,10 @@ class StragglerDetector(Detector):
                 "recovered_at": back,
             },
         )
+
+
+def _rising(steps: Sequence[int]) -> bool:
+    return all(map(le, steps, islice(steps, 1, None)))
 
 
 @lru_cache(maxsize=NAMES_REMEMBERED)

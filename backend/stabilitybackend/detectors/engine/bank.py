@@ -212,8 +212,7 @@ class DetectorBank(Stateful):
         found: list[tuple[float, Finding]] = []
         receivers = self._plans.of(names).receivers
         if receivers:
-            for step, time in zip(steps, times, strict=True):
-                self.context.enter(step, time)
+            self.context.enter_all(steps, times)
         for place, who in receivers:
             values = column(place)
             for name in who:

@@ -131,6 +131,20 @@ class Context:
             self.step = step
         self.time = time
 
+    def enter_all(self, steps: Sequence[int], times: Sequence[float]) -> None:
+        """Note some rows, which ``enter`` would take one by one; those at the usual distance cost next to nothing."""
+        at = min(1, len(steps))
+        for step, time in zip(steps[:at], times[:at], strict=True):
+            self.enter(step, time)
+        count, distance = len(steps) - at, self.interval
+        if count and steps[0] == self.step and distance == int(distance):
+            last = steps[0] + int(distance) * count
+            if steps[-1] == last and list(steps) == list(range(steps[0], last + 1, int(distance))):
+                self.advance(steps, times, (), at, len(steps))
+                return
+        for step, time in zip(steps[at:], times[at:], strict=True):
+            self.enter(step, time)
+
     def companion(self, role: str, value: float) -> None:
         """Note a value of the newest row that detectors look up: learning rate, gradient norm, batch size."""
         if not math.isfinite(value):

@@ -73,6 +73,8 @@ class Feeder:
         self._points: dict[str, list[_Turn]] = {name: [] for _, name in wanted}
         for turn, (metric, name) in enumerate(wanted):
             self._points[name].append((turn, name, metric, columns[metric]))
+        #: Detectors -> the points of all of them.
+        self._turns: dict[tuple[str, ...], list[_Turn]] = {}
         #: Detector -> the first row that it has not got.
         self._next = dict.fromkeys(self._points, 0)
 
@@ -111,12 +113,10 @@ class Feeder:
         """Give a row to some of the detectors."""
         rows, detectors, found = self._rows, self._detectors(), list[tuple[float, Finding]]()
         step, time = rows.steps[at], rows.times[at]
-        turns = (
-            self._points[due[0]] if len(due) == 1 else sorted(chain.from_iterable(self._points[name] for name in due))
-        )
-        for _, name, metric, values in turns:
+        make = tuple.__new__  # a named tuple's own constructor costs twice as much
+        for _, name, metric, values in self._turns_of(due):
             try:
-                news = detectors[name].update(Point(step, metric, values[at], time, rank))
+                news = detectors[name].update(make(Point, (step, metric, values[at], time, rank)))
             except Exception as error:
                 self._failed(detectors[name], error)
                 detectors = self._detectors()
@@ -124,6 +124,16 @@ class Feeder:
             if news:
                 found += [(time, finding) for finding in news]
         return found
+
+    def _turns_of(self, due: Sequence[str]) -> list[_Turn]:
+        """Return the points of some detectors in their turns; the same ones come again and again."""
+        if len(due) == 1:
+            return self._points[due[0]]
+        who = tuple(due)
+        turns = self._turns.get(who)
+        if turns is None:
+            turns = self._turns[who] = sorted(chain.from_iterable(self._points[name] for name in due))
+        return turns
 
     def _quiet(self, name: str, start: int, stop: int) -> int:
         detector = self._detectors()[name]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
+
+import numpy as np
 
 from .robust import MAD_TO_SIGMA, Q90_SIGMAS, median
 
@@ -34,6 +35,8 @@ ABSOLUTE_FLOOR = 1e-6
 #: Points on either side of a point whose median is its centre, and how many of its spreads count at most while the loss
 #: falls: the location lags then, and the lag must not pass as noise.
 CENTRED_SIDE = 4
+#: Places of the others around each point that has CENTRED_SIDE on both sides.
+_OTHERS = np.arange(YOUNG_SCALE_POINTS)[:, None] + np.delete(np.arange(2 * CENTRED_SIDE + 1), CENTRED_SIDE)
 TREND_FACTOR = 2.0
 #: Mantissa bits of bfloat16: a loss logged from bf16 moves in steps of 2**-7 of its power of two, so that the MAD can
 #: be 0.
@@ -199,17 +202,13 @@ class RobustBaseline:
         values = list(self._values)[-YOUNG_SCALE_POINTS - 2 * CENTRED_SIDE :]
         if len(values) < YOUNG_SCALE_POINTS // 2:
             return math.inf
-        side, ordered = CENTRED_SIDE, []
-        window = sorted(values[: 2 * side])
-        for i in range(side, len(values) - side):
-            value = values[i]
-            insort(window, values[i + side])
-            at = bisect_left(window, value)  # the median of the others: without this one
-            low, high = window[side - 1 + (at < side)], window[side + (at <= side)]
-            ordered.append(abs(value - (0.5 * low + 0.5 * high)))
-            del window[bisect_left(window, values[i - side])]
+        side, every = CENTRED_SIDE, np.array(values)
+        others = every.take(_OTHERS[: len(values) - 2 * side])
+        others.sort(axis=1)
+        ordered = np.abs(every[side:-side] - (0.5 * others[:, side - 1] + 0.5 * others[:, side]))
         ordered.sort()
-        return max(MAD_TO_SIGMA * ordered[len(ordered) // 2], ordered[int(0.8 * len(ordered))] / Q90_SIGMAS)
+        middle, upper = float(ordered[len(ordered) // 2]), float(ordered[int(0.8 * len(ordered))])
+        return max(MAD_TO_SIGMA * middle, upper / Q90_SIGMAS)
 
     def _step_of_values(self, location: float) -> float:
         """Return the step in which the values move: bf16's, or the smallest gap where they are coarser (integers)."""

@@ -36,7 +36,7 @@ DIFFERS = 3.0
 BACK_POINTS = 4_096
 NORMAL = NormalDist()
 #: Words compared at once, so that they stay in the cache of the machine.
-_WORDS = 65_536
+_WORDS = 32_768
 _MASK = 2**WORD_POINTS - 1
 #: Points of which nothing is known: a smooth curve has no fingerprints.
 _NOTHING = bytes([ZERO]) * WORD_POINTS
