@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stabilitybackend.detectors.engine.base import Finding
-from support.jobs.watched_job import Job
+from support.jobs.watched_job import Job, kinds
 
 STOPPED: dict[str, Any] = {"proc": {"state": "T", "cpu": 0.0}}
 
@@ -142,3 +142,48 @@ def test_a_text_says_not_for_how_long_and_its_pieces_say_since_when(
         [round(stood)] * len(since),
     )
     assert len(since) == words.count(" for #") > 0
+
+
+def leaves(job: Job, by: str, *ranks: int) -> None:
+    """Ranks say that they were asked to end, and leave in order."""
+    for rank in ranks:
+        job.event("preempted", rank, {"by": by})
+        job.stuck[rank] = {"alive": False, "state": "finished"}
+
+
+@pytest.mark.parametrize(
+    ("by", "ranks", "words"),
+    [
+        ("SIGTERM", [0], ["Rank 0 (node a) was preempted by SIGTERM", "It was asked to end by a scheduler"]),
+        ("the queue", [0], ["Rank 0 (node a) was preempted (the queue)", "and left in order"]),
+        ("SIGTERM", [0, 1], ["2 ranks were ended from outside by SIGTERM", "They were asked to end by"]),
+        ("the queue", [0, 1], ["2 ranks were ended from outside by preemption", "and left in order"]),
+    ],
+)
+def test_ranks_that_were_asked_to_end_and_left_in_order_are_preempted(
+    by: str, ranks: list[int], words: list[str]
+) -> None:
+    job = Job(nodes={"a": ranks})
+    job.run(30)
+
+    leaves(job, by, *ranks)
+    job.run(2, moving=False)
+
+    status, note = job.monitor.status(job.now)
+    assert (status, kinds(job.said)) == ("preempted", [("process_death", "open")])
+    assert job.said[-1].severity == "warning"
+    for word in words:
+        assert word in note
+
+
+def test_a_rank_that_crashed_while_others_left_in_order_is_a_crash() -> None:
+    job = Job(nodes={"a": [0, 1]})
+    job.run(30)
+
+    job.dies(1, cause="crash", signal=11, signal_name="SIGSEGV")
+    leaves(job, "SIGTERM", 0)
+    job.run(2, moving=False)
+
+    assert job.monitor.status(job.now)[0] == "crashed"
+    assert "Rank 1" in job.said[-1].title
+    assert job.said[-1].severity == "critical"
