@@ -31,6 +31,7 @@ from stabilitybackend.detection.nearby import nearby_events
 from stabilitybackend.detection.onset import BAND_POINTS, onset_band
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LOSS, dataset_of, role_of
+from stabilitybackend.detectors.spike.event import RECOVERY_RING, back_below
 from stabilitybackend.points.store import SeriesKey
 from stabilitybackend.schema.json_data import NAME_CHARS
 from stabilitybackend.schema.kinds import kind_of
@@ -150,10 +151,15 @@ class Evidence(Stateful):
         if not more and dataset == finding.dataset:
             return finding
         # The detector's own facts come first: the bound on entries cuts from the end.
-        text = finding.text
+        text, said = finding.text, finding.evidence
         if dataset is not None and "datasets" in more:
             text += f" The loss of {dataset} carries it."
-        return replace(finding, dataset=dataset, text=text, evidence={**finding.evidence, **more})
+        if dataset is not None and said.get("regained") and rank is not None:
+            part = next((name for name in store.metrics() if part_of(names.compared_as(name) or "") == dataset), None)
+            if part is not None and not _is_back(store, fold, part, rank, finding, interval):
+                text += " It has not come back itself: others make up for it, and its level counts as the usual one."
+                said = {name: fact for name, fact in said.items() if name != "regained"}
+        return replace(finding, dataset=dataset, text=text, evidence={**said, **more})
 
     def _around(self, finding: Finding, interval: float) -> list[dict[str, Any]]:
         if finding.metric is None:
@@ -208,6 +214,17 @@ def _series(
             begin = bisect_left(points, onset, key=lambda point: point[0])
             series[name] = points[max(0, begin - BEFORE_POINTS) : begin + SINCE_POINTS]
     return series
+
+
+def _is_back(store: RunStore, fold: LineageFold, part: str, rank: int, finding: Finding, interval: float) -> bool:
+    """Return whether the loss of the data set that carries a spike is back, asked as the spike's detector does."""
+    before = usual(value for _, value in _before(store, fold, part, rank, finding)[-BASELINE_POINTS:])
+    first = finding.now_step - int(2 * RECOVERY_RING * interval)
+    newest = _read(store, fold, part, rank, max(first, finding.onset_step), finding.now_step)[-RECOVERY_RING:]
+    if before is None or not newest:
+        return True  # not known
+    level, spread = before
+    return median(value for _, value in newest) <= back_below(level, spread)
 
 
 def _band(

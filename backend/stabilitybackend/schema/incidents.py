@@ -193,8 +193,9 @@ class Incident(_Reported, frozen=True, kw_only=True):
             return "recovered"
         if kind.status == "stalled" and self.recovered_step is None:
             return "ended"  # no step came: its processes died, or somebody ended them
-        accepted = kind.settles and self.recovered_step is None and not facts(self.evidence, CurveFacts).regained
-        return "accepted" if accepted else "resolved"
+        curve = facts(self.evidence, CurveFacts)
+        settled = kind.settles or curve.level_after is not None
+        return "accepted" if settled and self.recovered_step is None and not curve.regained else "resolved"
 
     @property
     def appearance(self) -> Appearance:

@@ -30,7 +30,12 @@ PEAK_NEWS = 6
 #: Largest score, so that it is a number in JSON.
 LARGEST_SCORE = 1e9
 
-__all__ = ["RECOVERY_RING", "SpikeEvent"]
+__all__ = ["RECOVERY_RING", "SpikeEvent", "back_below"]
+
+
+def back_below(level: float, scale: float) -> float:
+    """Return the value at or below which a loss counts as back at its level; scale: its robust sigma."""
+    return level + max(RECOVERED_SIGMAS * scale, RECOVERED_RISE * abs(level))
 
 
 @dataclass(slots=True)
@@ -65,7 +70,7 @@ class SpikeEvent(Event):
     @property
     def back_below(self) -> float:
         """The value at or below which the loss counts as back."""
-        return self.level + max(RECOVERED_SIGMAS * self.scale, RECOVERED_RISE * abs(self.level))
+        return back_below(self.level, self.scale)
 
     @property
     def score(self) -> float:

@@ -140,7 +140,9 @@ function change(move) {
   const percent = toNumber(move.rise_percent);
   if (percent === null || !Number.isFinite(percent)) return formatValue(toNumber(move.to));
   if (percent >= 900) return `× ${formatValue(Number((1 + percent / 100).toPrecision(2)))}`;
-  return `${percent > 0 ? "+" : "−"}${formatValue(Math.abs(Number(percent.toPrecision(2))))} %`;
+  // As the sentence above it rounds: whole percents.
+  const size = Math.abs(percent);
+  return `${percent > 0 ? "+" : "−"}${formatValue(size < 10 ? Number(size.toPrecision(2)) : Math.round(size))} %`;
 }
 
 function movedTable(incident) {
