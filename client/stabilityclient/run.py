@@ -241,7 +241,7 @@ class Run(DataCalls, Declarations, StepCalls, SkipCalls):
         self._lineage.attach(parts.boundary, parts.slot)
         self.folder = parts.folder
         hooks.watch(self)
-        self._event("start", None, {})
+        self._event("start", None, {"says_orders": True})
         parts.heartbeat.once = parts.environment
 
     def _asked_to_end(self) -> str:

@@ -19,6 +19,8 @@ _OF_THE_MOMENT = {"agents", "now", "written", "location", "limit_bytes", "runnin
 _OF_THE_MOMENT |= {"per_1000_gpu_hours"}
 #: Files are written anew where their state is of an older form; theirs is what a restart needs, no point of a curve.
 _OF_THE_FILES = {"bytes"}
+#: What is offered about an open incident depends on its job, which is over by now.
+_OF_THE_JOB = {"actions", "suggestion", "updated", "version"}
 #: Whether answers are written instead of compared.
 WRITE = os.environ.get("STABILITY_GOLDEN") == "write"
 
@@ -47,6 +49,8 @@ def shown_then(then: Any, now: Any) -> Any:
     """Return an answer of today without what the older one did not have, and without what is of the moment."""
     if isinstance(then, dict) and isinstance(now, dict):
         kept = then.keys() - _OF_THE_MOMENT - _OF_THE_FILES
+        if then.get("incident_id") and then.get("state") == "open":
+            kept -= _OF_THE_JOB
         return {key: shown_then(then[key], now.get(key, "missing")) for key in kept}
     if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
         return [shown_then(*pair) for pair in zip(then, now, strict=True)]

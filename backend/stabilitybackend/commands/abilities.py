@@ -18,6 +18,8 @@ CHANGES: Mapping[str, str] = {
     "skip_batches": "leaves out batches",
     "skip_range": "leaves out the batches of a range of steps",
 }
+#: Of these, what no client knew that reports no list.
+_SINCE_LISTS = ("skip_range",)
 #: Orders beside a rollback -> what carries them out.
 ORDERS: Mapping[str, str] = {"stop": "ends it", "checkpoint_now": "saves a checkpoint"}
 #: Longest reason of a rank for what it does not obey, characters.
@@ -28,7 +30,7 @@ _MAX_WHY_CHARS = 300
 class Handlers(Stateful):
     """The newest value of each rank (the event ``handler``)."""
 
-    #: Ranks whose beginning was seen: of any other it is not known what it said.
+    #: Ranks whose beginning was seen, of clients that say which orders they obey: of any other it is not known.
     _started: set[int] = field(default_factory=set)
     #: Rank -> what it can change; None: it has a handler and promised only the step.
     _can: dict[int, tuple[str, ...] | None] = field(default_factory=dict)
@@ -44,7 +46,7 @@ class Handlers(Stateful):
         if rank is None:
             return
         if kind == "start":
-            if len(self._started) < MAX_RANKS:
+            if data.get("says_orders") and len(self._started) < MAX_RANKS:
                 self._started.add(rank)
             self._can.pop(rank, None)
             self._obeys.pop(rank, None)
@@ -106,6 +108,9 @@ class Handlers(Stateful):
 
     def cannot(self) -> dict[str, str]:
         """Return what is not to be offered -> why, in words."""
+        if not self._can:
+            old = "the job's stabilityclient is older than the one that {}: update it"
+            return {name: old.format(CHANGES[name]) for name in _SINCE_LISTS}
         missing = {name: what for name, what in CHANGES.items() if name not in self.can()}
         if self.declares():
             return {

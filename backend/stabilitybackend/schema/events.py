@@ -39,8 +39,14 @@ _Digests = Annotated[dict[_Name, Annotated[str, Meta(max_length=32)]], Meta(max_
 _Texts = Annotated[dict[_Name, Annotated[str, Meta(max_length=200)]], Meta(max_length=64)]
 
 
+class ProcessStart(msgspec.Struct):
+    """``start``. says_orders: its client says which orders it obeys, so that one who says nothing obeys none."""
+
+    says_orders: bool = False
+
+
 class Empty(msgspec.Struct):
-    """``start``, ``finish``; ``no_rollbacks``: from here on only an event opens a segment, not steps that go back."""
+    """``finish``; ``no_rollbacks``: from here on only an event opens a segment, not steps that go back."""
 
 
 class SegmentEntered(msgspec.Struct):
@@ -347,7 +353,7 @@ class KernelLine(msgspec.Struct):
 
 #: Type of an event -> its data. One that is not here comes from a newer agent and passes as it is.
 EVENTS: dict[str, type[msgspec.Struct]] = {
-    "start": Empty,
+    "start": ProcessStart,
     "finish": Empty,
     "preempted": Preempted,
     "no_rollbacks": Empty,

@@ -36,8 +36,9 @@ def issued(handler: Handlers, **asked: Any) -> Rollback:
 
 def test_a_job_that_can_not_go_back_is_refused_with_the_true_reason() -> None:
     known = Handlers()
-    assert known.no_rollback(1) == ""  # nothing is known of a rank whose beginning was not seen
     known.event("start", 0, {})
+    assert known.no_rollback(1) == ""  # nothing is known of a client that does not say which orders it obeys
+    known.event("start", 0, {"says_orders": True})
     assert known.no_rollback(1) == (
         "the job has not said that it looks for orders, as a loop over run.steps() or with run.boundary() does"
     )
@@ -49,13 +50,13 @@ def test_a_job_that_can_not_go_back_is_refused_with_the_true_reason() -> None:
     assert (refused.value.message, refused.value.code) == (without, "job_cannot")
     known.event("handler", 0, {"can": [], "branches": True})
     assert known.no_rollback(1) == ""
-    known.event("start", 1, {})
+    known.event("start", 1, {"says_orders": True})
     assert known.no_rollback(2).startswith("rank 1 has not said")
 
 
 def test_a_job_that_was_started_again_says_anew_what_it_can() -> None:
     known = handlers(["seed"])
-    known.event("start", 0, {})
+    known.event("start", 0, {"says_orders": True})
     assert "has not said that it looks for orders" in known.no_rollback(1)
 
 
