@@ -14,11 +14,11 @@ from msgspec import inspect
 from stabilitybackend.schema.events import EVENTS
 from stabilitybackend.schema.health import AgentState, TypedHealth
 from stabilityclient.agent.upload.framing import encoded_frame
-from stabilityclient.agent.upload.records import SpooledEvent
+from stabilityclient.agent.upload.records import STEP_TIME, SpooledEvent, SpooledRow
 from stabilityclient.node_frames import frames_in
 from stabilityclient.secrets.messages import cleaned
 from stabilityclient.secrets.names import is_secret_name
-from stabilityclient.wire import EventBlock, Health, Hello, Output, OutputLine, SourceInfo, encode_message
+from stabilityclient.wire import EventBlock, Health, Hello, Output, OutputLine, PointsBlock, SourceInfo, encode_message
 
 #: Fields that are places to load from, and names of metrics: of these only the addresses are cleaned.
 ADDRESSES = {"path", "bad", "files", "folder", "script", "python", "roles", "datasets"}
@@ -103,6 +103,18 @@ def test_no_introduction_and_no_line_of_output_leaves_with_a_secret() -> None:
 
     assert b"planted" not in encode_message(cleaned(hello))
     assert b"planted" not in encode_message(cleaned(output))
+
+
+def test_no_name_of_a_metric_leaves_with_a_secret_and_two_stay_two() -> None:
+    names = ("loss", "loss/s3://b/x?token=Zqplanted1", "loss/s3://b/x?token=Zqplanted2")
+    row = SpooledRow(1, names, STEP_TIME.pack(1, 1.0) + bytes(24))
+
+    frame, sent = encoded_frame(SourceInfo("r0-1-1", rank=0), [row])
+
+    assert b"planted" not in sent
+    (block,) = frame.blocks
+    assert isinstance(block, PointsBlock)
+    assert (block.names[0], len(set(block.names))) == ("loss", 3)
 
 
 def test_no_field_of_the_wire_is_taken_for_a_secret_by_its_name() -> None:
