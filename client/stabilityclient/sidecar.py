@@ -157,8 +157,8 @@ class Sidecar:
         """Return why no agent comes to work, empty while one may."""
         if self._deaths < DEATHS_TOLD:
             return ""
-        times = "twice" if self._deaths == 2 else f"{self._deaths} times in a row"
-        return f"the agent died {times} at its start, nothing reaches the server: {self._died_of}"
+        times = "twice" if self._deaths == 2 else f"{self._deaths} times"
+        return f"the agent died {times} in a row, each time within {STEADY_S:.0f} s: {self._died_of}"
 
     def _note_end(self, process: Popen[bytes]) -> None:
         """Count the end of an agent of ours, unless it left or lived long enough to have worked."""

@@ -93,7 +93,7 @@ def test_an_agent_that_dies_twice_is_told_at_once_with_its_reason(folder: Path) 
 
     done = run_job(folder, "train.py", path=str(broken))
 
-    assert "the agent died twice at its start" in done.stderr
+    assert "the agent died twice in a row" in done.stderr
     assert "ImportError: no such symbol" in done.stderr
 
 
