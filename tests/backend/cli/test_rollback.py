@@ -112,3 +112,20 @@ async def test_a_branch_that_was_left_is_named_by_its_segment_and_its_newest_che
         assert "The branch was left at step 60 (a try)." in out
         command = (await agent.next(CommandMessage)).command
     assert (command["to_step"], command["branch"]) == (50, {"segment": 0, "segment_key": ""})
+
+
+async def test_one_that_no_rank_of_the_run_wrote_is_listed_with_the_reason_and_taken_after_a_second_word(
+    server: RunningServer, program: Program, spoilt: RawAgent
+) -> None:
+    stranger = Job()
+    stranger.info = SourceInfo(source="r0-7-7", rank=0, node="elsewhere")
+    await spoilt.store(stranger.event("checkpoint", 210, path="s3://elsewhere/evil"))
+    await asyncio.to_thread(server.wait_for, "/runs/run-1/rollback", lambda a: a["withheld"], "it is known")
+    named = ["rollback", "run-1", "--to-step", "210", "--no-wait", "--url", server.url]
+    code, _, err = await asyncio.to_thread(program, *named)
+    assert code == 1
+    assert "s3://elsewhere/evil is not verified: no agent of the job has seen it" in " ".join(err.split())
+    assert "--accept-unverified" in err
+    assert (await asyncio.to_thread(program, *named, "--accept-unverified"))[0] == 0
+    command = (await spoilt.next(CommandMessage)).command
+    assert (command["to_step"], command["checkpoint"]) == (210, "s3://elsewhere/evil")
