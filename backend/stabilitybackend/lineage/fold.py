@@ -172,6 +172,11 @@ class LineageFold(Branching):
         if weight and low and not state.fresh and state.fills(step):
             yield self._late(state, row)
             return
+        if low and not tentative.led and (lower := self._began_lower(state, row)) is not None:
+            yield lower
+            yield from self._release(state)
+            yield self._on_the_line(state, row)
+            return
         if weight > 1 and tentative.went_through(step):
             yield from self._decide(state)
             row = _later(row, state.epochs.offset)
@@ -262,7 +267,7 @@ class LineageFold(Branching):
         if launch is None or launch.segment != state.segment or not state.epochs.gathers or state.fresh:
             return None
         fork_step = self.tree[state.segment].fork_step
-        near = fork_step - step < FIRST_ROWS * state.stride
+        near = fork_step - step < FIRST_ROWS * state.logged.finest(state.stride)
         if step > fork_step or not near or self.axis.weight(state.marks, row.names, state.stride) < 2:
             return None
         return self._relaunches.lower(launch, self._fork_step(step, state))
@@ -278,21 +283,27 @@ class LineageFold(Branching):
             if len(self.axis.own) > own:
                 state.leave_own_counts(run)
             return self._aside(state, row)
+        self._gather(state, row)
         state.mark_late(row.names, step)
         return self._place(row, self.tree.segment_at(state.segment, step))
 
     def _on_the_line(self, state: SourceState, row: Placed) -> Placed:
         """Place a row on the line that its source is in, whatever its step."""
-        step, names = int(row.steps[0]), row.names
+        step = int(row.steps[0])
         if state.fresh:
             self._relaunches.began(state, step)
-        if state.epochs.gathers:
-            metric = self.axis.leading(names) if self.axis.weight(state.marks, names, state.stride) > 1 else None
-            values, is_loss = dict(zip(names, row.values[:, 0].tolist(), strict=True)), self.axis.is_loss(metric or "")
-            state.epochs.gather(step - state.epochs.offset, values, metric, is_loss=is_loss)
+        self._gather(state, row)
         self.tree[state.segment].entered.setdefault(state.rank or 0, state.source)
-        state.mark(names, [step])
+        state.mark(row.names, [step])
         return self._place(row, self.tree.segment_at(state.segment, step))
+
+    def _gather(self, state: SourceState, row: Placed) -> None:
+        """Remember one of the first rows of a process."""
+        if state.epochs.gathers:
+            step, names = int(row.steps[0]) - state.epochs.offset, row.names
+            metric = self.axis.leading(names) if self.axis.weight(state.marks, names, state.stride) > 1 else None
+            values = dict(zip(names, row.values[:, 0].tolist(), strict=True))
+            state.epochs.gather(step, values, metric, is_loss=self.axis.is_loss(metric or ""))
 
     def _should_follow_head(self, state: SourceState, step: int, time: float) -> bool:
         if state.segment == self.tree.head or not self._sources.is_newest(state):

@@ -17,8 +17,9 @@ MAX_STRETCHES = 128
 MAX_LATE = 1_024
 #: A row so many usual strides behind the newest step is not late any more, whatever was logged between them.
 LATE_STRIDES = 128
-#: Rows of a stretch after which its distance is how the process logs: steps between those are none that it left out.
-EVEN_ROWS = 8
+#: Rows of a stretch after which its distance is how the process logs: steps between those are none that it left out,
+#: unless others of them came late.
+EVEN_ROWS = 16
 
 
 @dataclass
@@ -64,8 +65,13 @@ class LoggedSteps:
         newest = [] if self.first is None else [(self.first, last, stride)]
         for begin, end, distance in (*newest, *reversed(self.stretches)):
             if begin <= step <= end:
-                return (step - begin) % distance != 0 and (end - begin) // distance < EVEN_ROWS
+                even = (end - begin) // distance >= EVEN_ROWS and not any(begin < one < end for one in self.late)
+                return (step - begin) % distance != 0 and not even
         return True
+
+    def finest(self, stride: int) -> int:
+        """Return the least distance between two of the steps, of the newest stretch and those before it."""
+        return min([stride, *(distance for _, _, distance in self.stretches)])
 
     def go_back(self, fork_step: int, last: int | None, stride: int) -> None:
         """Note that the process goes on after ``fork_step``: later steps are new again."""

@@ -343,9 +343,10 @@ class RunSummary(Stateful):
         for _ in self.settling(store, fold):
             pass
         names = [COUNTED] * (COUNTED in self._names) + [name for name in self._names if name != COUNTED]
-        ends = [n.step for n in self._newest.values() if not n.who[0]]
-        # A metric beyond the first MAX_LATEST counts here too.
-        ends += [step for s, step in store.newest.items() if step <= _end(self._limits, s)]
+        own = fold.axis.own  # where those are says nothing of where the run is
+        ends = [n.step for name, n in self._newest.items() if not n.who[0] and name not in own]
+        if not own or not ends:  # a metric beyond the first MAX_LATEST counts here too
+            ends += [step for s, step in store.newest.items() if step <= _end(self._limits, s)]
         pending = sum(len(rows.steps) for rows in fold.pending() if self._counted in rows.names)
         return {
             "latest": {name: json_number(self._newest[name].value) for name in names if name in self._newest},

@@ -10,6 +10,7 @@ import pytest
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.points.store import RunStore
+from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Frame
 from support.job_frames import Job
 from support.points.full_curve import entries
@@ -115,6 +116,17 @@ def test_rows_of_an_evaluation_whose_step_is_the_epoch_are_effective_though_they
         [], list(range(10, 2001, 10)), list(range(1, 41)),
     )  # fmt: skip
     assert told.fold.axis.note().startswith("acc/top1 counts its own steps")
+
+
+def test_a_metric_whose_own_steps_are_beyond_the_runs_does_not_say_where_the_run_is() -> None:
+    state, job = RunState("run", lambda: 5_000.0), Job()
+    for epoch in range(2):
+        frames = one_by_one(job, range(100 * epoch, 100 * epoch + 100)) + one_by_one(job, range(400), ["val/loss"])
+        for frame in frames:
+            state.apply(frame, replayed=False)
+    state.apply(job.event("finish"), replayed=False)
+    view = state.view()
+    assert (view.last_step, view.effective_points, view.rollbacks, len(view.log_notes)) == (199, 200, 0, 1)
 
 
 def test_a_running_loop_that_goes_back_takes_the_metrics_along_that_are_logged_apart_from_the_loss() -> None:
