@@ -21,7 +21,7 @@ from support.waiting import wait_until
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RoleServers]:
-    with RoleServers(tmp_path_factory.mktemp("roles") / "server") as found:
+    with RoleServers(tmp_path_factory.mktemp("roles") / "server", root_path="/hub/jo") as found:
         for name in ("door-1", "worker-1", "worker-2", "pages-1"):
             found.add(name, name[:-2])
         found.ready()
@@ -73,6 +73,8 @@ def test_a_process_of_pages_answers_for_a_run_as_its_owner_does_and_its_browsers
     owner = servers.owned("first")
     for path in ("segments", "incidents", "commands", "series"):
         assert pages.get(f"/runs/first/{path}", metric="loss") == owner.get(f"/runs/first/{path}", metric="loss")
+    below = httpx.get(f"{pages.url}/hub/jo/api/v1/runs/first/segments", trust_env=False)  # a proxy passes its path on
+    assert below.json() == owner.get("/runs/first/segments")
     export = pages._client.get("/api/v1/runs/first/export")
     lines = [json.loads(line) for line in export.text.splitlines()]
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 41))
