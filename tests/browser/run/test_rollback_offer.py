@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stabilityclient.wire import SourceInfo
-from support.gateway_stack import RawAgent
+from support.gateway_stack import RawAgent, log_frames
 from support.job_frames import Job
+from support.jobs.piloted_job import stuck
 from support.processes import Ranks
 from support.waiting import wait_in
 
@@ -109,6 +110,21 @@ def test_on_a_phone_a_checkpoints_step_is_one_line_and_nothing_lies_over_it(spoi
       return over || out || lines ? [row.innerText] : [];
     })"""
     assert page.locator(".choice").evaluate_all(covered) == []
+
+
+def test_a_job_without_a_handler_is_offered_no_rollback_and_says_why(server: Server, visit: Visit) -> None:
+    job = Job()
+    loss = [stuck(220)(step) for step in range(1, 281)]
+    frames = [job.event("start", says_orders=True), job.event("checkpoint", 0, path="c/0")]
+    log_frames(server.url, *frames, job.rows(range(1, 281), {"loss": loss}), run_id="r-plain")
+    server.wait_for("/runs/r-plain/incidents", lambda one: one["incidents"], "the spike is there")
+
+    page = visit("/runs/r-plain")
+    page.wait_for_selector("#rollback-open[title*='has not said that it looks for orders']")
+    page.wait_for_selector("#incidents :text('rollback can\\'t be ordered')")
+
+    assert page.is_disabled("#rollback-open")
+    assert page.locator("#incidents [data-rollback]").count() == 0
 
 
 def test_where_rollbacks_did_not_cure_it_the_dialog_warns_before_the_next_one(spoilt: Spoilt, visit: Visit) -> None:
