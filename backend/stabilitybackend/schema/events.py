@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from stabilitybackend.schema.job.about import LaunchReported
-from stabilitybackend.schema.job.obeys import OrdersObeyed
+from stabilitybackend.schema.job.obeys import OrdersObeyed, ProcessStart
 from stabilitybackend.schema.job.unrecorded import Preempted, RecordsLost, RefusedText, Unrecorded
 from stabilitybackend.schema.lineage import Branch
 from stabilitybackend.schema.reading import Misfit, fitted
@@ -37,12 +37,6 @@ _Name = Annotated[str, Meta(max_length=64)]
 #: Generator -> digest of its state.
 _Digests = Annotated[dict[_Name, Annotated[str, Meta(max_length=32)]], Meta(max_length=16)]
 _Texts = Annotated[dict[_Name, Annotated[str, Meta(max_length=200)]], Meta(max_length=64)]
-
-
-class ProcessStart(msgspec.Struct):
-    """``start``. says_orders: its client says which orders it obeys, so that one who says nothing obeys none."""
-
-    says_orders: bool = False
 
 
 class Empty(msgspec.Struct):

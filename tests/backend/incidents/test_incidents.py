@@ -124,41 +124,6 @@ def test_what_is_not_like_the_first_is_in_no_train_of_it(changes: dict[str, Any]
     assert other.train in ("", other.incident_id)
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "past"),
-    [
-        (
-            "spike",
-            "The loss rose from 2.1 to 5. It is still high; it is not known yet.",
-            "The loss rose from 2.1 to 5.",
-        ),
-        (
-            "nonfinite",
-            "The loss has not been finite since step 9 (NaN). Go back.",
-            "The loss was not finite from step 9",
-        ),
-        ("level_shift", "The loss went from 2 to 3 at step 9 and stays there.", "The loss went from 2 to 3 at step 9."),
-    ],
-)
-def test_what_was_discarded_while_it_was_open_is_told_in_the_past(kind: str, text: str, past: str) -> None:
-    book = IncidentBook("run")
-    apply(book, spike(kind=kind, text=text))
-    (gone,) = rolled_back(book, 100, 5.0, 1, "spike")
-    assert gone.text.startswith(past)
-    assert not any(word in gone.text for word in ("still", "stays", "not known yet", "has not been"))
-    assert gone.text.endswith("The run went back to step 100; this happened on the branch that was left.")
-
-
-def test_a_job_that_goes_back_into_the_same_spike_twelve_times_is_one_train() -> None:
-    book = IncidentBook("run")
-    for restart in range(12):
-        apply(book, spike(), segment=restart, time=10.0 * restart)
-        book.rolled_back({restart: 100}, 10.0 * restart + 1, RolledBack(100, restart + 1), 100)
-    found = book.all()[::-1]
-    assert [one.nth for one in found] == list(range(1, 13))
-    assert {one.train for one in found} == {found[0].incident_id}
-
-
 def test_a_spike_long_after_the_last_one_begins_a_train_of_its_own() -> None:
     book = IncidentBook("run")
     trains = [apply(book, spike(200 + at), time=3_600.0 * at).train for at in (0, 3, 6, 11)]

@@ -1,10 +1,10 @@
-"""The event ``obeys``: which orders beside a rollback a rank carries out."""
+"""The events ``start`` and ``obeys``: which orders beside a rollback a rank carries out."""
 
 from __future__ import annotations
 
 import msgspec
 
-__all__ = ["OrdersObeyed"]
+__all__ = ["OrdersObeyed", "ProcessStart"]
 
 
 class OrdersObeyed(msgspec.Struct):
@@ -17,3 +17,9 @@ class OrdersObeyed(msgspec.Struct):
 
     orders: list[str]
     why: dict[str, str] = {}
+
+
+class ProcessStart(msgspec.Struct):
+    """``start``. says_orders: its client says which orders it obeys, so that one who says nothing obeys none."""
+
+    says_orders: bool = False
