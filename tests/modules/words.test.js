@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { comparedMetric } from "../../frontend/stabilityfrontend/assets/compare/compare_page.js";
 import { sameDataWords, shiftsOf, shiftWords } from "../../frontend/stabilityfrontend/assets/compare/same_data.js";
-import { formatValue, narrow } from "../../frontend/stabilityfrontend/assets/core/format.js";
+import { formatShare, formatValue, narrow } from "../../frontend/stabilityfrontend/assets/core/format.js";
 import { rollbackSentence } from "../../frontend/stabilityfrontend/assets/dialogs/rollback_sentence.js";
 import { rangeBehind, readSkip } from "../../frontend/stabilityfrontend/assets/dialogs/skip_field.js";
 import { inOrder, leftWords, placeOf, visible } from "../../frontend/stabilityfrontend/assets/incident/batch_table.js";
@@ -192,3 +192,12 @@ test("runs that call their loss differently are compared by it, and any other me
     ["lr", null, null],
   );
 });
+
+for (const [share, words] of [
+  [0, "0 %"],
+  [0.342, "34.2 %"],
+  [0.9949, "99.5 %"],
+  [0.9999, "100 %"],
+  [1, "100 %"],
+])
+  test(`${share} is ${words}`, () => assert.equal(formatShare(share), words));

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from stabilitybackend.cli import drill_output as output
+from stabilitybackend.cli.output import drill_output as output
 from stabilitybackend.errors import WRONG_USE, BadRequest
 
 __all__ = ["drill"]

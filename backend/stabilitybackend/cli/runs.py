@@ -13,7 +13,7 @@ from rich.text import Text
 
 from stabilitybackend.api_client import ApiClient, run_path
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
-from stabilitybackend.cli.tables import Column, print_table
+from stabilitybackend.cli.output.tables import Column, print_table
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.schema.commands import END_STATES, Command, CommandRequest, read_command
 from stabilitybackend.schema.orders.kinds import WORDS

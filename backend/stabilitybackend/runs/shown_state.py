@@ -8,7 +8,7 @@ from typing import TypeVar
 from msgspec import structs
 
 from stabilitybackend.schema.kinds import kind_of
-from stabilitybackend.schema.runs import STATUSES, RunStatus, RunView
+from stabilitybackend.schema.runs import RunStatus, RunView
 from stabilitybackend.schema.states.severity import (
     INCIDENT_APPEARANCES,
     OVER_LATER,
@@ -56,7 +56,7 @@ def stated(run: V, phase: RunPhase | None = None, since: float | None = None) ->
     if worst is not None and not (phase == "preempted" and worst.kind == "process_death"):
         status: IncidentStatus = "acknowledged" if worst.acknowledged else "open"
         found = INCIDENT_APPEARANCES[worst.severity][status]
-        later = OVER_LATER if STATUSES[run.status].over else 0
+        later = OVER_LATER if condition == "over" else 0
         word, order = kind_of(worst.kind).label, found.order + later
         state = ShownState(
             word, found.tone, found.shape, order, worst.since, worst.incident_id, phase, status, condition

@@ -160,3 +160,6 @@ export const randomHex = (bytes) =>
   [...crypto.getRandomValues(new Uint8Array(bytes))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
 export const errorText = (error) => [sentence(error.message), sentence(error.hint)].filter(Boolean).join(" ");
+
+/** A share from 0 to 1 as per cent, in the strip as in lists: with a tenth, unless it is all or nothing. */
+export const formatShare = (share) => `${(100 * share).toFixed(share > 0.9995 || share === 0 ? 0 : 1)} %`;

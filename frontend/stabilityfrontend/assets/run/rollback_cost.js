@@ -1,6 +1,7 @@
 // What rollbacks cost, where other regions say it: steps that a fork discarded, goodput. The panel is the server's.
 
 import { api } from "../core/api.js";
+import { formatShare } from "../core/format.js";
 import { drawAgain } from "../core/parts.js";
 
 /** While a run goes on its totals change by themselves. */
@@ -59,7 +60,7 @@ export class RollbackCosts {
   /** Goodput as words for the strip; "" while it is not known. */
   goodput() {
     const share = this.answer?.totals.goodput ?? null;
-    return share === null ? "" : `goodput ${(100 * share).toFixed(share > 0.9995 || share === 0 ? 0 : 1)} %`;
+    return share === null ? "" : `goodput ${formatShare(share)}`;
   }
 
   close() {

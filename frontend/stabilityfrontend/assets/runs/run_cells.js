@@ -2,7 +2,18 @@
 
 import { phaseAppearance, stateOf, statePill, tonedClass } from "../core/appearance.js";
 import { h } from "../core/dom.js";
-import { ago, formatAge, formatCount, formatValue, moment, narrow, plural, steady, toNumber } from "../core/format.js";
+import {
+  ago,
+  formatAge,
+  formatCount,
+  formatShare,
+  formatValue,
+  moment,
+  narrow,
+  plural,
+  steady,
+  toNumber,
+} from "../core/format.js";
 import { statusFacts } from "../core/kinds.js";
 import { runCurve } from "./run_curve.js";
 import { asked } from "./table_state.js";
@@ -138,7 +149,7 @@ const BUILT_IN = {
     label: "Goodput",
     kind: "share",
     width: 80,
-    cell: (row) => number(row.goodput === null ? null : `${(100 * row.goodput).toFixed(0)} %`, row.goodput_why),
+    cell: (row) => number(row.goodput === null ? null : formatShare(row.goodput), row.goodput_why),
   },
   progress: {
     label: "Last progress",
