@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
+from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.base import Importer
 from stabilitybackend.importers.batches import Batch
 from stabilitybackend.importers.rows.document import document_in, rows_of, table_of
@@ -23,7 +24,14 @@ class JsonListImporter(Importer):
     may_hold: ClassVar[tuple[str, ...]] = (".json",)
 
     def takes(self, path: Path, head: bytes) -> bool:
-        return head.lstrip().startswith(b"[") and rows_of(document_in(path), path) is not None
+        if not head.lstrip().startswith(b"["):
+            return False
+        try:
+            return rows_of(document_in(path), path) is not None
+        except BadRequest:
+            if path.suffix.lower() == ".json":
+                raise
+            return False  # a text whose lines begin with a time in brackets
 
     def read(
         self, path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None

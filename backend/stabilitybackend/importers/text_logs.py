@@ -28,6 +28,7 @@ _HEAD_LINES, _HEAD_ROWS = 2_000, 3
 _MAX_LINE_CHARS = 4_096
 _ROWS = 2_000
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_OBJECT = re.compile(rb'\s*[\[{]\s*["{}]')
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
 #: 3.4e-05, 1,234 and 10/438, but not the hours of 10:15:00.
 _NUMBER = (
@@ -71,7 +72,7 @@ class TextLogImporter(Importer):
     may_hold: ClassVar[tuple[str, ...]] = (".log", ".txt", ".out")
 
     def takes(self, path: Path, head: bytes) -> bool:
-        if b"\0" in head or head.lstrip()[:1] in (b"{", b"["):
+        if b"\0" in head or path.suffix.lower() == ".json" or _OBJECT.match(head):
             return False
         found = [row for _, row in takewhile(lambda one: one[0] <= _HEAD_LINES, _rows(path))]
         steps = sum(any(is_step(key) for key in row) for row in found)

@@ -3,6 +3,7 @@ all."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,6 +30,10 @@ def trainer_state(path: Path) -> dict[str, Any]:
     return content
 
 
+#: How a JSON object begins; a dictionary that Python printed does not.
+_OBJECT = re.compile(rb'\s*\{\s*(["}]|$)')
+
+
 class TrainerStateImporter(Importer):
     """The state that Hugging Face's Trainer saves with each checkpoint; each holds the history up to it."""
 
@@ -46,7 +51,7 @@ class TrainerStateImporter(Importer):
         return _output_folder(plan.paths[0].resolve())
 
     def takes(self, path: Path, head: bytes) -> bool:
-        is_object = head.lstrip().startswith(b"{")
+        is_object = _OBJECT.match(head) is not None
         if not self.named(path) and (not is_object or objects_in(path) > 1):
             return False  # many objects are JSON lines, also where one of them has a log_history
         if self.named(path) or b'"log_history"' in head or not objects_in(path, 1):

@@ -90,7 +90,7 @@ FILES: dict[str, str | bytes] = {
         ),
     ),
     "of_all.log": table(
-        "---",
+        "[2024-01-01 09:59:59] begins",
         lambda at: (
             f"\x1b[34m[2024-01-01 10:00:{at:02d}] iteration {at:8d}/    400 | consumed samples: {at:,} | "
             f"lm loss: {loss(at):E} | 1.2 ms | 56.7% bf16 MFU |\x1b[0m"
