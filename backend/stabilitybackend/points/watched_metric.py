@@ -19,7 +19,7 @@ class Watching:
     """Looks at each name once, when it is new: a run may have 20,000 of them."""
 
     def __init__(self) -> None:
-        self._looked = 0
+        self._taken = 0
         self._named_loss: str | None = None
         self._logged = 0
         self._first: list[str] = []
@@ -33,16 +33,16 @@ class Watching:
             loss: the metric that is judged as the loss, where that is known already.
             missing: what to say of declared names that never came.
         """
-        if count < self._looked:  # the run was folded again
+        if count < self._taken:  # the run was folded again
             self.__init__()  # type: ignore[misc]
-        if count > self._looked:
-            self._look(names()[self._looked :])
-            self._looked = count
+        if count > self._taken:
+            self._take(names()[self._taken :])
+            self._taken = count
         found = loss or self._named_loss
         unwatched = " ".join(text for text in (missing, "" if found is not None else self._text()) if text)
         return {"metric_count": count, "loss_metric": found, "unwatched": unwatched}
 
-    def _look(self, names: Iterable[str]) -> None:
+    def _take(self, names: Iterable[str]) -> None:
         fresh = [name for name in names if not name.startswith(_READINGS)]
         self._logged += len(fresh)
         self._first += fresh[: _SHOWN - len(self._first)]

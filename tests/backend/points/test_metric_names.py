@@ -8,6 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stabilitybackend.detection.naming.watched_names import MAX_NAMES as WATCHED
+from stabilitybackend.detectors.engine.metric_roles import dataset_of, mixture_of, role_of
+from stabilitybackend.detectors.engine.row_plans import MAX_REMEMBERED_METRICS
 from stabilitybackend.points import metric_names
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.rows.usual_rows import fold_message
@@ -91,3 +94,9 @@ def test_readings_of_machines_are_kept_beside_a_job_that_filled_the_names() -> N
     agent.info.rank, agent.info.source = None, "a1"
     state = _fed(job.rows([1], {f"m{n}": [1.0] for n in range(9)}), agent.rows([1], {"gpu/0/temp_c": [40.0]}))
     assert state.store.metrics() == ["m0", "m1", "m2", "m3", "m4", "gpu/0/temp_c"]
+
+
+def test_what_is_remembered_of_a_name_has_room_for_all_that_a_run_keeps() -> None:
+    # One name too many, and a row of all of them would look up each one anew.
+    remembered = [role_of.cache_info().maxsize, dataset_of.cache_info().maxsize, mixture_of.cache_info().maxsize]
+    assert min(*filter(None, remembered), MAX_REMEMBERED_METRICS, WATCHED) >= 20_000
