@@ -169,13 +169,13 @@ class LineageFold(Branching):
         step, tentative = int(row.steps[0]), state.tentative
         assert tentative is not None
         weight, low = self.axis.weight(state.marks, row.names, state.stride), state.goes_back(row.names, step)
-        if weight and low and not state.fresh and state.fills(step):
+        if weight and low and self._fills(state, step):
             yield self._late(state, row)
             return
         if low and not tentative.led and (lower := self._began_lower(state, row)) is not None:
             yield lower
             yield from self._release(state)
-            yield self._on_the_line(state, row)
+            yield self._late(state, row)
             return
         if weight > 1 and tentative.went_through(step):
             yield from self._decide(state)
@@ -226,7 +226,7 @@ class LineageFold(Branching):
                 return
             if (lower := self._began_lower(state, row)) is not None:
                 yield lower
-                yield self._on_the_line(state, row)
+                yield self._late(state, row)
                 return
             if launch is not None or not self._joins(state, row):
                 self._ask(state, row)
@@ -256,10 +256,14 @@ class LineageFold(Branching):
         """Return whether a low row of a process that runs on goes back nowhere: nothing was logged at its step so far,
         or it is of a second writer."""
         step, weight = int(row.steps[0]), self.axis.weight(state.marks, row.names, state.stride)
+        return self._fills(state, step) or (state.of_other_writer(step) if weight else step in state.logged.late)
+
+    def _fills(self, state: SourceState, step: int) -> bool:
+        """Return whether a low row of a process that runs on is at a step that it left out so far."""
         launch = self._relaunches.launches.of(state.source)
         if launch is not None and launch.segment == state.segment:  # another rank may have let it down
             state.logged.floor = min(state.logged.floor, self.tree[state.segment].fork_step)
-        return state.fills(step) or (state.of_other_writer(step) if weight else step in state.logged.late)
+        return not state.fresh and state.fills(step)
 
     def _began_lower(self, state: SourceState, row: Placed) -> Forked | None:
         """Return the segment of a new process, let down to a low row among its first ones: those came out of order."""
