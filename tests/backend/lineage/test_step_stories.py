@@ -65,6 +65,16 @@ def test_a_story_of_steps_that_go_back_is_told_as_the_job_knows_it(seed: int) ->
     check(seed)
 
 
+@pytest.mark.parametrize("seed", range(_SEED, _SEED + STORIES, 3))
+def test_a_story_of_one_rank_is_told_alike_however_its_rows_are_cut(seed: int) -> None:
+    places = []
+    for longest in (1, 7, 100):
+        story, fold = StepStory(random.Random(seed), ranks=1), LineageFold()
+        rows = [change for frame in story.frames(longest) for change in fold.apply(frame) if isinstance(change, Placed)]
+        places.append([(one.segment, one.stray, one.aside, one.names, step) for one in rows for step in one.steps])
+    assert places[0] == places[1] == places[2]
+
+
 @pytest.mark.soak
 def test_a_thousand_stories_are_told_as_the_job_knows_them() -> None:
     for seed in range(_SEED, _SEED + SOAKED):

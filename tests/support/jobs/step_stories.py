@@ -40,16 +40,16 @@ class StepStory:
     validation batches by their number, tables by their epoch, rows out of order and single low steps.
 
     Args:
-        draw: decides. parts: what happens, at most.
+        draw: decides. parts: what happens, at most. ranks: one or two, None: drawn.
 
     Attributes:
         rollbacks: how often it went back.
         what: what happened, for who reads of a failure.
     """
 
-    def __init__(self, draw: random.Random, parts: int = 8) -> None:
+    def __init__(self, draw: random.Random, parts: int = 8, ranks: int | None = None) -> None:
         self._draw = draw
-        ranks = draw.choice((1, 1, 2))
+        ranks = draw.choice((1, 1, 2)) if ranks is None else ranks
         self._stride = draw.choice((1, 1, 1, 10))
         self._apart = draw.choice((None, None, "lr", "loss"))
         self.ranks = [_Rank(Job(rank, 1, ranks)) for rank in range(ranks)]
@@ -143,17 +143,17 @@ class StepStory:
         window = self._draw.choice((0, 0, 0, FIRST_WINDOW)) if told else 0
         self._train(self._draw.randint(BELIEVED_ROWS, 60), window)
 
-    def frames(self) -> Iterator[Frame]:
-        """Return what the agent sends: the ranks in turn, frames of one to seven rows."""
-        for frames in zip_longest(*(list(self._of(rank)) for rank in self.ranks)):
+    def frames(self, longest: int = 7) -> Iterator[Frame]:
+        """Return what the agent sends: the ranks in turn, frames of one to ``longest`` rows."""
+        for frames in zip_longest(*(list(self._of(rank, longest)) for rank in self.ranks)):
             yield from (frame for frame in frames if frame is not None)
 
-    def _of(self, rank: _Rank) -> Iterator[Frame]:
+    def _of(self, rank: _Rank, longest: int) -> Iterator[Frame]:
         job = Job(rank.job.info.rank or 0, 1, rank.job.info.world_size)
         starts, gathered = 1, list[tuple[int, dict[str, float]]]()
         for row in [*rank.rows, None]:
             alike = isinstance(row, tuple) and (not gathered or gathered[-1][1].keys() == row[1].keys())
-            if gathered and (not alike or len(gathered) >= self._draw.randint(1, 7)):
+            if gathered and (not alike or len(gathered) >= self._draw.randint(1, longest)):
                 yield job.rows([step for step, _ in gathered], _columns(gathered))
                 gathered = []
             if isinstance(row, tuple):
