@@ -31,11 +31,12 @@ app = typer.Typer(
 _STATE_STYLE = {"ok": "green", "loading": "cyan", "archiving": "cyan", "behind": "yellow", "failed": "red"}
 _MIB = 1024.0 * 1024.0
 _STORAGE = (
-    Column("run"), Column("state"), Column("in Redis", 2), Column("limit", 6), Column("in files", 1),
+    Column("run", 0, "id"), Column("state"), Column("in Redis", 2), Column("limit", 6), Column("in files", 1),
     Column("parts", 5), Column("values in files", 4), Column("location", 7),
 )  # fmt: skip
 _RETAINED = (
-    Column("run"), Column("project", 3, "short"), Column("name", 2, "short"), Column("status"), Column("last report"),
+    Column("run", 0, "id"), Column("project", 3, "short"), Column("name", 2, "short"), Column("status"),
+    Column("last report"),
 )  # fmt: skip
 
 _Run = Annotated[str, typer.Argument(help="The run, see: stabilityboard runs")]

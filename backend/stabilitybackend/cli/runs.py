@@ -24,8 +24,9 @@ _POLL_S = 0.2
 _TONE_STYLE = {"critical": "red", "warning": "yellow", "info": "blue", "good": "green"}
 #: The state is the one of the pages, the loss the metric that is watched as one.
 _COLUMNS = (
-    Column("run"), Column("state"), Column("step", 2), Column("loss", 3), Column("incidents", 4), Column("updated", 5),
-    Column("name", 1, "short"), Column("project", 6, "short"), Column("ranks", 7), Column("rollbacks", 8),
+    Column("run", 0, "id"), Column("state"), Column("step", 2), Column("loss", 3), Column("incidents", 4),
+    Column("updated", 5), Column("name", 6, "short"), Column("project", 7, "short"), Column("ranks", 8),
+    Column("rollbacks", 9),
 )  # fmt: skip
 
 
@@ -95,12 +96,12 @@ def _row(run: dict[str, Any]) -> list[str | Text]:
         Text(state["word"], _TONE_STYLE.get(state["tone"], "")),
         "" if run["last_step"] is None else str(run["last_step"]),
         f"{loss:.4g}" if isinstance(loss, int | float) else str(loss or ""),
-        str(run["open_incidents"] or ""),
+        str(run["open_incidents"]),
         _ago(run["updated"]),
         run["name"],
         run["project"],
         _ranks(run),
-        str(run["rollbacks"] or ""),
+        str(run["rollbacks"]),
     ]
 
 

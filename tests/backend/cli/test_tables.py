@@ -39,8 +39,13 @@ def test_no_column_of_the_runs_is_empty_and_none_is_wrapped_at_any_width(width: 
     assert columns_of(table[0])[:2] == ["run", "state"]
 
 
+def test_a_long_id_is_shortened_before_step_and_loss_are_left_out() -> None:
+    lines = printed(RUNS, [ROW], 80, terminal=True)
+    assert columns_of(next(line for line in lines if line.startswith("┃")))[:4] == ["run", "state", "step", "loss"]
+
+
 def test_an_id_is_whole_where_the_terminal_has_room_for_it_and_what_is_left_out_is_named() -> None:
-    lines = printed(RUNS, [ROW], 110, terminal=True)
+    lines = printed(RUNS, [ROW], 180, terminal=True)
     assert any(LONG in line for line in lines)
     assert lines[-1].startswith("no room for ") or "no room for" in "".join(lines[-2:])
     narrow = "".join(printed(RUNS, [ROW], 60, terminal=True))

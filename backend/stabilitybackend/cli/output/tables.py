@@ -13,8 +13,10 @@ from rich.text import Text
 
 __all__ = ["Column", "print_table"]
 
-#: Characters to which a cell is shortened in its middle, and those that a sentence has on a line at least.
-SHORT, SENTENCE = 20, 28
+#: Characters to which a cell and an id are shortened in their middle, and those of a line of a sentence at least.
+SHORT, ID, SENTENCE = 20, 28, 28
+#: Columns with a higher place are left out before an id is shortened, which other commands ask for.
+MINOR = 5
 #: Width of a table in a pipe or a file: nothing is cut or wrapped there.
 ENDLESS = 100_000
 #: Characters that a column takes beside its cells, and a table beside its columns.
@@ -27,13 +29,13 @@ class Column:
 
     Args:
         place: columns with the highest are left out first, where all of them do not fit; one with 0 never is.
-        cells: ``whole``; ``short``: long ones are shortened in the middle where there is no room; ``sentence``: they
-            wrap between words.
+        cells: ``whole``; ``short``: long ones are shortened in the middle where there is no room; ``id``: so, too, but
+            only after minor columns are left out; ``sentence``: they wrap between words.
     """
 
     title: str
     place: int = 0
-    cells: Literal["whole", "short", "sentence"] = "whole"
+    cells: Literal["whole", "short", "id", "sentence"] = "whole"
 
 
 def print_table(
@@ -73,15 +75,21 @@ def _fitted(columns: Sequence[Column], needs: Sequence[int], width: int) -> tupl
     def too_wide() -> int:
         return sum(widths[at] + _FRAME for at in shown) + _EDGE - width
 
-    for at in shown:
-        least = {"short": SHORT, "sentence": SENTENCE}.get(columns[at].cells, widths[at])
-        if (over := too_wide()) > 0:
-            widths[at] = max(min(least, widths[at]), widths[at] - over)
-    while too_wide() > 0 and (last := max(shown, key=lambda at: columns[at].place)) and columns[last].place:
-        shown.remove(last)
-    for at in shown:  # what has to be there, in a terminal that is narrower than that
-        if (over := too_wide()) > 0:
-            widths[at] = max(SHORT, widths[at] - over)
+    def shorten(**least: int) -> None:
+        for at in shown:
+            if (over := too_wide()) > 0 and columns[at].cells in least:
+                widths[at] = max(min(least[columns[at].cells], widths[at]), widths[at] - over)
+
+    def leave_out(above: int) -> None:
+        for at in sorted(shown, key=lambda at: -columns[at].place):
+            if too_wide() > 0 and columns[at].place > above:
+                shown.remove(at)
+
+    shorten(short=SHORT, sentence=SENTENCE)
+    leave_out(MINOR)
+    shorten(id=ID)
+    leave_out(0)
+    shorten(id=SHORT, whole=SHORT)  # what has to be there, in a terminal that is narrower than that
     return shown, widths
 
 
