@@ -298,8 +298,8 @@ class TableRows:
                 rows.steps = column.astype(np.int64)
                 return there
             column = column.tolist()
-        if {*map(type, column)} == {int} and min(column) >= 0 and max(column) <= MAX_STEP:
-            rows.steps = np.array(column, np.int64)
+        if (found := _whole(column)) is not None and min(found) >= 0 and max(found) <= MAX_STEP:
+            rows.steps = np.array(found, np.int64)
             return there
         for at, value in enumerate(column):
             if is_missing(value):
@@ -318,11 +318,14 @@ class TableRows:
             return np.full(count, time.time()) if self._live else self._base + numbers.astype(np.float64)
         column = group.column(layout.time)
         times = np.full(count, np.nan)
+        if column is not None and not isinstance(column, np.ndarray):
+            column = _floats(column)
         if isinstance(column, np.ndarray) and bool(((column >= MIN_TIME) & (column < TIME_UNITS[-1][0])).all()):
             times[:] = column
         elif column is not None:
             read = layout.read_time or as_time
-            times[:] = np.array([np.nan if (moment := read(value)) is None else moment for value in column])
+            found = (read(value) for value in column)
+            times[:] = np.array([np.nan if moment is None else moment for moment in found])
         missing = np.isnan(times)
         if missing.any():
             before = self._time if self._time is not None else time.time()
@@ -367,3 +370,22 @@ class _Rows:
         for first, last in pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), len(good)]):
             if good[first] and (with_empty or present[:, first].any()):
                 yield first, last
+
+
+def _whole(column: Sequence[Any]) -> Sequence[int] | None:
+    """Return a column of whole numbers, or of texts of such, None for another one."""
+    kinds = {*map(type, column)}
+    if kinds == {int}:
+        return column
+    try:
+        return [*map(int, column)] if kinds == {str} else None
+    except ValueError:
+        return None
+
+
+def _floats(column: Sequence[Any]) -> Sequence[Any] | NDArray[np.float64]:
+    """Return a column as numbers, where all of it is such."""
+    try:
+        return np.array(array("d", map(float, column)))
+    except (TypeError, ValueError, OverflowError):
+        return column
