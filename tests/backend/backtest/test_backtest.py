@@ -54,7 +54,7 @@ def test_a_restart_that_was_inferred_is_one_in_the_export_too_and_can_be_undone(
     undone = backtest(frames, undone=[segment.key]).state
     assert [(s.cause, s.undone) for s in undone.fold.tree][1:] == [("restart", True)]
     strays = [key for key in undone.store.keys("loss") if key.stray]
-    assert [undone.store.rows(key).steps.tolist() for key in strays] == [list(range(561, 620))]
+    assert [undone.store.rows(key).steps.tolist() for key in strays] == [list(range(561, 621))]
 
 
 @cache
