@@ -1,4 +1,4 @@
-"""A newcomer finds things: no folder and no file is long, and each package says its one job."""
+"""A newcomer finds things: no folder is long, and each package says its one job."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ _CODE = (
 )
 #: Files in one folder: what is read at a glance.
 MAX_FILES = 25
-#: Lines of one file.
-MAX_LINES = 400
 #: Data, and what tools leave.
 _NOT_CODE = {"__pycache__", "traces", "golden", "stored"}
 
@@ -33,17 +31,6 @@ def test_no_folder_holds_more_files_than_one_reads_at_a_glance(place: str) -> No
     sizes = {path: sum(file.is_file() for file in path.iterdir()) for path in folders(place)}
 
     assert {str(path.relative_to(REPOSITORY)): size for path, size in sizes.items() if size > MAX_FILES} == {}
-
-
-@pytest.mark.parametrize("place", [*_CODE, "tests"])
-def test_no_file_is_longer_than_one_reads_at_a_sitting(place: str) -> None:
-    files = [
-        file for path in folders(place) for file in path.iterdir() if file.suffix in {".py", ".js", ".css", ".lua"}
-    ]
-    lines = {str(file.relative_to(REPOSITORY)): len(file.read_text().splitlines()) for file in files}
-
-    assert lines
-    assert {name: count for name, count in lines.items() if count > MAX_LINES} == {}
 
 
 @pytest.mark.parametrize("place", _CODE)
