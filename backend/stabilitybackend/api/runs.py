@@ -32,7 +32,7 @@ from stabilitybackend.schema.lineage import Checkpoints, Segments
 from stabilitybackend.schema.ranks import RankStacks, StackDumps
 from stabilitybackend.schema.resumes import Resumes
 from stabilitybackend.schema.rollback_cost import RollbackCosts
-from stabilitybackend.schema.runs import FIRST_METRICS, MetricList, RunPage, RunWithStoring
+from stabilitybackend.schema.runs import FIRST_METRICS, UNTIMED_KEY, MetricList, RunPage, RunWithStoring
 from stabilitybackend.schema.series import SeriesAnswer
 
 __all__ = ["router"]
@@ -191,7 +191,8 @@ async def health(reader: Reader, worker: Worker) -> Response:
 async def rollback_costs(reader: Reader, manager: Manager, worker: Worker) -> Response:
     """What each rollback and saving cost, and how much of the run's time was worth it."""
     stops = manager.fleet.stops(worker.run_id), manager.fleet.stops(project=reader.project)
-    found = await asyncio.to_thread(rollback_costs_of(worker.state, time.time(), stops))
+    untimed = bool(worker.listing.run.config.get(UNTIMED_KEY))
+    found = await asyncio.to_thread(rollback_costs_of(worker.state, time.time(), stops, untimed=untimed))
     return answer(found)
 
 

@@ -22,6 +22,7 @@ from stabilitybackend.importers.rows.opened import unreadable
 from stabilitybackend.importers.sender import deliver
 from stabilitybackend.importers.troubles import Reading
 from stabilitybackend.keys import MAX_ID_CHARS
+from stabilitybackend.schema.runs import UNTIMED_KEY
 from stabilityclient.wire import Frame, Hello, SourceInfo
 
 __all__ = ["SNIFFED_ROWS", "ImportJob", "ImportResult", "Options"]
@@ -151,6 +152,8 @@ class ImportJob:
         left = self.checks
         if left != self._checks:
             hello.config[CHECK_KEY] = left
+            if self.reading.untimed:
+                hello.config[UNTIMED_KEY] = True
             await deliver(hello, lambda held: iter(()), url, api_key)
         return self.result()
 

@@ -17,6 +17,7 @@ from stabilitybackend.query.request import SeriesRequest
 from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.pages.run_table import CURVE_BUCKETS, CURVE_TOP, Curve, RunDigest
+from stabilitybackend.schema.runs import UNTIMED_KEY
 
 __all__ = ["curve", "curve_metric", "digest_of", "token_metric"]
 
@@ -35,6 +36,7 @@ TOKEN_COUNTS = (
 )  # fmt: skip
 #: Names that may be of one step as well: they count where they rise over the whole run.
 MAY_COUNT = ("tokens", "num_tokens", "n_tokens", "ntokens")
+NO_TIMES = "its log has no times"
 _NO_TOKENS = "no metric counts the tokens seen: log one as consumed_tokens"
 
 
@@ -70,7 +72,8 @@ def digest_of(worker: RunWorker, fleet: Fleet, now: float) -> Callable[[], RunDi
         primary += [key for key in keys if key.rank == rank]
     view, lineage = state.store.view_of(primary), LineageView.of(state.fold)
     stops = fleet.stops(worker.run_id), fleet.stops(worker.run_id)
-    costs = rollback_costs_of(state, now, stops)
+    untimed = bool(run.config.get(UNTIMED_KEY))
+    costs = rollback_costs_of(state, now, stops, untimed=untimed)
     step_time_s = state.job(for_command=False).step_time_s
 
     def read(name: str) -> Curve | None:
@@ -85,7 +88,7 @@ def digest_of(worker: RunWorker, fleet: Fleet, now: float) -> Callable[[], RunDi
         digest = RunDigest(step=run.last_step, head=run.head, status=run.status, made=now)
         digest.metric_count = run.metric_count
         digest.curve = None if metric is None else read(metric)
-        if step_time_s is not None and step_time_s > 0:
+        if step_time_s is not None and step_time_s > 0 and not untimed:
             digest.speed, digest.speed_unit = 1 / step_time_s, "steps/s"
         _tokens(digest, tokens, run.latest, read)
         try:
@@ -94,7 +97,9 @@ def digest_of(worker: RunWorker, fleet: Fleet, now: float) -> Callable[[], RunDi
             digest.goodput_why = error.message
             return digest
         digest.goodput = totals.goodput
-        digest.goodput_why = "" if totals.goodput is not None else "known from the second row on"
+        digest.goodput_why = (
+            "" if totals.goodput is not None else NO_TIMES if untimed else "known from the second row on"
+        )
         digest.gpus = totals.gpus if totals.gpus_from == "agents" else None
         return digest
 

@@ -17,6 +17,7 @@ __all__ = [
     "FIRST_METRICS",
     "FOLLOWED_KEY",
     "STATUSES",
+    "UNTIMED_KEY",
     "Followed",
     "MetricList",
     "Run",
@@ -36,6 +37,8 @@ __all__ = [
 
 #: In the config of an imported run: its log is followed as it is written.
 FOLLOWED_KEY = "followed"
+#: The same: true where its log has no times. Those of its points are made up, and so would be all speed and duration.
+UNTIMED_KEY = "log_without_times"
 #: unreachable: its agent is lost and the cause is unknown. offline: imported. failed: the server itself can't work it
 #: out; the note says at what, and all else is what was known before.
 RunStatus = Literal["running", "stalled", "finished", "crashed", "preempted", "offline", "unreachable", "failed"]

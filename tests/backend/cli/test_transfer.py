@@ -38,6 +38,22 @@ def write_log(path: Path, steps: int = 40) -> Path:
     return path
 
 
+@pytest.mark.parametrize("timed", [True, False])
+def test_a_log_without_times_has_no_speed_and_no_goodput(
+    timed: bool, server: RunningServer, program: Program, tmp_path: Path
+) -> None:
+    log = tmp_path / "log.jsonl"
+    rows = [{"step": step, "loss": 2.0} | ({"t": 1.7e9 + step} if timed else {}) for step in range(40)]
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert program("import", log, "--run-id", "one", "--url", server.url)[0] == 0
+    server.wait_for("/runs/one", lambda run: run["status"] == "finished", "the run is over")
+    assert (server.get("/runs/one/rollback_costs")["totals"]["goodput"] is not None) == timed
+    table = server.wait_for("/run_table", lambda table: any(row["curve"] for row in table["rows"]), "the digest")
+    (row,) = table["rows"]
+    assert (row["speed"], row["goodput"] is not None) == (1.0 if timed else None, timed)
+    assert row["goodput_why"] == ("" if timed else "its log has no times")
+
+
 def test_a_run_is_the_same_after_export_and_import(server: RunningServer, program: Program, tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.jsonl")
     at = ("--url", server.url)

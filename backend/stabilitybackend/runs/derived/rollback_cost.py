@@ -19,13 +19,14 @@ _GPU = re.compile(r"gpu/(\d+)/")
 
 
 def rollback_costs_of(
-    state: RunState, now: float, stops: tuple[InterruptionNumbers, InterruptionNumbers]
+    state: RunState, now: float, stops: tuple[InterruptionNumbers, InterruptionNumbers], *, untimed: bool = False
 ) -> Callable[[], RollbackCosts]:
     """Return what works out the costs of a run as it is now. Call this on the event loop, and the answer in a thread.
 
     Args:
         now: unix seconds.
         stops: interruptions of this run, and of all runs.
+        untimed: the times of its points are made up (``UNTIMED_KEY``): no cost has a duration.
     """
     segments = [replace(segment) for segment in state.fold.tree]
     found = state.times
@@ -44,7 +45,7 @@ def rollback_costs_of(
 
     def times(segment: int, step: int | None) -> float | None:
         key, facts = keys.get(segment), segments[segment]
-        return None if key is None or not facts.points else found.time(view, key, facts, step)
+        return None if untimed or key is None or not facts.points else found.time(view, key, facts, step)
 
     def costs() -> RollbackCosts:
         rollbacks, totals = rollback_costs(segments, heads, times, incidents, job)

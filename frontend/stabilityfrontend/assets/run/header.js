@@ -20,6 +20,7 @@ export const lastWord = (run) => (statusFacts(run.status).under_way || !(run.log
 
 /** How long a run has been under way, seconds: from its first point, to now or to its last one; null where its log has no times. */
 export function elapsed(run, now) {
+  if (run.config?.log_without_times) return null;
   const end = statusFacts(run.status).under_way ? now : lastWord(run);
   const begin = run.began > 0 ? run.began : run.created;
   return end > begin ? end - begin : null;
