@@ -6,6 +6,7 @@ the order for detectors is as if they had come row by row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -19,26 +20,53 @@ __all__ = ["in_turn", "one_by_one", "rows_of"]
 
 def in_turn(blocks: Sequence[PointsBlock | EventBlock]) -> Iterator[list[PointsBlock] | EventBlock]:
     """Yield events alone, and points together whose steps rise with time and of which no metric is in two blocks."""
-    together: list[PointsBlock] = []
-    names: set[str] = set()
+    together = _Together()
     for block in blocks:
-        if isinstance(block, PointsBlock):
-            if not block.steps:
-                continue
-            if together and not (
-                len(together) < MAX_SETS_IN_TURN and names.isdisjoint(block.names) and _rising([*together, block])
-            ):
-                yield together
-                together, names = [], set()
-            together.append(block)
-            names.update(block.names)
-            continue
-        if together:
-            yield together
-            together, names = [], set()
-        yield block
-    if together:
-        yield together
+        if isinstance(block, EventBlock):
+            if together.blocks:
+                yield together.blocks
+                together = _Together()
+            yield block
+        elif block.steps and not together.takes(block):
+            yield together.blocks
+            together = _Together()
+            together.takes(block)
+    if together.blocks:
+        yield together.blocks
+
+
+class _Together:
+    """Points of one stretch of steps, as they are gathered."""
+
+    def __init__(self) -> None:
+        self.blocks: list[PointsBlock] = []
+        self._names: set[str] = set()
+        #: Step and time of the newest row, where the blocks came one behind the other; else NaN.
+        self._end = (math.nan, math.nan)
+
+    def takes(self, block: PointsBlock) -> bool:
+        """Add a block, and return True; or return False where it is not of the same stretch."""
+        first, last = _ends(block)
+        # Mostly one set of metrics is behind the one before: then what came so far need not be looked at again.
+        behind = self._end[0] <= first[0] and self._end[1] <= first[1]
+        if self.blocks and not (
+            len(self.blocks) < MAX_SETS_IN_TURN
+            and self._names.isdisjoint(block.names)
+            and (behind or _rising([*self.blocks, block]))
+        ):
+            return False
+        self._end = last if behind or not self.blocks else (math.nan, math.nan)
+        self.blocks.append(block)
+        self._names.update(block.names)
+        return True
+
+
+def _ends(block: PointsBlock) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return step and time of the first and the last row; NaN where the rows of the block are in another order."""
+    steps, times = np.frombuffer(block.steps, dtype="<i8"), np.frombuffer(block.times, dtype="<f8")
+    if len(steps) > 1 and not ((steps[1:] >= steps[:-1]).all() and (times[1:] >= times[:-1]).all()):
+        return (math.nan, math.nan), (math.nan, math.nan)
+    return (int(steps[0]), float(times[0])), (int(steps[-1]), float(times[-1]))
 
 
 def rows_of(state: SourceState, block: PointsBlock) -> Placed:
