@@ -15,7 +15,7 @@ from stabilitybackend.relay.overview import FLEET_EVERY_S, Overview
 from stabilitybackend.runs.feed.pubsub import Subscriber
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.schema.incidents import Incident
-from stabilityclient.wire import Hello
+from stabilityclient.wire import Health, Hello
 from support.job_frames import Job
 from support.manager_stack import Stage, rows
 from support.stored.incident import stored
@@ -90,6 +90,7 @@ async def test_incidents_of_other_processes_are_listed_and_told_once_as_they_are
 
 async def test_what_is_remembered_of_all_runs_is_read_again_each_minute(owner: Stage, pages: Pages) -> None:
     worker = await owner.send(*rows(Job(), 1, 40))
+    worker.health(Health("a1", "n7", owner.now, []))
     await pages.stage.manager.fleet.load()
     await owner.manager.fleet.announced(Hello("run-1", "a1", "n7", "0.1.0"))
     await worker.report_to_fleet()
