@@ -21,6 +21,8 @@ _OF_THE_MOMENT |= {"per_1000_gpu_hours"}
 _OF_THE_FILES = {"bytes"}
 #: What is offered about an open incident depends on its job, which is over by now.
 _OF_THE_JOB = {"actions", "suggestion", "updated", "version"}
+#: What a run's time was worth counts to the end of its last process, since; before, to its newest row.
+_OF_THE_END = {"goodput", "ettr", "wall_s"}
 #: Whether answers are written instead of compared.
 WRITE = os.environ.get("STABILITY_GOLDEN") == "write"
 
@@ -49,6 +51,8 @@ def shown_then(then: Any, now: Any) -> Any:
     """Return an answer of today without what the older one did not have, and without what is of the moment."""
     if isinstance(then, dict) and isinstance(now, dict):
         kept = then.keys() - _OF_THE_MOMENT - _OF_THE_FILES
+        if "dead_s" in then:
+            kept -= _OF_THE_END
         if then.get("incident_id") and then.get("state") == "open":
             kept -= _OF_THE_JOB
         return {key: shown_then(then[key], now.get(key, "missing")) for key in kept}
