@@ -22,7 +22,7 @@ _OF_THE_FILES = {"bytes"}
 #: What is offered about an open incident depends on its job, which is over by now.
 _OF_THE_JOB = {"actions", "suggestion", "updated", "version"}
 #: What a run's time was worth counts to the end of its last process, since; before, to its newest row.
-_OF_THE_END = {"goodput", "ettr", "wall_s"}
+_OF_THE_END = {"goodput", "ettr", "wall_s", "idle_s", "downtime_s"}
 #: Whether answers are written instead of compared.
 WRITE = os.environ.get("STABILITY_GOLDEN") == "write"
 

@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Error as PlaywrightError
 
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
-from stabilityclient.wire import Frame, Output, OutputLine
+from stabilityclient.wire import Frame, Output, OutputLine, SourceInfo
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
 from support.server_stack import RunningServer
@@ -136,7 +136,8 @@ async def _run(server: RunningServer, run_id: str, *frames: Frame) -> None:
 
 def _frames(start: int) -> list[Frame]:
     """A job that spikes and dies at step 400 and goes on from step 301, from another commit."""
-    first, second = Job(0, start), Job(0, start + 1)
+    first, second, agent = Job(0, start), Job(0, start + 1), Job()
+    agent.info = SourceInfo(f"a-h0-{start}", node="h0")  # a run without one is an import, which no figure counts
     death = {"rank": 0, "source": first.info.source, "pid": 7, "last_phase": "backward", "evidence": {"text": "gone"}}
     git = {"commit": f"{start:040d}", "branch": "main", "dirty": True, "changed": 1, "files": ["train.py"]}
     facts = {"source": first.info.source, "host": "h0", "command": ["python", "train.py"], "git": git}
@@ -144,7 +145,7 @@ def _frames(start: int) -> list[Frame]:
     values = {"loss": loss, "grad_norm": loss, "lr": [1e-4] * 400, "loss/web": loss, "eval/score": loss}
     again = {name: value[300:] for name, value in values.items()}
     return [
-        first.event("launch", **facts),
+        agent.event("launch", **facts),
         first.rows(range(1, 401), values),
         first.event("checkpoint", 300, path="/ckpt/300"),
         first.event("process_death", 400, **death),
