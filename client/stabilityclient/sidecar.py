@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 
 from stabilityclient.errors import NotReadyError
@@ -102,6 +103,9 @@ class Sidecar:
         self._started = 0.0
         self._deaths = 0
         self._died_of = ""
+        #: The heartbeat's thread and finish() look after the agent at the same time: one of them starts it.
+        self._tending = threading.Lock()
+        self._forgotten = False
 
     def start(self) -> None:
         """Start an agent. If another one lives, the new one finds its lock and leaves.
@@ -143,15 +147,17 @@ class Sidecar:
 
     def ensure(self) -> None:
         """Start an agent if none lives."""
-        # One that we started and that still runs has the lock, will have it in a moment, or is on its way out.
-        # The poll also keeps a dead agent of ours from staying a zombie.
-        if self._process is not None:
-            if self._process.poll() is None:
-                return
-            self._note_end(self._process)
-        waits_s = min(2.0**self._deaths, MAX_WAIT_S) if self._deaths >= DEATHS_TOLD else 0.0
-        if time.monotonic() - self._started >= waits_s and not agent_lives(self._folder):
-            self.start()
+        with self._tending:
+            # One that we started and that still runs has the lock, will have it in a moment, or is on its way out.
+            # The poll also keeps a dead agent of ours from staying a zombie.
+            if self._process is not None:
+                if self._process.poll() is None:
+                    return
+                self._note_end(self._process)
+            waits_s = min(2.0**self._deaths, MAX_WAIT_S) if self._deaths >= DEATHS_TOLD else 0.0
+            late = time.monotonic() - self._started >= waits_s
+            if late and not self._forgotten and not agent_lives(self._folder):
+                self.start()
 
     def trouble(self) -> str:
         """Return why no agent comes to work, empty while one may."""
@@ -174,8 +180,12 @@ class Sidecar:
 
     def forget(self) -> None:
         """Let the agent go on by itself after this process: no warning about a child that still runs."""
+        self._forgotten = True
+        tending = self._tending.acquire(timeout=POLL_S)  # a forked child may have got it locked, for ever
         if self._process is not None and self._process.poll() is None:
             self._process.returncode = 0
+        if tending:
+            self._tending.release()
 
     def state(self) -> dict[str, Any]:
         """Return what the agent says about itself (agent.json), {} before it says anything."""
@@ -196,7 +206,7 @@ class Sidecar:
             waited = time.monotonic() - begin
             if left <= 0 or waited >= timeout_s or self._is_away(source in held, waited):
                 return max(0, left)
-            if self._process is not None and self._process.poll() is not None:
+            if (process := self._process) is not None and process.poll() is not None:
                 self.ensure()
             if self.trouble() or not os.path.isdir(os.path.join(self._folder, "sources", source)):
                 return left
