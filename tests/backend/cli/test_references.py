@@ -20,6 +20,10 @@ async def _runs(server: RunningServer, **names: str) -> None:
             await agent.store(job.rows([1, 2]))
             await agent.store(job.event("finish", 2))
         await asyncio.to_thread(server.wait_for, f"/runs/{run_id}", lambda run: run["status"] == "finished", "it ended")
+    # The table of all runs, where names are looked up, is as new as its last look, of a moment ago.
+    await asyncio.to_thread(
+        server.wait_for, "/run_table", lambda table: len(table["rows"]) == len(names), "the table has all runs"
+    )
 
 
 async def test_a_name_that_one_run_has_is_that_run(server: RunningServer, program: Program) -> None:

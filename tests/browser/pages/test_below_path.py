@@ -32,6 +32,8 @@ OFTEN = ("nginx, kept", "jupyter, taken off")
 #: Links of this host that lead out of the board, and those that are open on no host at all.
 STRAY = """(board) => [...document.querySelectorAll("a[href]")].map((link) => link.href)
   .filter((href) => href.startsWith(location.origin) && !`${href}/`.startsWith(`${board}/`))"""
+#: Pages of STAGES that show less of this job, which has not gone back yet -> an element that they have.
+HERE = {"/runs/run-a": "#incidents", "/interruptions?days=all": "#lost"}
 #: Pages of STAGES where the browser notes that the server has no such thing.
 LOUD = ("/nowhere", "/runs/none", "/runs/run-a/incidents/none", "/login")
 
@@ -139,7 +141,7 @@ def test_a_run_is_followed_and_rolled_back_below_a_path_and_no_request_leaves_it
 def test_no_page_asks_for_anything_beyond_its_path(stage: Stage, visitor: Visitor) -> None:
     for path, (there, _) in STAGES.items():
         if path not in ("/runs/run-a/attempts?fork=1", "/runs/run-a/attempts"):  # there may be no fork yet
-            visitor.open(path.replace("INCIDENT", stage.incident), there if path != "/runs/run-a" else "#incidents")
+            visitor.open(path.replace("INCIDENT", stage.incident), HERE.get(path, there))
         if path in LOUD:
             visitor.troubles[:] = [one for one in visitor.troubles if not one.startswith("console: ")]
 
