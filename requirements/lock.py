@@ -37,7 +37,7 @@ _TESTS = (
     "tensorboard",
     "wandb",
 )
-_PYTEST = ("pytest", "pytest-asyncio", "pytest-cov", "pytest-randomly", "pytest-xdist")
+_PYTEST = ("pytest", "pytest-asyncio", "pytest-cov", "pytest-randomly", "pytest-rerunfailures", "pytest-xdist")
 _BENCH = ("tensorboard", "trackio")
 
 

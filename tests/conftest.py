@@ -103,12 +103,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     One that comes last keeps one worker busy while the others are done. Goes with ``--no-loadscope-reorder``: by itself
     xdist puts files with few tests last, and whole jobs are just those.
     """
+    if os.environ.get("CI"):
+        for item in items:
+            if _has_processes(item):
+                item.add_marker(pytest.mark.flaky(reruns=1))
     if not config.getoption("--both-redis"):
         left_out = {item: None for item in items if _has_its_turn_elsewhere(item)}
         config.hook.pytest_deselected(items=[*left_out])
         items[:] = [item for item in items if item not in left_out]
     here = Path(__file__).parent
     items.sort(key=lambda item: item.path.relative_to(here).parts[0] not in _LONG)
+
+
+def _has_processes(item: pytest.Item) -> bool:
+    """Whether a test works with processes or a browser: CI runs it once more where it failed, and names it."""
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    return folder in _LONG or "redis_server" in getattr(item, "fixturenames", ())
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Name the tests that passed only when they were run once more: they are the next thing to mend."""
+    again = {report.nodeid for report in terminalreporter.stats.get("rerun", ())}
+    failed = {report.nodeid for report in terminalreporter.stats.get("failed", ())}
+    for name in sorted(again - failed):
+        terminalreporter.write_line(f"FLAKY {name}")
 
 
 def _has_its_turn_elsewhere(item: pytest.Item) -> bool:
