@@ -137,8 +137,19 @@ class RepeatDataDetector(CurveDetector):
     def take_quiet(self, rows: QuietRows, start: int, stop: int) -> int:
         if self._metric not in rows.ranges or self._low is not None or self._watch is not None:
             return start
-        stop = min(stop, start + PAST_BLOCK - 1 - len(self._block))
-        self._block.extend(zip(rows.steps[start:stop], rows.columns[self._metric][start:stop], strict=True))
+        block, steps, losses = self._block, rows.steps, rows.columns[self._metric]
+        first = start - len(block)  # where the block would begin among these rows
+        whole = (stop - first) // PAST_BLOCK
+        if whole:
+            begins = [block[0][0] if block else steps[start], *steps[first + PAST_BLOCK : stop : PAST_BLOCK]]
+            values = [*(loss for _, loss in block), *losses[start:stop]]
+            taken = self._order.add_unmet(self.past, begins[:whole], values[: whole * PAST_BLOCK])
+            if taken:
+                self._losses = [*self._losses, *values[: taken * PAST_BLOCK]][-BEFORE_POINTS:]
+                self._block, first = [], first + taken * PAST_BLOCK
+                start = first
+            stop = min(stop, first + PAST_BLOCK - 1)
+        self._block.extend(zip(steps[start:stop], losses[start:stop], strict=True))
         return stop
 
     # --- too low after a fork ------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from operator import mul
 from statistics import NormalDist
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stabilitybackend.detectors.engine.long_past import PAST_BLOCK, LongPast
+from stabilitybackend.detectors.engine.long_past import MAX_PAST_BLOCKS, PAST_BLOCK, LongPast
 from stabilitybackend.stateful import Stateful, fresh
 
 from .innovations import STEPS_PER_SIGMA, ZERO, Innovations
@@ -19,6 +20,8 @@ from .innovations import STEPS_PER_SIGMA, ZERO, Innovations
 #: Points whose signs are compared with those of the whole past: a word of the machine. By chance half of them agree,
 #: at r = 0.8 four fifths. So many must that by chance one place is left, which is looked at closely.
 WORD_POINTS = 64
+#: The blocks of a word.
+WORD_BLOCKS = WORD_POINTS // PAST_BLOCK
 #: A shorter lag is the structure of the job (alternating sources), not data that comes back; and two windows that
 #: overlap say less than they seem to.
 LEAST_LAG = WORD_POINTS
@@ -37,7 +40,8 @@ BACK_POINTS = 4_096
 NORMAL = NormalDist()
 #: Words compared at once, so that they stay in the cache of the machine.
 _WORDS = 32_768
-_MASK = 2**WORD_POINTS - 1
+#: By how many points each of a window's words begins after the word before the newest.
+_EARLIER = np.arange(1, PAST_BLOCK + 1, dtype=np.uint64)
 #: Points of which nothing is known: a smooth curve has no fingerprints.
 _NOTHING = bytes([ZERO]) * WORD_POINTS
 
@@ -87,27 +91,68 @@ class Fingerprints(Stateful):
 
     def add(self, past: LongPast, step: int, block: list[float]) -> None:
         """Take PAST_BLOCK finite losses that begin at ``step``."""
-        self._steps.append(step)
-        known = self._innovations.add(block)
-        for at in range(0, len(known), PAST_BLOCK):
-            past.add(self.blocks, self._steps.pop(0), known[at : at + PAST_BLOCK])
-            self.blocks += 1
+        self._take(past, [step], block)
+
+    def add_unmet(self, past: LongPast, steps: Sequence[int], losses: Sequence[float]) -> int:
+        """Take blocks up to the first one that ``search`` finds anything with; return how many.
+
+        Args:
+            steps: at which they begin. losses: PAST_BLOCK finite ones for each.
+        """
+        room = max(0, MAX_PAST_BLOCKS - max(0, self.blocks - past.dropped))  # nothing is forgotten in between
+        steps = steps[:room]
+        blocks, waiting, innovations = self.blocks, self._steps, copy(self._innovations)
+        self._take(past, steps, losses[: PAST_BLOCK * len(steps)])
+        met = self._first_met(past, self.blocks - blocks)
+        if met is None:
+            return len(steps)
+        unmet = met[0] - blocks - len(waiting)
+        self.blocks, self._steps, self._innovations = blocks, waiting, innovations
+        past.cut(blocks)
+        self._take(past, steps[:unmet], losses[: PAST_BLOCK * unmet])
+        self._count = min(self._count, max(0, len(past.steps) - WORD_BLOCKS + 1))
+        return unmet
+
+    def _take(self, past: LongPast, steps: Sequence[int], losses: Sequence[float]) -> None:
+        known = self._innovations.add(losses)
+        count = len(known) // PAST_BLOCK
+        waiting = [*self._steps, *steps]
+        for at in range(count):
+            past.add(self.blocks + at, waiting[at], known[at * PAST_BLOCK : (at + 1) * PAST_BLOCK])
+        self.blocks, self._steps = self.blocks + count, waiting[count:]
 
     def search(self, past: LongPast) -> Match | None:
         """Return where the newest points were met before, None where nowhere."""
-        end = len(past.data)
-        if end < WORD_POINTS + LEAST_LAG + PAST_BLOCK or past.data.endswith(_NOTHING):
+        met = self._first_met(past, 1)
+        return None if met is None else met[1]
+
+    def _first_met(self, past: LongPast, blocks: int) -> tuple[int, Match] | None:
+        """Return the first of the newest blocks at whose end the newest points were met before, and where."""
+        data, count = past.data, len(past.steps)
+        least = WORD_BLOCKS + LEAST_LAG // PAST_BLOCK + 1
+        ends = [
+            end
+            for end in range(max(least, count - blocks + 1) * PAST_BLOCK, len(data) + 1, PAST_BLOCK)
+            if data[end - WORD_POINTS : end] != _NOTHING
+        ]
+        if not ends:
             return None
-        window = Window.of(past.data)
-        alike = places_alike(window, self._signs(past, window), end)
-        lags = [end - at for _, at in alike if end - at >= LEAST_LAG]
-        if not lags:
-            return None
-        return _likeliest(past.data, lags, NORMAL.inv_cdf(1 - FALSE_HITS / end))
+        words = self._signs(past)
+        lags: dict[int, list[int]] = {}
+        for end, window in zip(ends, _windows(words, ends), strict=True):
+            alike = places_alike(window, words[: end // PAST_BLOCK - WORD_BLOCKS + 1], end)
+            if far := [end - at for _, at in alike if end - at >= LEAST_LAG]:
+                lags[end] = far
+        rs = iter(_correlations(data, lags) if lags else ())
+        for end, some in lags.items():
+            match = _likeliest(data, end, some, [next(rs) for _ in some])
+            if match is not None:
+                return past.dropped + end // PAST_BLOCK - 1, match
+        return None
 
     def goes_on(self, past: LongPast, lag: int) -> bool:
         """Say whether the newest points still agree with those ``lag`` points earlier."""
-        [r] = _correlations(past.data, [lag])
+        [r] = _correlations(past.data, {len(past.data): [lag]})
         return past.data.endswith(_NOTHING) or sureness(r, WORD_POINTS) > DIFFERS
 
     def began(self, past: LongPast, lag: int) -> tuple[int, int]:
@@ -123,17 +168,15 @@ class Fingerprints(Stateful):
         place = len(past.data) - 1 - int(np.argmax(since))
         return step_of(past, place), step_of(past, place - lag)
 
-    def _signs(self, past: LongPast, newest: Window) -> NDArray[np.uint64]:
+    def _signs(self, past: LongPast) -> NDArray[np.uint64]:
         """Return the signs of each four blocks in a row as one word; those of the past are packed once."""
-        count = len(past.steps) - WORD_POINTS // PAST_BLOCK + 1
-        if self._count > count or len(self._words) < count:  # it went back or forgot what was long ago; it grew
-            self._words, self._count = np.empty(2 * count, np.uint64), count
-            self._words[:count] = sign_words(np.frombuffer(bytes(past.data), np.uint8))
-        while self._count < count - 1:
-            last = (self._count + WORD_POINTS // PAST_BLOCK) * PAST_BLOCK
-            self._words[self._count] = _packed(past.data[last - WORD_POINTS : last])
-            self._count += 1
-        self._words[count - 1], self._count = newest.words[-1], count
+        count = len(past.steps) - WORD_BLOCKS + 1
+        known = self._count if self._count <= count else 0  # it forgot what was long ago
+        if len(self._words) < count:
+            self._words = np.concatenate([self._words[:known], np.empty(2 * count - known, np.uint64)])
+        if known < count:
+            self._words[known:count] = sign_words(np.frombuffer(past.data[known * PAST_BLOCK :], np.uint8))
+        self._count = count
         return self._words[:count]
 
 
@@ -146,11 +189,6 @@ def step_of(past: LongPast, place: int) -> int:
     return steps[block] + round(at * apart)
 
 
-def _packed(data: bytes | bytearray) -> int:
-    """Return the signs of fingerprints as bits, those of the first in the lowest."""
-    return int.from_bytes(np.packbits(np.frombuffer(data, np.uint8) >= ZERO, bitorder="little").tobytes(), "little")
-
-
 class Window(NamedTuple):
     """The newest 64 points as a word of signs, and those that end up to 15 points earlier.
 
@@ -161,10 +199,17 @@ class Window(NamedTuple):
     words: NDArray[np.uint64]
 
     @classmethod
-    def of(cls, data: bytes | bytearray | NDArray[np.uint8]) -> Window:
+    def of(cls, data: NDArray[np.uint8]) -> Window:
         """Return that of the last points of ``data``, WORD_POINTS + PAST_BLOCK at least."""
-        newest = _packed(bytes(data[-WORD_POINTS - PAST_BLOCK :]))
-        return cls(np.array([newest >> at & _MASK for at in range(1, PAST_BLOCK + 1)], np.uint64))
+        [window] = _windows(sign_words(data[-WORD_POINTS - PAST_BLOCK :]), [WORD_POINTS + PAST_BLOCK])
+        return window
+
+
+def _windows(words: NDArray[np.uint64], ends: Sequence[int]) -> list[Window]:
+    """Return the windows at some ends of blocks of a past, from its ``sign_words``."""
+    last = np.array(ends) // PAST_BLOCK - WORD_BLOCKS
+    before, newest = words[last - 1, None] >> _EARLIER, words[last, None] >> np.uint64(WORD_POINTS - PAST_BLOCK)
+    return list(map(Window, before | newest << np.uint64(WORD_POINTS) - _EARLIER))
 
 
 def places_alike(window: Window, words: NDArray[np.uint64], points: int) -> list[tuple[int, int]]:
@@ -196,44 +241,54 @@ def sign_words(data: NDArray[np.uint8]) -> NDArray[np.uint64]:
     return np.lib.stride_tricks.sliding_window_view(halves, WORD_POINTS // PAST_BLOCK).copy().view(np.uint64)[:, 0]
 
 
-def _likeliest(data: bytes | bytearray, lags: Sequence[int], least: float) -> Match | None:
-    """Return the match at the shortest lag that is as good as the best, None where all are poor."""
-    rs = _correlations(data, lags)
+def _likeliest(data: bytes | bytearray, end: int, lags: Sequence[int], rs: Sequence[float]) -> Match | None:
+    """Return the match at the shortest lag that is as good as the best, None where all are poor.
+
+    Args:
+        end: of the window. rs: its correlations at the lags.
+    """
+    least = NORMAL.inv_cdf(1 - FALSE_HITS / end)
     if sureness(max(rs), WORD_POINTS) < least:
         return None
-    free = WORD_POINTS * _independent(data)
+    free = WORD_POINTS * _independent(data[max(0, end - OWN_POINTS) : end])
     matches = [Match(lag, r, sureness(r, free)) for lag, r in zip(lags, rs, strict=True)]
     best = max(match.sigmas for match in matches)
     # Alternating sources agree at short lags as well: this is how the job is made.
-    if best - sureness(max(_correlations(data, range(2, LEAST_LAG))), free) < DIFFERS:
+    if best - sureness(max(_correlations(data, {end: range(2, LEAST_LAG)})), free) < DIFFERS:
         return None
     good = [match for match in matches if match.sigmas > max(least, best - DIFFERS)]
     return min(good, default=None)
 
 
-def _correlations(data: bytes | bytearray, lags: Sequence[int]) -> list[float]:
-    """Return Pearson's r of the newest WORD_POINTS points with those at each of the lags.
+def _correlations(data: bytes | bytearray, lags: Mapping[int, Sequence[int]]) -> list[float]:
+    """Return Pearson's r of windows of WORD_POINTS points with those at each of their lags.
 
     A stretch that moves less than usual is taken as if it moved as usual: where a few points stand out of nothing they
-    are no sample that a correlation could be known from.
+    are no sample that a correlation could be known from. The sums are of whole numbers: they do not round.
+
+    Args:
+        lags: end of the window -> its lags.
     """
-    ends = [len(data) - lag for lag in (0, *lags)]
-    parts = b"".join([data[end - WORD_POINTS : end] for end in ends])
-    rows = np.frombuffer(parts, np.uint8).reshape(-1, WORD_POINTS) / STEPS_PER_SIGMA
-    rows -= np.add.reduce(rows, axis=1, keepdims=True) / WORD_POINTS
-    squares = np.maximum(np.einsum("ij,ij->i", rows, rows), USUAL_SQUARE * WORD_POINTS)
-    found: list[float] = (rows[1:] @ rows[0] / np.sqrt(squares[1:] * squares[0])).tolist()
+    ends = [*lags, *(end - lag for end, some in lags.items() for lag in some)]
+    points = b"".join([data[end - WORD_POINTS : end] for end in ends])
+    rows = np.frombuffer(points, np.uint8).reshape(-1, WORD_POINTS).astype(float) - ZERO
+    sums = np.add.reduce(rows, axis=1)
+    squares = WORD_POINTS * np.einsum("ij,ij->i", rows, rows) - sums * sums
+    scales = np.sqrt(np.maximum(squares, USUAL_SQUARE * (WORD_POINTS * STEPS_PER_SIGMA) ** 2))
+    own = np.repeat(np.arange(len(lags)), [len(some) for some in lags.values()])
+    both = WORD_POINTS * np.einsum("ij,ij->i", rows[own], rows[len(lags) :]) - sums[own] * sums[len(lags) :]
+    found: list[float] = (both / (scales[own] * scales[len(lags) :])).tolist()
     return found
 
 
 def _independent(data: bytes | bytearray) -> float:
-    """Return which part of the newest points is independent of the others, by their own correlations.
+    """Return which part of some points is independent of the others, by their own correlations.
 
     Two series with correlations c(k) of their own correlate by chance as if they had n / (1 + 2 sum c(k)^2) points:
     Bartlett 1946; Box, Jenkins, Reinsel and Ljung, Time Series Analysis, chapter 12.1. Sources that alternate, and what
     remains of a smooth curve, count as few points so.
     """
-    newest = np.frombuffer(bytes(data[-OWN_POINTS:]), np.uint8).astype(float)
+    newest = np.frombuffer(data, np.uint8).astype(float)
     newest -= newest.mean()
     power = np.abs(np.fft.rfft(newest, 2 * len(newest))) ** 2
     own = np.fft.irfft(power)[: len(newest) // 2]

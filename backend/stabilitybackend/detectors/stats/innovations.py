@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,6 +21,8 @@ FIT_SIGMAS, MOST_SIGMAS = 6.0, 3.0
 ZERO, STEPS_PER_SIGMA = 128, 32.0
 #: Added to the squares, as a fraction of them: a smooth curve foretells itself in many ways.
 _RIDGE = 1e-6
+#: Places of the ORDER values before each value after the first ORDER ones, the newest first.
+_BEFORE = np.arange(FIT_POINTS - ORDER)[:, None] + np.arange(ORDER)[::-1]
 _DIAGONAL, _LEAST = np.diag_indices(ORDER), 1e-300 * np.eye(ORDER + 1)
 
 __all__ = ["STEPS_PER_SIGMA", "ZERO", "Innovations"]
@@ -40,20 +44,21 @@ class Innovations(Stateful):
     _sigma: float = 0.0
     _until_fit: int = FIRST_POINTS
 
-    def add(self, block: list[float]) -> bytes:
+    def add(self, losses: Sequence[float]) -> bytes:
         """Take the next finite values and return one byte for each that is known by now: none, these, or the first."""
-        first = not self._weights
-        self._recent += block
-        del self._recent[:-FIT_POINTS]
-        self._until_fit -= len(block)
-        known = b""
-        if not first:
-            known = self._bytes(self._recent[-len(block) - ORDER :])
-        if self._until_fit <= 0:
-            self._fit()
-            self._until_fit = min(len(self._recent), FIT_POINTS // 2)
-            if first:
-                known = bytes([ZERO]) * ORDER + self._bytes(self._recent)
+        known, at = b"", 0
+        while at < len(losses):
+            block = losses[at : at + self._until_fit]
+            first, at = not self._weights, at + len(block)
+            self._recent = [*self._recent, *block][-FIT_POINTS:]
+            self._until_fit -= len(block)
+            if not first:
+                known += self._bytes(self._recent[-len(block) - ORDER :])
+            if not self._until_fit:
+                self._fit()
+                self._until_fit = min(len(self._recent), FIT_POINTS // 2)
+                if first:
+                    known += bytes([ZERO]) * ORDER + self._bytes(self._recent)
         return known
 
     def _fit(self) -> None:
@@ -63,7 +68,8 @@ class Innovations(Stateful):
         line = early + (late - early) / half * (places - half / 2)
         spread = MAD_TO_SIGMA * _median(np.abs(values[1:] - values[:-1])) / 2**0.5
         self._level = 0.5 * (early + late)
-        flat = line + np.clip(values - line, -FIT_SIGMAS * spread, FIT_SIGMAS * spread) - self._level
+        most = FIT_SIGMAS * spread
+        flat = line + np.minimum(np.maximum(values - line, -most), most) - self._level
         past, wanted = _past(flat), flat[ORDER:]
         squares = past.T @ past
         squares[_DIAGONAL] *= 1 + _RIDGE
@@ -90,8 +96,7 @@ class Innovations(Stateful):
 def _past(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return for each value after the first ORDER ones those before it, the newest first, and 1."""
     past = np.ones((len(values) - ORDER, ORDER + 1))
-    for lag in range(1, ORDER + 1):
-        past[:, lag - 1] = values[ORDER - lag : len(values) - lag]
+    past[:, :ORDER] = values[_BEFORE[: len(past)]]
     return past
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -76,6 +77,14 @@ class RepeatedOrder(Stateful):
             return None
         self._begin(past, match, now_step)
         return "begins"
+
+    def add_unmet(self, past: LongPast, steps: Sequence[int], losses: Sequence[float]) -> int:
+        """Take blocks, as ``add`` does, up to the first one that may change ``current``; return how many.
+
+        Args:
+            steps: at which they begin. losses: PAST_BLOCK for each.
+        """
+        return 0 if self.current is not None else self._prints.add_unmet(past, steps, losses)
 
     def _begin(self, past: LongPast, match: Match, now_step: int) -> None:
         onset, earlier = self._prints.began(past, match.lag)
