@@ -47,6 +47,8 @@ class Alert:
         alarm: False for what is only worth knowing.
         train: id of the first of a train of alike incidents, its own where it is that, "" for none.
         nth: its place in that train.
+        notify_at: it may heal by itself before, unix seconds: 0 where it is sent at once.
+        recurring: it came again often enough to be sent once more, also where it is over.
         status: what it is now, for programs; status_word: as the pages say it. Both "" of an older server.
         caused_by: id of the incident that it follows from, "" for none.
         acknowledged_by: who looks after it, "" for nobody. acknowledged: since when, unix seconds.
@@ -78,6 +80,8 @@ class Alert:
     alarm: bool = True
     train: str = ""
     nth: int = 1
+    notify_at: float = 0.0
+    recurring: bool = False
     status: str = ""
     status_word: str = ""
     caused_by: str = ""
@@ -96,10 +100,20 @@ class Alert:
         return self.about == "user" and bool(self.caused_by)
 
     @property
+    def headline(self) -> str:
+        """The title, and which of several alike it is: "Loss spike at step 900, for the 4th time"."""
+        return self.title if self.nth < 2 else f"{self.title}, for the {_ordinal(self.nth)} time{self._where}"
+
+    @property
+    def _where(self) -> str:
+        known = self.onset_step is not None and self.onset_step >= 0 and f"step {self.onset_step}" not in self.title
+        return f", at step {self.onset_step}" if known else ""
+
+    @property
     def line(self) -> str:
         """The incident, its data set and what to do in one line."""
         where = f" (data set {self.dataset})" if self.dataset else ""
-        return f"{self.title}{where}" + (f": {self.advice_line}" if self.advice_line and self.is_open else "")
+        return f"{self.headline}{where}" + (f": {self.advice_line}" if self.advice_line and self.is_open else "")
 
     @property
     def is_open(self) -> bool:
@@ -153,6 +167,8 @@ class Alert:
                 # Older servers did not say it: there what the job raised itself was one whatever its severity.
                 train=str(raw.get("train") or ""),
                 nth=int(raw.get("nth") or 1),
+                notify_at=float(raw.get("notify_at") or 0.0),
+                recurring=bool(raw.get("recurring")),
                 status=str(raw.get("status") or ""),
                 status_word=str(raw.get("status_word") or ""),
                 caused_by=str(raw.get("caused_by") or ""),
@@ -229,6 +245,11 @@ class Notice:
 def idempotency_key(incident_id: str, version: int, change: Change, serial: int) -> str:
     """Return what names one message about an incident; ``serial``: which of several summaries, else 0."""
     return f"{incident_id}-{version}-{change}" + (f"-{serial}" if serial else "")
+
+
+def _ordinal(number: int) -> str:
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    return f"{number}{'th' if 10 <= number % 100 <= 20 else endings.get(number % 10, 'th')}"
 
 
 def incident_url(base_url: str, run_id: str, incident_id: str) -> str:

@@ -122,7 +122,7 @@ def text_of(notice: Notice) -> tuple[str, str]:
     """Return title and text of a notice, plain, at most MAX_TEXT_CHARS; the link is always whole."""
     alert = notice.alert
     word = (alert.status_word or "resolved") if notice.change == "resolved" else notice.severity
-    title = f"[{word}] {alert.title} (run {alert.run_id})"[:MAX_TITLE_CHARS]
+    title = f"[{word}] {alert.headline} (run {alert.run_id})"[:MAX_TITLE_CHARS]
     parts = [notice.why, alert.text]
     if alert.advice and alert.is_open and notice.change != "handed_over":  # there it is part of what is said
         parts.append(f"What to do: {alert.advice}")

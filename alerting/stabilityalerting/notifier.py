@@ -143,12 +143,23 @@ class Notifier:
                     await self.report(storm, alert)
                 job.record = await self._patiently(lambda: self._notifications.read(stream, alert.incident_id))
             outcome = await self._send(stream, job)
+            if outcome == "sent" and job.change == "opened" and not alert.is_open:
+                await self._close_at_once(stream, job)
             if outcome == "sent" and not alone:
                 await self._patiently(lambda: self.storms.sent(stream, alert, now))
             if alert.follows and not job.train_known:  # the first one came and went before it could be sent
                 await self._patiently(lambda: self._notifications.write(stream, alert.train, Record(told="over")))
         self.counts[outcome] += 1
         return job.again
+
+    async def _close_at_once(self, stream: str, job: Job) -> None:
+        """What was over when it was sent is closed where alerts stay open; a message says that it is over by itself."""
+        if self.sink.idempotent:
+            record = await self._patiently(lambda: self._notifications.read(stream, job.alert.incident_id))
+            await self._send(stream, replace(job, record=record, change="resolved"))
+            return
+        over = Record("over", job.alert.severity, job.alert.version)
+        await self._patiently(lambda: self._notifications.write(stream, job.alert.incident_id, over))
 
     async def _held_back(self, stream: str, job: Job) -> str | None:
         storm = await self.storms.join(stream, job.alert, job.now)

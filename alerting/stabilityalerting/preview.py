@@ -34,7 +34,7 @@ class Preview:
 
 def who_gets(alert: Alert, sinks: Iterable[Sink], rules: Rules, now: float) -> list[Preview]:
     """Return for each receiver what it would get if this incident opened now, with nobody looking after it."""
-    opened = replace(alert, state="open", opened=now, acknowledged_by="", train="", nth=1)
+    opened = replace(alert, state="open", opened=now, acknowledged_by="", train="", nth=1, notify_at=0.0)
     return [_at(opened, sink, rules, now) for sink in sinks]
 
 

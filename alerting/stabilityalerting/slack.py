@@ -49,15 +49,15 @@ class SlackSink(HttpSink):
 def _message(notice: Notice) -> dict[str, Any]:
     alert = notice.alert
     if notice.change == "resolved":
-        heading = f"{':white_check_mark: ' if alert.is_cured else ''}{alert.became}: {alert.title}"
+        heading = f"{':white_check_mark: ' if alert.is_cured else ''}{alert.became}: {alert.headline}"
     elif notice.change == "grouped":
-        heading = f"{_SIGNS[alert.severity]} More like this: {alert.title}"
+        heading = f"{_SIGNS[alert.severity]} More like this: {alert.headline}"
     elif notice.change == "handed_over":
-        heading = f"{_SIGNS[notice.severity]} Left to people: {alert.title}"
+        heading = f"{_SIGNS[notice.severity]} Left to people: {alert.headline}"
     elif notice.change == "escalated":
-        heading = f"{_SIGNS[alert.severity]} Escalated: {alert.title}"
+        heading = f"{_SIGNS[alert.severity]} Escalated: {alert.headline}"
     else:
-        heading = f"{_SIGNS[alert.severity]} {alert.title}"
+        heading = f"{_SIGNS[alert.severity]} {alert.headline}"
     where = [f"run *{_escape(alert.run_id)}*", _escape(alert.label), alert.severity]
     if alert.onset_step is not None and alert.onset_step >= 0:  # -1: before the first step
         where.append(f"step {alert.onset_step:,}")
@@ -78,7 +78,7 @@ def _message(notice: Notice) -> dict[str, Any]:
     blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": " · ".join(where)}]})
     blocks.append({"type": "actions", "elements": _links(notice)})
     # What a phone shows: all of it in one line.
-    line = heading.removesuffix(alert.title) + alert.line
+    line = heading.removesuffix(alert.headline) + alert.line
     return {"text": f"{_escape(line)} (run {_escape(alert.run_id)})", "blocks": blocks}
 
 

@@ -58,8 +58,8 @@ def news(job: Job) -> str | None:
     if record.told == "with_cause":
         return "unchanged"
     if record.told != "open":
-        if not alert.is_open:
-            return "never_notified" if record.told == "" else "unchanged"
+        if not alert.is_open and (record.told or not alert.recurring):
+            return "unchanged" if record.told else "never_notified"
         job.change = "opened"
     elif not alert.is_open:
         job.change = "resolved"
@@ -78,8 +78,20 @@ def quiet(job: Job) -> str | None:
 
 
 def train(job: Job) -> str | None:
-    """Stop what only follows others like it, once one of the train was sent; one that is graver is none of it."""
-    return "in_train" if job.change == "opened" and job.train_known else None
+    """Stop what only follows others like it, once one of the train was sent; one that is graver is none of it.
+
+    What its patience is over for did not heal as the others did.
+    """
+    again = job.alert.recurring or job.alert.notify_at > 0
+    return "in_train" if job.change == "opened" and job.train_known and not again else None
+
+
+def patience(job: Job) -> str | None:
+    """Stop what may heal by itself; it is looked at again when it has had its time."""
+    if job.change != "opened" or not job.alert.is_open or job.now >= job.alert.notify_at:
+        return None
+    job.again = job.alert.notify_at
+    return "may_heal"
 
 
 def consequence(job: Job) -> str | None:
@@ -159,7 +171,7 @@ AGAIN_S = 60.0
 #: Who was told that an incident opened is told of these whatever else holds by then.
 _AFTERWARDS = ("acknowledged", "resolved")
 #: In the order in which they run. Rate bound, delivery with retry and the entry in the log follow in ``notifier.py``.
-STAGES: tuple[Stage, ...] = (dedupe, news, quiet, train, consequence, severity, mute, route)
+STAGES: tuple[Stage, ...] = (dedupe, news, quiet, train, patience, consequence, severity, mute, route)
 
 
 def run_stages(job: Job) -> str | None:

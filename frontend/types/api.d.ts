@@ -2848,6 +2848,7 @@ export interface ServedKind {
   leads: boolean;
   by_dataset: boolean;
   trains: boolean;
+  patience_s: number;
   compared: boolean;
   settles: boolean;
   since: string;
@@ -3021,6 +3022,8 @@ export interface ShownIncident {
   version: number;
   train: string;
   nth: number;
+  notify_at: number;
+  recurring: boolean;
   caused_by: string;
   evidence: Record<string, unknown>;
   kind: string;

@@ -97,15 +97,15 @@ def reply(notice: Notice) -> Message:
     people, or is over."""
     alert, change, url, why = notice.alert, notice.change, notice.url, notice.why
     if change == "resolved":
-        line = f"{_DONE} {alert.became}: {alert.title}" if alert.is_cured else f"{alert.became}: {alert.title}"
+        line = f"{_DONE} {alert.became}: {alert.headline}" if alert.is_cured else f"{alert.became}: {alert.headline}"
     elif change == "escalated":
-        line = f"{_SIGNS[alert.severity]} Now critical: {alert.title}"
+        line = f"{_SIGNS[alert.severity]} Now critical: {alert.headline}"
     elif change == "grouped":
-        line = f"{_SIGNS[alert.severity]} More like this: {alert.title}"
+        line = f"{_SIGNS[alert.severity]} More like this: {alert.headline}"
     elif change == "handed_over":
-        line = f"{_SIGNS[notice.severity]} Left to people: {alert.title}"
+        line = f"{_SIGNS[notice.severity]} Left to people: {alert.headline}"
     else:
-        line = f"{_SIGNS[alert.severity]} Open again: {alert.title}"
+        line = f"{_SIGNS[alert.severity]} Open again: {alert.headline}"
     blocks: list[dict[str, Any]] = [{"type": "section", "text": plain(line, MAX_TEXT)}]
     if why:
         blocks.append({"type": "section", "text": plain(why, MAX_TEXT)})
@@ -252,7 +252,7 @@ def _line(alert: Alert, facts: Facts) -> str:
 
 
 def _head(alert: Alert) -> str:
-    return alert.title if alert.is_open else f"{alert.became}: {alert.title}"
+    return alert.headline if alert.is_open else f"{alert.became}: {alert.headline}"
 
 
 def _sign(alert: Alert) -> str:

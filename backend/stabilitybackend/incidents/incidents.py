@@ -17,7 +17,7 @@ from stabilitybackend.incidents.illness import off_at, rates_of, spoiling
 from stabilitybackend.incidents.rollback_target import Usable
 from stabilitybackend.incidents.suggest import suggest
 from stabilitybackend.incidents.suggestion import JobNow
-from stabilitybackend.schema.evidence import GpuFaultFacts, facts
+from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, facts
 from stabilitybackend.schema.incidents import Incident, RolledBack
 from stabilitybackend.schema.kinds import KINDS, kind_of
 from stabilitybackend.schema.runs import WorstIncident
@@ -27,6 +27,10 @@ MAX_INCIDENTS = 2_000
 #: An incident belongs to the train of one like it when it opens so soon after the newest of that, seconds. As long as
 #: Alertmanager waits before it repeats a notification (``repeat_interval``, 4 h).
 TRAIN_GAP_S = 4 * 3_600.0
+#: What healed by itself, or was gone back for, so many times is told once more: once is chance, twice may be.
+RECURS_AT = 3
+#: Where a job took long to come back before, it is waited for this many times as long; at most so long, seconds.
+PATIENCE_FACTOR, MAX_PATIENCE_S = 2.0, 900.0
 
 #: What NVIDIA asks for before such a GPU is used again (docs/gpu.md). With other faults the job goes on.
 _GPU_CLASSES = frozenset({"reset", "reboot", "drain"})
@@ -192,6 +196,8 @@ class IncidentBook:
         else:
             closed_step = finding.now_step if new.closed_step is None else new.closed_step
             new = replace(new, resolved=new.resolved or time, closed_step=closed_step)
+            if time < new.notify_at and not new.recurring:
+                new = replace(new, severity="info")  # it healed before anybody was to act
         if not kind_of(finding.kind).of_machine:
             self.now_step = max(self.now_step, finding.now_step)
         every = [*(one for one in self._incidents.values() if one.incident_id != new.incident_id), new]
@@ -302,7 +308,7 @@ class IncidentBook:
         incident_id = incident_id_of(self.run_id, finding, segment)
         # Seen first after a fork that came later than its onset, and now again: receivers count its versions.
         dead = self._incidents.get(incident_id)
-        return Incident(
+        new = Incident(
             incident_id=incident_id,
             run_id=self.run_id,
             segment=segment,
@@ -311,24 +317,39 @@ class IncidentBook:
             version=0 if dead is None else dead.version,
             **fields_of(finding),
         )
+        return replace(new, notify_at=self._patience(new))
 
     def _in_train(self, new: Incident) -> Incident:
-        """Return an incident with its train; one that is critical where the first was not begins one."""
+        """Return an incident with its train; one that is critical where the first was not begins one, and counts on."""
         if not kind_of(new.kind).trains or not new.alarm:
             return new
-        own = replace(new, train=new.incident_id, nth=1)
         if not new.train:
-            what = (new.kind, new.metric, new.dataset, new.rank)
-            alike = (one for one in self._incidents.values() if (one.kind, one.metric, one.dataset, one.rank) == what)
             # Also on a branch that was left: a job that goes back into the same spike again and again is one train.
-            trains = [one for one in alike if one.train and one.opened <= new.opened]
+            trains = [one for one in self._alike(new) if one.train and one.opened <= new.opened]
             last = max(trains, key=lambda one: (one.opened, one.nth), default=None)
             if last is None or new.opened - last.opened > TRAIN_GAP_S:
-                return own
-            new = replace(new, train=last.train, nth=last.nth + 1)
+                return replace(new, train=new.incident_id, nth=1)
+            members = [one for one in trains if one.train == last.train]
+            in_vain = new.notify_at > 0 or all(one.dead for one in members)
+            new = replace(new, train=last.train, nth=last.nth + 1, recurring=in_vain and last.nth + 1 == RECURS_AT)
         first = self._incidents.get(new.train)
         worse = new.severity == "critical" and first is not None and first.severity != "critical"
-        return own if worse and new.train != new.incident_id else new
+        patient = new.notify_at > 0  # what has healed is mild by that
+        return replace(new, train=new.incident_id) if worse and not patient else new
+
+    def _alike(self, new: Incident) -> list[Incident]:
+        """Return the other incidents that look the same: of processes by their cause, else by what they are about."""
+        what = _looks(new)
+        others = (one for one in self._incidents.values() if one.incident_id != new.incident_id)
+        return [one for one in others if one.kind == new.kind and _looks(one) == what]
+
+    def _patience(self, new: Incident) -> float:
+        """Return until when an incident may heal by itself, unix seconds; 0 where its kind does not."""
+        patience_s = kind_of(new.kind).patience_s
+        if not patience_s:
+            return 0.0
+        healed = [one.resolved - one.opened for one in self.of({new.kind}) if one.resolved is not None]
+        return new.opened + max(patience_s, min(PATIENCE_FACTOR * max(healed, default=0.0), MAX_PATIENCE_S))
 
     def _commit(self, old: Incident | None, new: Incident, time: float) -> Incident | None:
         lasts = new.state == "open" and not new.dead
@@ -363,3 +384,10 @@ class IncidentBook:
         if self._by_key.get(oldest.key) == oldest.incident_id:
             del self._by_key[oldest.key]
         self.dropped += 1
+
+
+def _looks(incident: Incident) -> tuple[object, ...]:
+    if not kind_of(incident.kind).patience_s:
+        return incident.metric, incident.dataset, incident.rank
+    raised = facts(incident.evidence, DeathFacts).exception
+    return incident.verdict.kind, "" if raised is None else raised.type

@@ -95,7 +95,9 @@ class _Reported(msgspec.Struct, frozen=True, kw_only=True):
         version: rises with each change.
         train: id of the incident that began the train of alike ones to which this one belongs, its own where it is the
             first, "" where it was never an alarm. What only follows is shown with the first and alerts nobody.
-        nth: its place in the train, 1 for the first.
+        nth: its place in the train, 1 for the first; one that is graver begins a train and goes on counting.
+        notify_at: it may heal by itself before, unix seconds; 0: receivers are notified at once.
+        recurring: it came again often enough, healed or gone back for each time, that receivers are notified once more.
         caused_by: id of the incident that it follows from, "" where none is known.
     """
 
@@ -111,6 +113,8 @@ class _Reported(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     train: str = ""
     nth: int = 1
+    notify_at: float = 0.0
+    recurring: bool = False
     caused_by: str = ""
     evidence: Mapping[str, Any]
     kind: str

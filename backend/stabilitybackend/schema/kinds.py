@@ -7,6 +7,7 @@ that is gone) is shown under words made from its name.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
@@ -14,6 +15,10 @@ import msgspec
 
 from stabilitybackend.registering import check_name
 from stabilitybackend.schema.runs import STATUSES
+
+#: A launcher that starts a job again has a process at its ``init()`` within it, seconds: torchrun and Kubernetes' first
+#: back-off wait up to 10 s, the imports of a large job and its first load take the rest.
+RESTART_S = 60.0
 
 __all__ = ["KINDS", "IncidentKind", "IncidentKinds", "check_named", "kind_of", "kinds_where", "register", "served"]
 
@@ -39,6 +44,7 @@ class IncidentKind(msgspec.Struct, frozen=True):
         leads: what begins while it lasts is put down to it, and its advice comes first there; it harms no weights.
         by_dataset: one data set may carry it.
         trains: it comes again and again: what follows one like it soon, and is no graver, belongs to that one's train.
+        patience_s: it may heal by itself: a receiver is notified when it lasts longer, or comes again and again.
         compared: the newest values are compared with those before its onset.
         settles: where it ends without having come back, its level counts as the usual one since.
         since: what the moment is that it counts from.
@@ -60,6 +66,7 @@ class IncidentKind(msgspec.Struct, frozen=True):
     leads: bool = False
     by_dataset: bool = False
     trains: bool = False
+    patience_s: float = 0.0
     compared: bool = False
     settles: bool = False
     since: str = "Beginning"
@@ -89,7 +96,8 @@ KINDS: dict[str, IncidentKind] = {
     kind.name: kind
     for kind in (
         IncidentKind("process_death", "Process death", "process death", "process", sign="×", stops_job=True,
-                     status="crashed", blames="known", since="The process ended", nearby="process"),
+                     status="crashed", blames="known", since="The process ended", nearby="process", trains=True,
+                     patience_s=RESTART_S),
         IncidentKind("hang", "Hang", "hang", "process", sign="‖", stops_job=True,
                      status="stalled", blames="suspect", since="Last progress", nearby="process"),
         IncidentKind("agent_lost", "Agent lost", "agent lost", "process", sign="◌", band=False, stops_job=True,
@@ -111,10 +119,12 @@ KINDS: dict[str, IncidentKind] = {
                      compared=True, settles=True),
         IncidentKind("spike", "Spike", "spike", curable=True, damaging=True, by_dataset=True, compared=True,
                      trains=True),
-        IncidentKind("resume_artifact", "Resume artifact", "resume artifact", curable=True, by_dataset=True),
+        IncidentKind("resume_artifact", "Resume artifact", "resume artifact", curable=True, by_dataset=True,
+                     trains=True),
         IncidentKind("order_not_followed", "Order not followed", "order that was not followed", band=False,
                      since="Rollback"),
-        IncidentKind("repeat_data", "Repeated data", "repeated data", "data", curable=True, by_dataset=True),
+        IncidentKind("repeat_data", "Repeated data", "repeated data", "data", curable=True, by_dataset=True,
+                     trains=True),
         IncidentKind("shared_data", "Data of another run", "data of another run", "data", band=False),
         IncidentKind("data_mix_drift", "Data mix drift", "data mix drift", "data", curable=True, settles=True),
         IncidentKind("learning_rate", "Learning rate", "learning rate off its past", curable=True, leads=True,
@@ -152,6 +162,8 @@ def register(kind: IncidentKind) -> None:
             good, expected = value in words, f"one of {', '.join(map(repr, words))}"
         elif field.type is bool:
             good, expected = isinstance(value, bool), "True or False"
+        elif field.type is float:
+            good, expected = isinstance(value, int | float) and 0 <= value < math.inf, "seconds"
         elif field.name == "sign":
             good, expected = isinstance(value, str) and len(value) <= 1, "one character, or none"
         else:

@@ -17,7 +17,7 @@ from support.stored.incident import stored
 #: What an advice has since, as it is for one of then.
 SINCE = {"until_step": None, "fix_first": "", "leads": ""}
 #: What an incident has since.
-TRAIN = {"train": "", "nth": 1, "caused_by": ""}
+TRAIN = {"train": "", "nth": 1, "notify_at": 0.0, "recurring": False, "caused_by": ""}
 STORED = (Path(__file__).parents[2] / "stored" / "incidents.jsonl").read_bytes().splitlines()
 
 

@@ -99,8 +99,11 @@ class Job:
         who = source(rank, start or self.start)
         self.monitor.event(event(kind, self.now, self.step, data, source=who, rank=rank), self.now)
 
-    def dies(self, rank: int, evidence: str = "exit signal 9", time: float | None = None, **facts: Any) -> None:
-        data = {"source": source(rank), "rank": rank, "pid": 100 + rank, "last_phase": "forward", "evidence": evidence}
+    def dies(
+        self, rank: int, evidence: str = "exit signal 9", time: float | None = None, start: int = 1, **facts: Any
+    ) -> None:
+        who = source(rank, start)
+        data = {"source": who, "rank": rank, "pid": 100 + rank, "last_phase": "forward", "evidence": evidence}
         time = self.now if time is None else time
         self.monitor.event(event("process_death", time, self.step, data | facts), self.now)
         self.stuck[rank] = {"alive": False}
