@@ -20,6 +20,8 @@ __all__ = ["interruptions"]
 _WIDE = 120
 #: Interruptions listed under the table; --json gives all that the server lists.
 _LISTED = 20
+#: Lines of evidence of each of them, the first beside its category.
+_EVIDENCE_LINES = 4
 _VISIBLE_STYLE = {"direct": "green", "indirect": "yellow", "no": "red"}
 
 
@@ -45,6 +47,8 @@ def interruptions(
     console.print(_sums(answer), soft_wrap=True)
     for one in answer["interruptions"][:_LISTED]:
         console.print(_line(one), soft_wrap=True)
+        for line in one["evidence"][1:_EVIDENCE_LINES]:
+            console.print(escape(f"    {line}"), style="dim", soft_wrap=True)
 
 
 def _table(answer: dict[str, Any], wide: bool) -> Table:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stabilitybackend.liveness.death.messages import meaning
 from stabilitybackend.schema.commands import Restart
 from stabilitybackend.schema.evidence import Death, DeathFacts, GpuFaultFacts, HangFacts, Raised, facts
 from stabilitybackend.schema.fleet import Confidence
@@ -115,9 +116,10 @@ def judge(stop: Stop) -> Judgement:
     """Return the category of a stop: the first rule that has evidence."""
     found = next((found for rule in _RULES if (found := rule(stop)) is not None), _NOTHING)
     evidence = [*found.evidence, *(_line(i) for i in (*stop.faults, *stop.hangs, *stop.deaths, *stop.lost))]
+    evidence += [meaning(facts(death.evidence, DeathFacts).explained) for death in stop.deaths]
     evidence += [f"kernel log of {line.node}: {line.text}" for line in stop.kernel]
     evidence += [f"restart ordered by {restart.issuer or 'somebody'}: {restart.reason}" for restart in stop.restarts]
-    lines = [line[:SENTENCE_CHARS].rstrip() for line in dict.fromkeys(evidence) if line]
+    lines = [line.strip()[:SENTENCE_CHARS].rstrip() for line in dict.fromkeys(evidence) if line]
     return Judgement(found.category, found.confidence, found.unsure, lines[:MAX_LISTED])
 
 

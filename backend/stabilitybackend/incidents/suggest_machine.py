@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from stabilitybackend.incidents import references as lit
 from stabilitybackend.incidents.suggestion import Case, suggestion
@@ -90,15 +90,21 @@ def _agent_lost(case: Case) -> Suggestion:
 
 
 def _death(case: Case) -> Suggestion:
+    known = facts(case.incident.evidence, DeathFacts)
     if case.incident.state != "open":
-        return suggestion("none", "Nothing to do: the job runs again.")
+        text = "Nothing to do: the job runs again."
+        return suggestion("none", text, checklist=known.explained.next, sources=[known.explained.source])
     if case.incident.severity == "info":
         return suggestion("none", "Somebody stopped it by hand (Ctrl-C): nothing to do unless that was a mistake.")
+    first: str
+    checks: Sequence[str]
     first, checks = _DEATHS.get(case.incident.verdict.kind, ("", ()))
-    if facts(case.incident.evidence, DeathFacts).hung:
+    if known.hung:
         first, checks = "It hung and was ended: read the incident of the hang, its suspect is the one to look at.", ()
+    elif known.explained.next:
+        first, *checks = known.explained.next
     text = f"{first} Start the job again if its launcher does not.".lstrip() + _where(case)
-    return suggestion("restart", text, checklist=checks)
+    return suggestion("restart", text, checklist=checks, sources=[known.explained.source])
 
 
 #: Class of a death's verdict -> first sentence, and what to look at.

@@ -16,9 +16,9 @@ from stabilitybackend.schema.reading import Misfit, fitted
 from stabilitybackend.schema.verdicts import Verdict
 
 __all__ = [
-    "CurveFacts", "Death", "DeathFacts", "DeathGpu", "FaultyGpu", "GpuFaultFacts", "HangFacts", "Hung", "JudgedFacts",
-    "LostAgentsFacts", "MessageFacts", "Nearby", "QuietLogFacts", "Raised", "SharedDataFacts", "StragglerFacts",
-    "facts",
+    "CurveFacts", "Death", "DeathFacts", "DeathGpu", "Explained", "FaultyGpu", "GpuFaultFacts", "HangFacts", "Hung",
+    "JudgedFacts", "LostAgentsFacts", "MessageFacts", "Nearby", "QuietLogFacts", "Raised",
+    "SharedDataFacts", "StragglerFacts", "facts",
 ]  # fmt: skip
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -212,14 +212,35 @@ class Hung(msgspec.Struct, frozen=True, rename={"kind": "class"}):
     stood_s: float = 0.0
 
 
+class Explained(msgspec.Struct, frozen=True):
+    """A printed error in plain words (``liveness/death/known_errors.py``).
+
+    Attributes:
+        name: of the error, "" where it is not in the table.
+        means, cause: a sentence, and what it usually comes from. next: lines to follow, the first is the advice.
+    """
+
+    name: str = ""
+    means: str = ""
+    cause: str = ""
+    next: list[str] = []
+    source: str = ""
+
+
 class DeathFacts(msgspec.Struct, frozen=True):
-    """Of a ``process_death``. deaths: the one that the others follow from first. hung: by a hang that came before."""
+    """Of a ``process_death``.
+
+    Attributes:
+        deaths: the one that the others follow from first. hung: by a hang that came before.
+        explained: the error that the first one ended with.
+    """
 
     verdict: Verdict | None = None
     deaths: list[Death] = []
     exception: Raised | None = None
     not_described: int = 0
     hung: Hung | None = None
+    explained: Explained = Explained()
 
 
 class StragglerFacts(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from stabilitybackend.liveness.death.causes import asked_to_end, is_cascade, passes_on
 from stabilitybackend.liveness.format import MAX_NAMED_RANKS, capital, name_ranks
-from stabilitybackend.schema.evidence import Death, Hung
+from stabilitybackend.schema.evidence import Death, Explained, Hung
 from stabilitybackend.schema.json_data import SENTENCE_CHARS
 from stabilitybackend.schema.verdicts import SuspectGpu, Verdict
 
@@ -27,6 +27,7 @@ __all__ = [
     "fact_text",
     "gpu_text",
     "how_it_died",
+    "meaning",
     "others_after",
     "pulled",
     "step_of",
@@ -115,6 +116,11 @@ def verdict_of(
         since=first.time,
         decided_after_s=round(max(0.0, first.heard - first.time), 1) if first.heard else None,
     )
+
+
+def meaning(known: Explained) -> str:
+    """Return the meaning of a known error as sentences behind others, "" for one that is not known."""
+    return f" {known.name}: {known.means} Usual cause: {known.cause}" if known.name else ""
 
 
 def _apart(seconds: float) -> str:

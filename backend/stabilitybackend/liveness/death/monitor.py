@@ -22,12 +22,14 @@ from stabilitybackend.liveness.death.causes import (
     stopped_from_outside,
     weight_of,
 )
+from stabilitybackend.liveness.death.known_errors import explained, printed
 from stabilitybackend.liveness.death.messages import (
     WHO_ASKS,
     cut,
     fact_text,
     gpu_text,
     how_it_died,
+    meaning,
     others_after,
     pulled,
     step_of,
@@ -35,7 +37,7 @@ from stabilitybackend.liveness.death.messages import (
     where_it_was,
 )
 from stabilitybackend.liveness.format import capital, name_ranks
-from stabilitybackend.schema.evidence import Death, DeathFacts, HangFacts, Hung, Raised, facts
+from stabilitybackend.schema.evidence import Death, DeathFacts, Explained, HangFacts, Hung, Raised, facts
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.json_data import MAX_LISTED, MAX_RANKS, TEXT_CHARS
 from stabilitybackend.schema.verdicts import Verdict
@@ -308,6 +310,7 @@ class DeathMonitor(Stateful):
             if passes_on(first):
                 text += f" It need not be the cause: {self._before(first)}."
             text += f" {pulled(first, pulled_down, self._more)}" if pulled_down else ""
+        known = Explained() if stopped or hung is not None else explained(printed(exception, first.fatal))
         # The first death seen names the incident, also when one that was earlier is reported later.
         named = next((death for death in by_time if self._key == f"process_death:{death.source}"), first)
         title = how_it_died(f"rank {rank}", cause, first)
@@ -325,7 +328,7 @@ class DeathMonitor(Stateful):
             state="resolved" if over else "open",
             severity=severity,
             title=f"Rank {rank} was stopped by hand" if by_hand else title,
-            text=over + " " + text if over else text,
+            text=f"{over} {text}{meaning(known)}".lstrip(),
             onset_step=step_of(named),
             step=step_of(named),
             now_step=self._reported_step,
@@ -339,6 +342,7 @@ class DeathMonitor(Stateful):
                 "node_count": len(self._nodes),
                 "exception": to_builtins(exception),
                 "hung": to_builtins(hung),
+                "explained": to_builtins(known),
                 "verdict": to_builtins(verdict_of(first, pulled_down, cause, text, together, hung)),
             },
         )

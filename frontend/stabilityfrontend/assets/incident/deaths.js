@@ -2,7 +2,7 @@
 
 import { asFinite, asList, asRecord, asText, asWholeText, toldStep } from "../core/as_type.js";
 import { h } from "../core/dom.js";
-import { formatCount, moment, readable } from "../core/format.js";
+import { formatCount, moment, readable, sentence } from "../core/format.js";
 import { factList, HOWS, LISTED } from "./facts.js";
 import { verdictOf } from "./verdict.js";
 
@@ -32,7 +32,7 @@ function traceback(exception) {
 }
 
 /** One death: `{node, rank, ...}` as the agent told it, or the whole evidence of an older server. */
-function deathPart(found, several, told) {
+function deathPart(found, several, told, explained) {
   const death = { ...asRecord(found.evidence), ...found };
   const exception = asRecord(death.exception);
   const signal = [asText(death.signal_name), asText(death.signal) ? `(${asText(death.signal)})` : ""]
@@ -69,6 +69,8 @@ function deathPart(found, several, told) {
         : nested(death.oom),
     ],
     ["Exception", exceptionPart(exception)],
+    ["Meaning", asText(explained.name) && `${asText(explained.name)}: ${asText(explained.means)}`],
+    ["Usual cause", asText(explained.cause) && sentence(asText(explained.cause))],
     ["Last phase", asText(death.last_phase)],
     ["What was seen", told.includes(asText(death.text)) ? "" : asText(death.text)],
     ["Known by", HOWS[death.how] || readable(asText(death.how))],
@@ -108,8 +110,17 @@ export function deathParts(incident) {
   const verdict = verdictOf(incident);
   const more = deaths.length - shown.length + (asFinite(evidence.not_described) || 0);
   return [
-    shown.map((death) =>
-      h("div", { class: "death" }, deathPart(death, deaths.length > 1, verdict ? verdict.because : [])),
+    shown.map((death, at) =>
+      h(
+        "div",
+        { class: "death" },
+        deathPart(
+          death,
+          deaths.length > 1,
+          verdict ? verdict.because : [],
+          at === 0 ? asRecord(evidence.explained) : {}, // of the death that the others follow from
+        ),
+      ),
     ),
     more > 0 ? h("div", { class: "sub" }, `and ${formatCount(more)} deaths more`) : null,
   ];
