@@ -3174,7 +3174,8 @@ export interface StackFrame {
  * The ranks whose main threads have one stack.
  *
  * Attributes:
- *     what: the collective, as ``all_reduce #1841 of default_pg``, or only its name.
+ *     what: the collective, as ``all_reduce #1841 of default_pg``, or only its name; how the lock is taken that
+ *         they wait for, as ``with cache``.
  *     frames: of the main thread, innermost first.
  *     text: whole text of one of them, "" beyond 1 MB a dump.
  *     odd: the others may wait for these.
@@ -3182,7 +3183,7 @@ export interface StackFrame {
 export interface StackGroup {
   ranks: number[];
   nodes: string[];
-  where: "checkpoint" | "collective" | "data" | "idle" | "native" | "unknown" | "user";
+  where: "checkpoint" | "collective" | "data" | "idle" | "lock" | "native" | "unknown" | "user";
   what: string;
   frames: StackFrame[];
   text: string;

@@ -292,6 +292,7 @@ _HANGS: Mapping[str, Judgement] = {
     "livelock": Judgement("software_bug", "medium", ""),
     "gil_held": Judgement("software_bug", "medium", "A native call that does not return may be a waiting driver."),
     "desync": Judgement("software_bug", "high", ""),
+    "lock": Judgement("software_bug", "high", ""),
     "blocked": Judgement("software_bug", "low", "A call outside anything we know did not return."),
     "overdue": Judgement("software_bug", "low", "A long phase took too long: storage, network or the code."),
     "stopped": Judgement("unknown", "low", "The process was stopped (SIGSTOP or a frozen group); by whom is not seen."),

@@ -60,6 +60,10 @@ _HANGS: Mapping[str, str] = {
         "The process is stopped, not broken: find who stopped it (SIGSTOP, a debugger, a frozen group), let it go on."
     ),
     "blocked": "The suspect waits in a system call: its stack and wchan say for what.",
+    "lock": (
+        "The suspect waits for a lock that is not given back: the stacks of its other threads show who holds it. A"
+        " thread that ended with it, as by an exception after acquire(), never gives it back: take it by `with`."
+    ),
     "io": "The suspect waits for a disk or file system in the kernel: no signal ends that. Look at the mount first.",
     "collective_stuck": (
         "All joined and none came out: nothing in the job mends that. Start it again, without a node that is named."

@@ -51,7 +51,7 @@ _STATUSES: Mapping[RankStatus, RankStatusFacts] = {
 RANKS = {"statuses": msgspec.to_builtins(_STATUSES), "named": {"tone": "critical", "counted": "trouble"}}
 
 #: Where the main thread of a rank is, by its stack.
-Where = Literal["data", "collective", "checkpoint", "user", "native", "idle", "unknown"]
+Where = Literal["data", "collective", "checkpoint", "lock", "user", "native", "idle", "unknown"]
 
 
 class DumpedRank(msgspec.Struct):
@@ -76,7 +76,8 @@ class StackGroup(msgspec.Struct):
     """The ranks whose main threads have one stack.
 
     Attributes:
-        what: the collective, as ``all_reduce #1841 of default_pg``, or only its name.
+        what: the collective, as ``all_reduce #1841 of default_pg``, or only its name; how the lock is taken that
+            they wait for, as ``with cache``.
         frames: of the main thread, innermost first.
         text: whole text of one of them, "" beyond 1 MB a dump.
         odd: the others may wait for these.

@@ -22,6 +22,7 @@ _CLASSES = {
     "gil_held": "a C call holds Python's lock",
     "stopped": "the process is stopped",
     "blocked": "blocked outside Python",
+    "lock": "waits for a lock",
     "io": "waits for a disk or file system",
     "collective_stuck": "a collective is stuck",
     "desync": "ranks run different collectives",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import time
 
+from stabilityclient.rank_state.calls import call_at
 from stabilityclient.rank_state.flight_recorder import has_group, read_recorder
 from stabilityclient.rank_state.slot import FLAG_RECORDER
 from stabilityclient.rollback.command_files import MAILBOX_BYTES, map_counter
@@ -114,23 +115,33 @@ def _in_group() -> bool:
 
 
 def python_stacks() -> str:
-    """Return the stacks of all Python threads but ours, newest call first, in faulthandler's format."""
+    """Return the stacks of all Python threads but ours, newest call first, in faulthandler's format.
+
+    Below a thread's innermost frame stands what that has called in C, if it has: ``    ~ with cache``.
+    """
     import threading
 
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread().ident
-    parts = []
+    stacks = []
     frames = {ident: frame for ident, frame in sys._current_frames().items() if _OURS not in names.get(ident, "")}
     for ident in sorted(frames, key=lambda ident: ident == main)[-MAX_THREADS:]:
         title = "Current thread" if ident == main else "Thread"
-        parts.append(f"{title} 0x{ident:016x} (most recent call first):\n{_lines(frames[ident])}")
+        frame = frames[ident]
+        head = f"{title} 0x{ident:016x} (most recent call first):\n"
+        stacks.append((head, frame.f_code, frame.f_lasti, _lines(frame)))
+    # The frames go on while instructions are read: last.
+    parts = []
+    for head, code, at, (innermost, *outer) in stacks:
+        called = call_at(code, at)
+        parts.append("".join((head, innermost, f"    ~ {called}\n" if called else "", *outer)))
     return "\n".join(parts)[-MAX_STACK_CHARS:]
 
 
-def _lines(frame: FrameType | None) -> str:
+def _lines(frame: FrameType | None) -> list[str]:
     lines: list[str] = []
     while frame is not None and len(lines) < MAX_FRAMES:
         code = frame.f_code
         lines.append(f'  File "{code.co_filename}", line {frame.f_lineno} in {code.co_name}\n')
         frame = frame.f_back
-    return "".join(lines)
+    return lines

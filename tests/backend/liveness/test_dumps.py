@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stabilitybackend.liveness.stacks.collectives import read
 from stabilitybackend.liveness.stacks.dumps import DumpBook
-from stabilitybackend.liveness.stacks.parse import ParsedFrame, classify, main_thread
+from stabilitybackend.liveness.stacks.parse import ParsedFrame, classify, main_call, main_thread
 from support.gateway_stack import RawAgent
 from support.job_frames import Job as Frames
 from support.jobs.watched_job import stack
@@ -84,6 +84,28 @@ def test_any_text_and_any_cut_is_read_without_harm(noise: str, cut: int) -> None
 )  # fmt: skip
 def test_what_the_main_thread_does_is_told_by_its_frames(calls: list[tuple[str, str]], phase: str, where: str) -> None:
     assert classify(main_thread(stack(*calls)), phase) == where
+
+
+@pytest.mark.parametrize(
+    ("calls", "call", "where"),
+    [
+        ([(RUN, "evict"), (RUN, "train")], "with cache", "lock"),
+        ([(RUN, "evict"), (RUN, "train")], "self._lock.acquire", "lock"),
+        ([(RUN, "evict"), (RUN, "train")], "fcntl.flock", "lock"),
+        ([(RUN, "evict"), (RUN, "train")], "loss.item", "user"),
+        ([(f"{PYTHON}/threading.py", "wait"), (f"{PYTHON}/threading.py", "acquire"), (RUN, "train")],
+         "waiter.acquire", "lock"),
+        ([(f"{PYTHON}/multiprocessing/synchronize.py", "__enter__"), (RUN, "train")], "semlock.__enter__", "lock"),
+        ([(f"{PYTHON}/threading.py", "wait"), (f"{PYTHON}/queue.py", "get"), (RUN, "train")], "waiter.acquire", "data"),
+        ([(f"{PYTHON}/threading.py", "_wait_for_tstate_lock"), (f"{PYTHON}/threading.py", "join"), (RUN, "train")],
+         "lock.acquire", "idle"),
+    ],
+)  # fmt: skip
+def test_a_lock_is_told_by_the_call_or_by_the_code_of_locks(
+    calls: list[tuple[str, str]], call: str, where: str
+) -> None:
+    text = stack(*calls).replace(f"in {calls[0][1]}\n", f"in {calls[0][1]}\n    ~ {call}\n", 1)
+    assert classify(main_thread(text), "", main_call(text)) == where
 
 
 def taken(book: DumpBook, rank: int, text: str | None, **data: Any) -> None:

@@ -76,6 +76,15 @@ def test_a_rank_that_has_finished_while_the_others_wait_is_the_missing_peer() ->
     assert "has finished" in verdict(job)["text"]
 
 
+def test_a_rank_that_waits_for_a_lock_is_named_with_how_it_takes_it_and_where() -> None:
+    job = stands({1: {"phase": ""}}, seconds=40)
+    lock = MINE.replace("in helper\n", "in helper\n    ~ with cache\n")
+    found = answered(job, {0: {"stack": WAITS}, 1: {"stack": lock}, 2: {"stack": WAITS}, 3: {"stack": WAITS}})
+    assert told(job) == ("lock", [1])
+    assert "ank 1 (node a) has waited for a lock, `with cache` in helper (train.py:10)" in found.text
+    assert found.title.endswith("rank 1 (node a) waits for a lock")
+
+
 def test_a_rank_that_waits_in_a_debugger_is_stopped_by_its_user() -> None:
     job = stands({}, nodes={"a": [0]}, seconds=12)
     prompt = stack(("/usr/lib/python3.11/cmd.py", "cmdloop"), ("/usr/lib/python3.11/pdb.py", "interaction"))

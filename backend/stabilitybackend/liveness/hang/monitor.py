@@ -282,6 +282,8 @@ def _title(job: JobSnapshot, verdict: Diagnosis, step: int) -> str:
         return f"{title}: {'node' if len(nodes) == 1 else 'nodes'} {', '.join(nodes[:MAX_NAMED_RANKS])} silent"
     if len(verdict.culprits) == 1:
         watch = verdict.culprits[0]
+        if verdict.kind == "lock":
+            return f"{title}: {seat_of(watch)} waits for a lock"
         if watch in job.visible:
             return f"{title}: {seat_of(watch)}" + (f" {place_of(watch)}" if watch.phase else "")
         gone = {"finished": "has finished", "running": "is not seen"}.get(watch.state, "has left")

@@ -21,7 +21,7 @@ _STRONG = frozenset({"recorder", "stopped", "python_silent", "over"})
 #: Evidence that is worth something alone, but has other readings.
 _MEDIUM = frozenset({"busy", "stack", "step", "node"})
 #: Classes that a rank's own probes show.
-_PLAIN = frozenset({"gil_held", "io", "livelock", "overdue", "stopped"})
+_PLAIN = frozenset({"gil_held", "io", "livelock", "lock", "overdue", "stopped"})
 
 #: Class -> what the culprit does, after "rank 5 (node a, GPU 2) "; {place} is where it is.
 _DOES = {
@@ -31,6 +31,7 @@ _DOES = {
     "gil_held": "has had no heartbeat, {place}",
     "stopped": "has been stopped, {place}",
     "blocked": "has been blocked, {place}",
+    "lock": "has waited for a lock, {place}",
     "io": "has waited for a disk or file system, {place}",
     "collective_stuck": "has waited, {place}",
     "desync": "has run another collective than the others, {place}",
@@ -47,6 +48,7 @@ _ALL = {
     "overdue": "That is longer than such a phase took before.",
     "io": "All visible ranks wait for a disk or file system.",
     "livelock": "Python runs on all of them, but no step is made.",
+    "lock": "All visible ranks wait for a lock that is not given back.",
 }
 
 #: A text in pieces, with a start time (unix seconds) for each duration.
@@ -172,6 +174,8 @@ def _class_of(job: JobSnapshot, watch: RankWatch) -> str:
         return "io"
     if job.runs_python(watch):
         return "livelock"
+    if where == "lock":
+        return "lock"
     if where == "data" or (is_data(watch.phase) and where != "collective"):
         return "data_loader"
     return "collective_stuck" if where == "collective" or job.front.waiting(watch.rank) is not None else "blocked"
@@ -329,7 +333,7 @@ def _who(job: JobSnapshot, verdict: Diagnosis) -> _Parts:
     first = culprits[0]
     many = len(culprits) > MAX_NAMED
     names = name_ranks(verdict.ranks) if many else " and ".join(seat_of(watch) for watch in culprits)
-    place = _place(job, first)
+    place = _place(job, first, kind)
     does = _DOES.get(kind, "has been {place}").format(place=place)
     if kind == "data_loader" and not is_data(first.phase):
         does = f"has waited for data, {place}"
@@ -369,9 +373,12 @@ def _waiting(job: JobSnapshot, others: Sequence[RankWatch], after: bool, seen_at
     return clauses
 
 
-def _place(job: JobSnapshot, watch: RankWatch) -> str:
-    """Say where a rank is; of one that reports neither step nor phase the job's own innermost call does."""
+def _place(job: JobSnapshot, watch: RankWatch, kind: str) -> str:
+    """Say where a rank is; at a lock, and of one that reports neither step nor phase, the job's innermost call does."""
     stack = None if job.dump is None else job.dump.stack_of(watch.rank)
+    if kind == "lock" and stack is not None:
+        taken = f"`{stack.lock}` " if stack.lock else ""
+        return f"{taken}in {own_call(stack.frames)}"
     if stack is None or watch.phase or not (watch.sparse or watch.stepless):
         return place_of(watch)
     return f"in {own_call(stack.frames)}"

@@ -20,7 +20,7 @@ from stabilitybackend.liveness.stacks.collectives import (
     read,
 )
 from stabilitybackend.liveness.stacks.events import ranks_of
-from stabilitybackend.liveness.stacks.parse import ParsedFrame, classify, collective_of, main_thread
+from stabilitybackend.liveness.stacks.parse import ParsedFrame, classify, collective_of, lock_of, main_call, main_thread
 from stabilitybackend.process.slices import at_once
 from stabilitybackend.schema.json_data import MAX_RANKS, SENTENCE_CHARS
 from stabilitybackend.schema.ranks import DumpedRank, RankStacks, StackFrame, StackGroup, Where
@@ -72,11 +72,16 @@ class RankSample:
 
 @dataclass(slots=True)
 class Stack:
-    """One main thread's stack, and what it means; ranks with the same one share it."""
+    """One main thread's stack, and what it means; ranks with the same one share it.
+
+    Attributes:
+        lock: how the lock that it waits for is taken, as ``with cache``; "" where it waits for none of its own code.
+    """
 
     frames: tuple[ParsedFrame, ...]
     where: Where
     text: str
+    lock: str = ""
 
 
 @dataclass(slots=True)
@@ -93,7 +98,7 @@ class Dump:
     not_kept: int = 0
     _text_chars: int = 0
     _groups: dict[Group, Group] = field(default_factory=dict)
-    _known: dict[tuple[tuple[ParsedFrame, ...], str], int] = field(default_factory=dict)
+    _known: dict[tuple[tuple[ParsedFrame, ...], str, str], int] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -130,7 +135,10 @@ class Dump:
         frames = main_thread(text)
         if not frames:
             return -1
-        key = (frames, "data" if phase == "data" else "")
+        call = main_call(text)
+        where = classify(frames, phase, call)
+        lock = lock_of(frames, call)
+        key = (frames, where, lock)
         at = self._known.get(key)
         if at is None:
             if len(self.stacks) >= MAX_STACKS:
@@ -138,7 +146,7 @@ class Dump:
             kept = text[-MAX_RANK_CHARS:] if self._text_chars < MAX_TEXT_CHARS else ""
             self._text_chars += len(kept)
             at = self._known[key] = len(self.stacks)
-            self.stacks.append(Stack(frames, classify(frames, phase), kept))
+            self.stacks.append(Stack(frames, where, kept, lock))
             self.bytes += len(kept) + 300 * len(frames)
         return at
 
@@ -194,7 +202,7 @@ class Dump:
         groups = []
         for stack, ranks in self.groups():
             in_ = Counter(one.name for one in (front.waiting(rank) for rank in ranks) if one is not None)
-            called = collective_of(stack.frames) if stack.where == "collective" else ""
+            called = collective_of(stack.frames) if stack.where == "collective" else stack.lock
             groups.append(
                 StackGroup(
                     ranks=ranks,

@@ -27,6 +27,8 @@ _THREAD = re.compile(
     r"^(Current thread|Thread) 0x[0-9a-fA-F]+(?: \[.*\])? \(most recent call first\):[ \t\r]*$", re.MULTILINE
 )
 _FRAME = re.compile(r'^[ \t]+File "(.*)", line (\d{1,9}|\?\?\?) in (.*)$', re.MULTILINE)
+#: Under the innermost frame: the call into C that it is in (docs/wire.md). faulthandler does not write it.
+_CALL = re.compile(r"^[ \t]+~ (.{1,80})$", re.MULTILINE)
 
 #: Paths in a frame's file -> what it means; the first that fits counts. Checkpoints before collectives:
 #: ``torch/distributed/checkpoint`` is both.
@@ -62,6 +64,10 @@ _BY_FUNCTION: tuple[tuple[re.Pattern[str], Where], ...] = (
 )  # fmt: skip
 #: Files whose frames only say that the thread waits; what for is further out.
 _WAITING = ("/threading.py", "/selectors.py", "/multiprocessing/connection.py", "/socket.py", "/subprocess.py")
+#: Files whose code waits for a lock, where the function says so, and names of calls into C that do.
+_LOCKS = re.compile(r"/(threading|multiprocessing/synchronize|filelock/\w+)\.py$")
+_LOCK_FUNCTIONS = frozenset({"acquire", "__enter__"})
+_LOCK_CALL = re.compile(r"^with |(^|\.)(acquire|acquire_lock|flock|lockf)$")
 #: Files of Python's event loops: a main thread that rests there has nothing to do.
 _LOOPS = ("/asyncio/", "/concurrent/futures/")
 #: Frames of compilers, of a child process that is waited for, and of transfers: the work is where we do not look.
@@ -87,8 +93,8 @@ _LOOP = frozenset({"finetune", "fit", "pretrain", "train"})
 _IN_A_STEP = frozenset({"activation", "backward", "forward", "gradient", "recompute"})
 
 __all__ = [
-    "ParsedFrame", "at_prompt", "calls_of", "classify", "collective_of", "in_long_work", "main_thread", "own_call",
-    "works_elsewhere",
+    "ParsedFrame", "at_prompt", "calls_of", "classify", "collective_of", "in_long_work", "lock_of", "main_call",
+    "main_thread", "own_call", "works_elsewhere",
 ]  # fmt: skip
 
 
@@ -101,7 +107,18 @@ class ParsedFrame(NamedTuple):
 
 
 def main_thread(text: str) -> tuple[ParsedFrame, ...]:
-    """Return the frames of the main thread, innermost first; empty where the text shows none.
+    """Return the frames of the main thread, innermost first; empty where the text shows none."""
+    return _frames(_main_block(text))[:MAX_FRAMES]
+
+
+def main_call(text: str) -> str:
+    """Return the call into C that the main thread's innermost frame is in, "" where the text does not say."""
+    called = _CALL.search(_main_block(text))
+    return "" if called is None else called[1]
+
+
+def _main_block(text: str) -> str:
+    """Return the part of a text that is about the main thread, "" where it shows none.
 
     faulthandler lists the newest thread first, so that the main thread comes last; what was started by ``threading``
     shows so at its outer end. Of several dumps in one text the last one counts. A text that was cut in the middle of
@@ -109,15 +126,15 @@ def main_thread(text: str) -> tuple[ParsedFrame, ...]:
     """
     text = text[-MAX_CHARS:]
     heads = list(_THREAD.finditer(text))
-    signalled: tuple[ParsedFrame, ...] = ()
-    end = len(text)
+    signalled, end = "", len(text)
     for head in reversed(heads):
-        frames = _frames(text[head.end() : end])
+        block = text[head.end() : end]
+        frames = _frames(block)
         end = head.start()
         if frames and frames[-1].function not in ("_bootstrap", "__bootstrap"):
-            return frames[:MAX_FRAMES]
+            return block
         if frames and head[1] == "Current thread" and not signalled:
-            signalled = frames[:MAX_FRAMES]
+            signalled = block
     return signalled
 
 
@@ -133,15 +150,18 @@ def _frames(block: str) -> tuple[ParsedFrame, ...]:
     )
 
 
-def classify(frames: Sequence[ParsedFrame], phase: str = "") -> Where:
+def classify(frames: Sequence[ParsedFrame], phase: str = "", call: str = "") -> Where:
     """Say what a main thread with these frames does.
 
     Args:
         frames: innermost first.
         phase: of the slot, empty for none: user code in a data phase is data.
+        call: the call into C that the innermost frame is in, "" where that is not known.
     """
     if not frames:
         return "unknown"
+    if lock_of(frames, call) or _in_lock(frames):
+        return "lock"
     for frame in frames[:DEPTH]:
         where = _where(frame.file, frame.function)
         if where == "native" and frame is not frames[0] and _is_own(frames[0].file):
@@ -154,6 +174,20 @@ def classify(frames: Sequence[ParsedFrame], phase: str = "") -> Where:
     if _is_own(inner) or _waits(inner):
         return _by_phase("user", phase)
     return _by_phase("native", phase)
+
+
+def lock_of(frames: Sequence[ParsedFrame], call: str) -> str:
+    """Return how the job's own code takes the lock that it waits for, e.g. ``with cache``; "" where it waits for none.
+
+    A lock of Python's own has no frame: its call stands at the line of the job.
+    """
+    return call if frames and _is_own(frames[0].file) and _LOCK_CALL.search(call) else ""
+
+
+def _in_lock(frames: Sequence[ParsedFrame]) -> bool:
+    """Say whether a thread is in the code of a lock that is built on another: a semaphore, one of processes, a file."""
+    inner = [frame for frame in frames[:4] if _LOCKS.search("/" + frame.file.replace("\\", "/"))]
+    return inner[:1] == list(frames[:1]) and any(frame.function in _LOCK_FUNCTIONS for frame in inner)
 
 
 def in_long_work(frames: Sequence[ParsedFrame], where: Where, *, outside: bool, lively: bool = False) -> bool:

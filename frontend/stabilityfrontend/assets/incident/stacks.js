@@ -23,6 +23,7 @@ const WHERES = {
   data: "in data",
   collective: "in a collective",
   checkpoint: "in checkpoint",
+  lock: "at a lock",
   user: "in the job's own code",
   native: "in C code",
   idle: "idle",
@@ -107,9 +108,12 @@ export function groupTitle(group) {
   const nodes = asTexts(group.nodes);
   const where = WHERES[group.where] === undefined ? "" : WHERES[group.where];
   const what = asText(group.what);
-  const place = what
-    ? `${group.where === "collective" ? (ranks.length === 1 ? "waits in " : "wait in ") : "in "}${what}`
-    : where;
+  const place =
+    group.where === "lock" && what
+      ? `${where} (${what})`
+      : what
+        ? `${group.where === "collective" ? (ranks.length === 1 ? "waits in " : "wait in ") : "in "}${what}`
+        : where;
   if (ranks.length === 1) return [`rank ${ranks[0]}`, nodes.length ? nodes[0] : "", place].filter(Boolean).join(" · ");
   return `${formatCount(ranks.length)} ranks${place ? ` ${what && group.where === "collective" ? place : `stand ${place}`}` : ""}`;
 }
