@@ -71,5 +71,4 @@ def _trained(folder: Path, launch: int, steps: int) -> bool:
     file = folder / "truth"
     if not file.exists():
         return False
-    rows = Truth(file)
-    return all(len(rows.rows.get((launch, rank), ())) >= steps for rank in range(RANKS))
+    return Truth(file).trained(launch, steps, RANKS)

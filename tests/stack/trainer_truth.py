@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import httpx
 
-from stack.relaunched_rank_values import LAUNCH_VALUE
+from stack.relaunched_rank_values import ATTEMPT_VALUE, ATTEMPTS
 from support.processes import Server
 from support.waiting import wait_until
 
@@ -23,41 +23,52 @@ class Truth:
     """What the trainer wrote down.
 
     Args:
-        file: a line for each row and for each start of a rank.
+        file: a line for each row, for each start of an attempt, and for each order that a rank obeys.
     """
 
     def __init__(self, file: Path) -> None:
-        #: (launch, rank) -> steps. launch -> the launch and step that it went on from.
+        #: (attempt, rank) -> steps. attempt -> the attempt and step that it went on from. order -> ranks that obeyed.
         self.rows: dict[tuple[int, int], list[int]] = {}
         self.origin: dict[int, tuple[int, int]] = {}
+        self.obeyed: dict[str, set[int]] = {}
         for line in file.read_text().splitlines():
-            launch, rank, *more = line.split()
+            attempt, rank, *more = line.split()
             if more[0] == "from":
-                self.origin[int(launch)] = (int(more[1]), int(more[2]))
+                self.origin[int(attempt)] = (int(more[1]), int(more[2]))
+            elif more[0] == "obeys":
+                self.obeyed.setdefault(more[1], set()).add(int(rank))
             else:
-                self.rows.setdefault((int(launch), int(rank)), []).append(int(more[0]))
+                self.rows.setdefault((int(attempt), int(rank)), []).append(int(more[0]))
+
+    def trained(self, launch: int, steps: int, ranks: int) -> bool:
+        """Whether each rank logged so many rows in a launch."""
+        rows = [
+            sum(len(steps) for (attempt, of), steps in self.rows.items() if (attempt // ATTEMPTS, of) == (launch, rank))
+            for rank in range(ranks)
+        ]
+        return min(rows) >= steps
 
     def effective(self, rank: int) -> dict[int, int]:
-        """Return step -> launch of what the model in memory learned."""
+        """Return step -> attempt of what the model in memory learned."""
         curve: dict[int, int] = {}
-        launch, last = max(launch for launch, _ in self.rows), float("inf")
-        while launch >= 0:
-            curve |= {step: launch for step in self.rows.get((launch, rank), ()) if step <= last}
-            launch, last = self.origin[launch][0], min(last, self.origin[launch][1])
+        attempt, last = max(attempt for attempt, _ in self.rows), float("inf")
+        while attempt >= 0:
+            curve |= {step: attempt for step in self.rows.get((attempt, rank), ()) if step <= last}
+            attempt, last = self.origin[attempt][0], min(last, self.origin[attempt][1])
         return curve
 
     def logged(self, rank: int) -> set[tuple[int, int]]:
-        """Return (launch, step) of every row that the rank was about to log."""
-        return {(launch, step) for (launch, of), steps in self.rows.items() if of == rank for step in steps}
+        """Return (attempt, step) of every row that the rank was about to log."""
+        return {(attempt, step) for (attempt, of), steps in self.rows.items() if of == rank for step in steps}
 
     def unsure(self, rank: int) -> set[tuple[int, int]]:
-        """Return (launch, step) of rows before whose log() the rank may have been killed: the newest launch was not."""
-        newest = max(launch for launch, _ in self.rows)
-        return {(launch, steps[-1]) for (launch, of), steps in self.rows.items() if of == rank and launch < newest}
+        """Return (attempt, step) of rows before whose log() the rank may have been killed; not so in the newest one."""
+        newest = max(attempt for attempt, _ in self.rows)
+        return {(attempt, steps[-1]) for (attempt, of), steps in self.rows.items() if of == rank and attempt < newest}
 
 
 class Comparison(NamedTuple):
-    """Rows as (rank, launch, step): what the server has not, has twice, has on another branch, and made up."""
+    """Rows as (rank, attempt, step): what the server has not, has twice, has on another branch, and made up."""
 
     lost: list[tuple[int, int, int]]
     doubled: list[tuple[int, int, int]]
@@ -90,9 +101,9 @@ def _compared(server: Server, run_id: str, truth: Truth, ranks: int) -> Comparis
         dead: Counter[tuple[int, int]] = Counter()
         for entry in server.get(f"/runs/{run_id}/series", metric="loss", rank=rank, view="all")["series"]:
             pairs = zip(entry["steps"], entry["values"], strict=True)
-            rows = Counter((int(value // LAUNCH_VALUE), step) for step, value in pairs)
+            rows = Counter((int(value // ATTEMPT_VALUE), step) for step, value in pairs)
             (dead if entry["dead"] else living).update(rows)
-        right = {(launch, step) for step, launch in truth.effective(rank).items()}
+        right = {(attempt, step) for step, attempt in truth.effective(rank).items()}
         logged, both = truth.logged(rank), living + dead
         wrong = (living.keys() - right) | (dead.keys() & right)
         found.lost.extend((rank, *row) for row in sorted(logged - both.keys() - truth.unsure(rank)))
