@@ -49,15 +49,16 @@ class _Together:
         first, last = _ends(block)
         # Mostly one set of metrics is behind the one before: then what came so far need not be looked at again.
         behind = self._end[0] <= first[0] and self._end[1] <= first[1]
-        if self.blocks and not (
-            len(self.blocks) < MAX_SETS_IN_TURN
-            and self._names.isdisjoint(block.names)
-            and (behind or _rising([*self.blocks, block]))
-        ):
-            return False
+        if self.blocks:
+            self._names.update(self.blocks[-1].names)  # not before: mostly a set is alone
+            if not (
+                len(self.blocks) < MAX_SETS_IN_TURN
+                and self._names.isdisjoint(block.names)
+                and (behind or _rising([*self.blocks, block]))
+            ):
+                return False
         self._end = last if behind or not self.blocks else (math.nan, math.nan)
         self.blocks.append(block)
-        self._names.update(block.names)
         return True
 
 

@@ -111,7 +111,7 @@ class LineageFold(Branching):
         elif (plain := self._plain_rows(state, rows, times)) is not None:
             state.pass_steps(sorted({step for one in plain for step in one.steps.tolist()}))
             for at, one in enumerate(plain, 1):
-                state.mark_names(one.names, int(one.steps[-1]))
+                state.marks.update(dict.fromkeys(one.names, int(one.steps[-1])))  # none of them is above its first
                 placed = self._place(one, state.segment)
                 yield replace(placed, more=True) if at < len(plain) else placed
         else:

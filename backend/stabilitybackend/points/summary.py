@@ -47,12 +47,23 @@ class _Newest(NamedTuple):
     value: float
 
 
+class _Row(NamedTuple):
+    """A row of metrics ``names``; ``values`` are those of the ``shown`` ones."""
+
+    names: list[str]
+    step: int
+    who: _Who
+    segment: int
+    shown: list[str]
+    values: NDArray[np.float64]
+
+
 class _ShownOf(NamedTuple):
     """Which metrics of a ``row`` are shown: their places and names."""
 
     row: list[str]
     places: list[int]
-    names: frozenset[str]
+    names: list[str]
 
 
 @dataclass(slots=True)
@@ -104,10 +115,15 @@ class RunSummary(Stateful):
         super().__init__()
         self._shown: set[str] = set()
         self._watching = Watching()
-        #: Rows of these metrics have been the newest ones, since when the tree has not changed.
-        self._last: tuple[list[str], int, _Who, int] | None = None
+        #: The newest row, while rows of the same metrics follow each other in an unchanged tree. It goes into
+        #: ``_newest`` when that is asked for: 200 entries a row were a quarter of the whole fold of wide rows.
+        self._last: _Row | None = None
         #: By the id of a list of names: those come again and again (``MetricNames``).
         self._places: dict[int, _ShownOf] = {}
+
+    def saved_values(self) -> list[Any]:
+        self._settle_last()
+        return super().saved_values()
 
     def restored(self) -> None:
         self._shown = set(self._names)
@@ -167,10 +183,10 @@ class RunSummary(Stateful):
         for at, info in enumerate(rows.infos):
             who: _Who = (False, info.rank or 0, "")
             self._note_newest(rows.row(at), who)
-            if at == 0 and self._last is not None and self._last[0] == names:
-                _, reached, newest, segment = self._last
-                if segment == rows.segment and (reached, who) >= (step, newest):
-                    return  # those of the ranks above are older
+            last = self._last
+            same = last is not None and last.names == names and last.segment == rows.segment
+            if at == 0 and same and last is not None and (last.step, who) >= (step, last.who):
+                return  # those of the ranks above are older
 
     def _count_in_step(self, rows: PlacedInStep, step: int) -> None:
         """Do what ``_count`` does."""
@@ -193,11 +209,12 @@ class RunSummary(Stateful):
         return len(self._names) < MAX_LATEST or COUNTED in names
 
     def _take_names(self, names: Iterable[str]) -> None:
+        self._settle_last()
+        self._places = {}
         for name in names:
             if name == COUNTED or len(self._names) - (COUNTED in self._names) < MAX_LATEST:
                 self._names.setdefault(name)
                 self._shown.add(name)
-                self._last, self._places = None, {}
         if self._counted != COUNTED:
             counted = COUNTED if COUNTED in self._names else next(iter(self._names))
             if counted != self._counted:
@@ -208,26 +225,37 @@ class RunSummary(Stateful):
         row = _newest_row(placed.steps, self._limits[placed.segment])
         if row is None:
             return
-        step, at_head = int(placed.steps[row]), placed.segment == self._head
-        last = self._last
-        older = last is not None and (step < last[1] or (step == last[1] and who > last[2]))
-        if last is not None and older and placed.segment == last[3] and placed.names == last[0]:
-            return  # as nearly always where many ranks log the same
-        self._last = (placed.names, step, who, placed.segment) if not self._lost else None
-        at, make = self._shown_of(placed.names).places, tuple.__new__  # a named tuple's own constructor costs twice
-        column = placed.values[:, row]
-        values = (column if len(at) == len(column) else column[at]).tolist()
-        for place, value in zip(at, values, strict=True):
-            name = placed.names[place]
+        step, last = int(placed.steps[row]), self._last
+        if last is not None and placed.segment == last.segment and placed.names == last.names:
+            if step < last.step or (step == last.step and who > last.who):
+                return  # as nearly always where many ranks log the same
+        else:
+            self._settle_last()
+        shown, column = self._shown_of(placed.names), placed.values[:, row]
+        newest = _Row(placed.names, step, who, placed.segment, shown.names, column[shown.places])
+        if self._lost:
+            self._settle(newest)
+        else:
+            self._last = newest
+
+    def _settle_last(self) -> None:
+        if self._last is not None:
+            self._settle(self._last)
+            self._last = None
+
+    def _settle(self, row: _Row) -> None:
+        """Put a row's values into ``_newest`` where nothing newer is."""
+        step, who, segment, make = row.step, row.who, row.segment, tuple.__new__  # the own constructor costs twice
+        for name, value in zip(row.shown, row.values.tolist(), strict=True):
             if name in self._lost:
-                if not at_head:
+                if segment != self._head:
                     continue  # the lost one may be newer: it is looked up
                 self._lost.discard(name)  # all other segments of the path end before this one
             else:
                 known = self._newest.get(name)
                 if known is not None and (step < known.step or (step == known.step and who > known.who)):
                     continue
-            self._newest[name] = make(_Newest, (step, who, placed.segment, value))
+            self._newest[name] = make(_Newest, (step, who, segment, value))
 
     def _shown_of(self, row: list[str]) -> _ShownOf:
         """Return which metrics of a row are shown."""
@@ -236,7 +264,7 @@ class RunSummary(Stateful):
             if len(self._places) >= _MAX_PLACES:
                 self._places = {}
             places = [place for place, name in enumerate(row) if name in self._shown]
-            known = self._places[id(row)] = _ShownOf(row, places, frozenset(row[place] for place in places))
+            known = self._places[id(row)] = _ShownOf(row, places, [row[place] for place in places])
         return known
 
     def _count(self, placed: Placed, who: _Who) -> None:
@@ -262,7 +290,8 @@ class RunSummary(Stateful):
 
     def _regroup(self, store: RunStore, tree: SegmentTree) -> None:
         """Find out what a changed tree means: which newest values died, and how many points."""
-        self._stale, self._last = False, None
+        self._settle_last()
+        self._stale = False
         before = self._limits
         self._limits = {part.segment: part.last for part in tree.path()}
         self._head = tree.head
@@ -281,6 +310,7 @@ class RunSummary(Stateful):
 
         It yields where others may be served.
         """
+        self._settle_last()
         if self._stale:
             self._regroup(store, fold.tree)
             yield
@@ -295,7 +325,7 @@ class RunSummary(Stateful):
                 count.alive = alive
             yield
         while self._lost:
-            name, self._last = next(iter(self._lost)), None
+            name = next(iter(self._lost))
             found = self._find(name, store, fold.tree)
             self._lost.discard(name)
             if found is None:

@@ -192,3 +192,28 @@ def test_a_question_is_answered_in_well_under_a_millisecond_whatever_the_length(
         run.view()
         took.append(time.perf_counter() - start)
     assert min(took) < 0.5e-3
+
+
+def test_a_row_of_many_metrics_costs_the_summary_about_as_much_as_one_of_one_metric() -> None:
+    one, many = (_cpu_of_rows([f"m{i}" for i in range(metrics)]) for metrics in (1, MAX_LATEST))
+    assert many < 8 * one
+
+
+def _cpu_of_rows(names: list[str]) -> float:
+    """Return the least CPU seconds that 200 rows took."""
+    took = []
+    for _ in range(5):
+        run = _Run().feed(Job().rows([1], {name: [1.0] for name in names}))
+        (first,) = run.placed
+        rows = [
+            Placed(
+                first.segment, first.source, first.rank, first.node, first.names, first.steps + n, first.times,
+                first.values,
+            )
+            for n in range(1, 201)
+        ]  # fmt: skip
+        start = time.process_time()
+        for row in rows:
+            run.summary.add(row, run.store, run.fold.tree)
+        took.append(time.process_time() - start)
+    return min(took)
