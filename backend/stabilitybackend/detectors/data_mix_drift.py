@@ -155,19 +155,35 @@ class DataMixDriftDetector(Detector):
         if self._event is not None or self.context.mixture or any(name.startswith(TAKEN) for name in rows.columns):
             return start
         shares = [name for name in rows.columns if name.startswith(RATIO)]
-        for name in shares:
-            track = self._tracks.get(name)
-            if track is None or track.after_fork is not None or name not in rows.ranges:
-                return start
-            stop = min(stop, start + BLOCK_POINTS - 1 - len(track.block))
         losses = [name for name in rows.columns if role_of(name) == LOSS]
-        if stop <= start or any(name not in rows.ranges for name in losses) or (losses and self._loss_metric is None):
+        if any(name not in rows.ranges for name in shares + losses) or (losses and self._loss_metric is None):
             return start
+        known = [(self._tracks[name], rows.columns[name]) for name in shares if name in self._tracks]
+        if len(known) < len(shares) or any(track.after_fork is not None for track, _ in known):
+            return start
+        stop = self._quiet_blocks(known, rows.steps, start, stop)
         if self._loss_metric in losses:
-            self._loss.extend(rows.columns[self._loss_metric][start:stop])
-        for name in shares:
-            self._tracks[name].block.extend(zip(rows.steps[start:stop], rows.columns[name][start:stop], strict=True))
+            self._loss.extend(rows.columns[self._loss_metric][max(start, stop - LOSS_POINTS) : stop])
         return stop
+
+    def _quiet_blocks(
+        self, shares: Sequence[tuple[ShareTrack, Sequence[float]]], steps: Sequence[int], start: int, stop: int
+    ) -> int:
+        """Take points up to the one that fills a block of a share that was away from its level; return its place."""
+        while start < stop:
+            end = min([start + BLOCK_POINTS - len(track.block) for track, _ in shares], default=stop)
+            full = [track for track, _ in shares if start + BLOCK_POINTS - len(track.block) == end <= stop]
+            judged = any(track.shifted for track in full)
+            end = end - 1 if judged else min(end, stop)
+            for track, values in shares:
+                track.block.extend(zip(steps[start:end], values[start:end], strict=True))
+            if judged:
+                return end
+            for track in full:
+                track.full(self._by, self._shift)
+                track.next_block()
+            start = end
+        return start
 
     def _near_fork(self, metric: str, track: ShareTrack, step: int, value: float) -> list[Finding]:
         """Judge one of the first points after a fork against the level at the fork step."""

@@ -133,7 +133,10 @@ class Context:
 
     def enter_all(self, steps: Sequence[int], times: Sequence[float]) -> None:
         """Note some rows, which ``enter`` would take one by one; those at the usual distance cost next to nothing."""
-        at = min(1, len(steps))
+        if max(steps) <= self.step:  # of a rank behind the first one
+            self.time = times[-1]
+            return
+        at = 1
         for step, time in zip(steps[:at], times[:at], strict=True):
             self.enter(step, time)
         count, distance = len(steps) - at, self.interval
