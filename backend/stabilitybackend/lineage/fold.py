@@ -108,18 +108,29 @@ class LineageFold(Branching):
         if state.rank is None:
             for one in rows:
                 yield from self._split(one, [self.tree.segment_at(self.tree.head, int(step)) for step in one.steps])
-        elif (plain := self._plain_rows(state, rows, times)) is not None:
-            state.pass_steps(sorted({step for one in plain for step in one.steps.tolist()}))
-            for at, one in enumerate(plain, 1):
-                state.marks.update(dict.fromkeys(one.names, int(one.steps[-1])))  # none of them is above its first
-                placed = self._place(one, state.segment)
-                yield replace(placed, more=True) if at < len(plain) else placed
-        else:
-            for row in one_by_one(rows):
+            return
+        yield from self._in_parts(state, rows, times)
+        yield from self._relaunches.logged(state, rows, max(times))
+
+    def _in_parts(self, state: SourceState, rows: list[Placed], times: list[float]) -> Iterator[Change]:
+        """Place rows one by one until the rest just goes on where its source is: mostly all do, but the first ones.
+
+        Rows of several sets of metrics are not parted.
+        """
+        part = FIRST_ROWS
+        while (plain := self._plain_rows(state, rows, times)) is None:
+            cut = part if len(rows) == 1 else None
+            for row in one_by_one([one.at(one.segment, slice(cut)) for one in rows]):
                 yield from self._row(state, _later(row, state.epochs.offset))
                 state.update_watched()
-        if state.rank is not None:
-            yield from self._relaunches.logged(state, rows, max(times))
+            if cut is None or cut >= len(rows[0].steps):
+                return
+            rows, part = [rows[0].at(rows[0].segment, slice(cut, None))], 2 * part
+        state.pass_steps(sorted({step for one in plain for step in one.steps.tolist()}))
+        for at, one in enumerate(plain, 1):
+            state.marks.update(dict.fromkeys(one.names, int(one.steps[-1])))  # none of them is above its first
+            placed = self._place(one, state.segment)
+            yield replace(placed, more=True) if at < len(plain) else placed
 
     def _plain_rows(self, state: SourceState, rows: list[Placed], times: list[float]) -> list[Placed] | None:
         """Return rows as they are placed if they just go on where their source is; ``times``: of the last of each."""
