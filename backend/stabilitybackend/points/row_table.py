@@ -155,20 +155,22 @@ class RowTable:
                 self._settle()
 
     def _settle(self) -> None:
-        gathered, self._gathered = self._gathered, []
+        gathered = self._gathered
         if not gathered:
             return
         orders = [np.arange(first, first + len(steps)) for steps, _, _, first in gathered]
         if len(gathered) == 1:
             steps, times, values, _ = gathered[0]
             self._extend(steps, times, values, orders[0])
-            return
-        self._extend(
-            np.concatenate([steps for steps, _, _, _ in gathered]),
-            np.concatenate([times for _, times, _, _ in gathered], axis=1),
-            np.concatenate([values for _, _, values, _ in gathered], axis=1),
-            np.concatenate(orders),
-        )
+        else:
+            self._extend(
+                np.concatenate([steps for steps, _, _, _ in gathered]),
+                np.concatenate([times for _, times, _, _ in gathered], axis=1),
+                np.concatenate([values for _, _, values, _ in gathered], axis=1),
+                np.concatenate(orders),
+            )
+        # Not before they are in the columns: a thread that finds nothing gathered reads these without the lock.
+        self._gathered = []
 
     def _extend(
         self, steps: NDArray[np.int64], times: NDArray[np.float64], values: NDArray[np.float64],

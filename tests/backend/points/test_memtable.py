@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event, Lock
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +14,9 @@ from hypothesis import strategies as st
 
 from stabilitybackend.archive.series import Rows, SeriesKey
 from stabilitybackend.lineage.changes import Placed, PlacedInStep
+from stabilitybackend.points import row_table
 from stabilitybackend.points.memtable import Generation
+from stabilitybackend.points.row_table import RowTable
 from stabilityclient.wire import SourceInfo
 
 LOSS = SeriesKey("loss", 0, 0, "")
@@ -64,6 +69,60 @@ def test_the_rows_since_a_frame_are_whole_while_a_thread_asks_and_more_come() ->
                 generation.add(_rows(10_000 + step, 1, rank=1))
                 rows = [int(one) for placed in asked.result() if placed.rank == 0 for one in placed.steps]
                 assert rows == list(range(11, step + 1))
+
+
+class _WatchedLock:
+    """A lock that sets an event when a thread has to wait for it."""
+
+    def __init__(self, waits: Event) -> None:
+        self._lock, self._waits = Lock(), waits
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self._waits.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def _archived(generation: Generation) -> list[int]:
+    return [len(rows) for _, rows in generation.contents()]
+
+
+def _drawn(generation: Generation) -> list[int]:
+    series = [generation.series(key) for key in generation.keys()]
+    return [len(one.rows()) for one in series if one is not None]
+
+
+def _written_down(generation: Generation) -> list[int]:
+    return [len(rows.order) for rows in generation.stretch(generation.start).tables for _ in rows.placed.names]
+
+
+def _outlined(generation: Generation) -> list[int]:
+    return [table.rows for table in generation.outlines() for _ in table.names]
+
+
+@pytest.mark.parametrize("read", [_archived, _drawn, _written_down, _outlined])
+def test_rows_are_read_whole_by_a_thread_while_another_one_puts_them_into_columns(
+    read: Callable[[Generation], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generation, asked, decided = Generation("0-0", 0), list[Future[list[int]]](), Event()
+    generation.begin("1-0", 10)
+    generation.add(_rows(1, 15))
+    extend = RowTable._extend
+
+    def beside(table: RowTable, *rows: Any) -> None:
+        asked.append(thread.submit(read, generation))
+        asked[0].add_done_callback(lambda _: decided.set())
+        decided.wait()  # until the other thread has read, or waits
+        extend(table, *rows)
+
+    monkeypatch.setattr(row_table, "_COLUMNS", _WatchedLock(decided))
+    monkeypatch.setattr(RowTable, "_extend", beside)
+    with ThreadPoolExecutor(1) as thread:
+        assert generation.series(LOSS) is not None
+        assert asked[0].result() == [15, 15]
 
 
 def _in_step(step: int, ranks: list[int]) -> PlacedInStep:
