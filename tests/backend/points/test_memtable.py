@@ -91,7 +91,7 @@ def _archived(generation: Generation) -> list[int]:
 
 
 def _drawn(generation: Generation) -> list[int]:
-    series = [generation.series(key) for key in generation.keys()]
+    series = [generation.series(SeriesKey(name, 0, 0, "")) for name in ("loss", "lr")]
     return [len(one.rows()) for one in series if one is not None]
 
 

@@ -18,6 +18,7 @@ from stabilitybackend.points.unloaded import LOADING
 from stabilitybackend.runs.archiving import restart_points
 from stabilitybackend.runs.archiving.restart_points import RestartPoints
 from stabilitybackend.runs.archiving.window import RunWindow
+from stabilitybackend.runs.ownership.fence import ANY, Ownership
 from stabilitybackend.runs.worker import RunWorker
 from support.eventful_run import as_frames, eventful_rows, facts
 from support.job_frames import Job
@@ -130,6 +131,29 @@ async def test_a_worker_that_stops_leaves_nothing_to_fold_again(stage: Workers, 
     assert folded == []
     await run.points.wait()
     assert points(run) == {(0, False, s): job.value(s) for s in range(1, 31)}
+
+
+async def test_a_worker_that_missed_a_takeover_while_redis_was_away_logs_it_and_drops_the_run(
+    stage: Workers, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = await stage.send(*rows(Job(), 1, 30))
+    other = Ownership("w2", "http://127.0.0.1:1", replaceable=_any)
+    await other.fence("run-1", stage.redis).take()
+    stage.manager.ownership.replaceable = _none
+
+    run.journal.interrupted = True
+    run.rest.wake()
+
+    await stage.until(lambda: run.moved, "the run is dropped")
+    assert "run run-1: another server took it over" in caplog.text
+
+
+async def _any(run_id: str) -> str:
+    return ANY
+
+
+async def _none(run_id: str) -> str:
+    return ""
 
 
 async def test_a_chart_shows_what_is_there_and_says_that_points_are_still_being_loaded(stage: Workers) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from stabilitybackend.runs.ownership.placement import choices
 from support.processes import Ranks, Server
 from support.roles.chaos import order_rollback
 from support.roles.servers import RoleServers
@@ -49,48 +50,72 @@ class Job:
             folder=folder / "spool", run_id=self.run_id, world_size=1,
         )  # fmt: skip
 
-    def step(self, server: Server) -> int:
-        """Return the last step that a worker has folded."""
-        return int(server.get(f"/runs/{self.run_id}")["last_step"] or 0)
+    def ask(self, path: str = "", **params: Any) -> Any:
+        """Return what the run's owner answers; the workers may hand the run over at any moment."""
 
-    def goes_on(self, server: Server, steps: int = 30) -> None:
-        """Wait until a worker has folded so many steps more: ``server``, or the one that the run goes over to."""
-        server.wait_for(f"/runs/{self.run_id}", lambda run: run["status"] == "running", "it is folded")
-        step = self.step(server) + steps
-
-        def folded() -> bool:
+        def answer() -> Any:
             try:
-                return self.step(self._servers.owned(self.run_id)) >= step
-            except httpx.HTTPError:  # another one has just taken it
-                return False
+                return self._owner().get(f"/runs/{self.run_id}{path}", **params)
+            except httpx.HTTPError:
+                return None
 
-        wait_until(folded, 90, f"{step} is folded")
+        return wait_until(answer, 90, f"the owner of {self.run_id} answers")
 
-    def kinds(self, server: Server) -> list[str]:
+    def _owner(self) -> Server:
+        # A run that nobody owns is taken by whichever worker is asked.
+        return self._servers.servers[self._servers.owner_of(self.run_id) or "worker-1"]
+
+    def wait_for(self, path: str, condition: Callable[[Any], object], what: str) -> None:
+        """Wait until ``condition`` holds of what the run's owner answers."""
+        wait_until(lambda: bool(condition(self.ask(path))), 30, what)
+
+    def goes_on(self, steps: int = 30) -> None:
+        """Wait until so many steps more are folded."""
+        self.wait_for("", lambda run: run["status"] == "running", "it is folded")
+        step = int(self.ask()["last_step"] or 0) + steps
+        wait_until(lambda: int(self.ask()["last_step"] or 0) >= step, 90, f"{step} is folded")
+
+    def kinds(self) -> list[str]:
         """Return the kinds of the run's incidents."""
-        return sorted(one["kind"] for one in server.get(f"/runs/{self.run_id}/incidents")["incidents"])
+        return sorted(one["kind"] for one in self.ask("/incidents")["incidents"])
 
-    def goes_back(self, server: Server) -> None:
+    def stalls(self, servers: RoleServers) -> str:
+        """SIGSTOP the run's owner and return its name; "" where it is about to give the run to the other worker."""
+        members = {servers.member_of(name): name for name in ("worker-1", "worker-2")}
+        name = members[choices(self.run_id, members)[0]]
+        servers.stop_for(name)
+        if servers.owner_of(self.run_id) == name:
+            return name
+        servers.go_on(name)
+        return ""
+
+    def goes_back(self) -> None:
         """Order a rollback, and wait until it is done."""
-        with httpx.Client(base_url=server.url, verify=False, timeout=10.0) as client:
-            name = order_rollback(client, self.run_id).json()["command_id"]
-        server.wait_for(
-            f"/runs/{self.run_id}/commands",
+
+        def order() -> Any:
+            with httpx.Client(base_url=self._owner().url, verify=False, timeout=10.0) as client:
+                try:
+                    return order_rollback(client, self.run_id).json()["command_id"]
+                except (httpx.HTTPError, LookupError, ValueError):  # another one has just taken it
+                    return None
+
+        name = wait_until(order, 30, "the order is taken")
+        self.wait_for(
+            "/commands",
             lambda found: any(one["command_id"] == name and one["state"] == "done" for one in found["commands"]),
             "the job went back",
         )
 
-    def ends(self, server: Server) -> list[str]:
+    def ends(self) -> list[str]:
         """Let the job end; return what it printed once the run is shown as finished."""
         (self._folder / "enough").touch()
         (lines,) = self.ranks.outputs()
-        server.wait_for(f"/runs/{self.run_id}", lambda run: run["status"] == "finished", "the run is over")
+        self.wait_for("", lambda run: run["status"] == "finished", "the run is over")
         return [line for line in lines if line]
 
-    def is_whole(self, server: Server) -> bool:
+    def is_whole(self) -> bool:
         """Whether each step of the run is there once."""
-        answer = server.get(f"/runs/{self.run_id}/series", metric="loss", view="all", points=100_000)
-        (entry,) = answer["series"]
+        (entry,) = self.ask("/series", metric="loss", view="all", points=100_000)["series"]
         return bool(entry["steps"] == list(range(1, len(entry["steps"]) + 1)))
 
     def connections(self, servers: RoleServers) -> list[list[bytes]]:
@@ -121,65 +146,61 @@ def test_a_process_says_which_role_it_has_and_only_a_door_that_data_is_sent_ther
 def test_a_killed_workers_run_is_judged_by_the_next_one_within_seconds_and_nothing_is_found_twice(
     servers: RoleServers, job: Job
 ) -> None:
+    job.wait_for("/incidents", lambda found: found["incidents"], "the NaN is found")
     first = servers.owned(job.run_id)
-    first.wait_for(f"/runs/{job.run_id}/incidents", lambda found: found["incidents"], "the NaN is found")
     events = f"sb:{{{job.run_id}}}:incident_events"
     before: Any = servers.client.xrange(events)
     first.kill()
     killed = time.monotonic()
-    second = servers.owned(job.run_id)
-    job.goes_on(second, 1)
+    servers.owned(job.run_id)
+    job.goes_on(1)
     print(f"the next worker judges after {time.monotonic() - killed:.2f} s")
     after: Any = servers.client.xrange(events)
     assert after[: len(before)] == before
-    assert job.ends(second)[-1] == "delivered"
-    assert (job.kinds(second), job.is_whole(second)) == (["nonfinite"], True)
+    assert job.ends()[-1] == "delivered"
+    assert (job.kinds(), job.is_whole()) == (["nonfinite"], True)
 
 
 def test_a_run_whose_worker_stops_in_good_order_goes_over_at_once(servers: RoleServers, job: Job) -> None:
+    job.goes_on()
     first = servers.owned(job.run_id)
-    job.goes_on(first)
     assert first.stop() == 0
     second = servers.owned(job.run_id)
     assert second is not first
-    job.goes_on(second)
-    job.ends(second)
-    assert (job.kinds(second), job.is_whole(second)) == (["nonfinite"], True)
+    job.goes_on()
+    job.ends()
+    assert (job.kinds(), job.is_whole()) == (["nonfinite"], True)
 
 
 def test_a_worker_that_was_stalled_while_another_one_took_its_run_drops_it(servers: RoleServers, job: Job) -> None:
-    job.goes_on(servers.owned(job.run_id))
-    name = servers.owner_of(job.run_id)
+    job.goes_on()
+    name = wait_until(lambda: job.stalls(servers), 60, "the worker that the run stays with is stalled")
     log = (servers.servers[name].data_dir.parent / "server.log").read_text
-    servers.stop_for(name)
     wait_until(lambda: servers.owner_of(job.run_id) not in (name, ""), 30, "another one owns it")
-    job.goes_on(servers.owned(job.run_id))
+    job.goes_on()
     servers.go_on(name)
     wait_until(lambda: f"run {job.run_id}: another server took it over" in log(), 30, "it finds out")
-    job.goes_on(servers.owned(job.run_id))
-    job.ends(servers.owned(job.run_id))
-    last = servers.servers[servers.owner_of(job.run_id) or name]
-    assert (job.kinds(last), job.is_whole(last)) == (["nonfinite"], True)
+    job.goes_on()
+    job.ends()
+    assert (job.kinds(), job.is_whole()) == (["nonfinite"], True)
 
 
 def test_an_agent_that_goes_over_to_another_door_is_never_lost_and_gets_its_orders_there(
     servers: RoleServers, job: Job
 ) -> None:
-    owner = servers.owned(job.run_id)
-    job.goes_on(owner)
+    job.goes_on()
     servers.servers[wait_until(lambda: job.door(servers), 30, "the agent is at a door")].kill()
-    job.goes_on(owner)
-    job.goes_back(owner)
-    assert job.ends(owner)[0].startswith("back ")
-    assert job.kinds(owner) == ["nonfinite"]
+    job.goes_on()
+    job.goes_back()
+    assert job.ends()[0].startswith("back ")
+    assert job.kinds() == ["nonfinite"]
 
 
 @pytest.mark.soak  # agents may wait long for the next door; tests/backend/roles/test_reports.py has the law
 def test_the_end_of_an_older_connection_that_a_door_notices_late_is_no_end_of_the_newer_one(
     servers: RoleServers, job: Job
 ) -> None:
-    owner = servers.owned(job.run_id)
-    job.goes_on(owner)
+    job.goes_on()
     first = wait_until(lambda: job.door(servers), 30, "the agent is at a door")
     servers.stop_for(first)
     servers.balancer.ports.remove(int(servers.servers[first].url.rpartition(":")[2]))
@@ -189,12 +210,12 @@ def test_the_end_of_an_older_connection_that_a_door_notices_late_is_no_end_of_th
     servers.go_on(first)
     door = servers.servers[first]
     wait_until(lambda: "stability_agents 0.0" in door._client.get("/metrics").text, 60, "it finds its agent gone")
-    job.goes_on(owner)
+    job.goes_on()
     assert job.connections(servers) == newer  # its next Health would have it noted again, under another number
-    job.goes_back(owner)
+    job.goes_back()
     servers.balancer.ports.append(int(servers.servers[first].url.rpartition(":")[2]))
-    job.ends(owner)
-    assert job.kinds(owner) == ["nonfinite"]
+    job.ends()
+    assert job.kinds() == ["nonfinite"]
 
 
 @pytest.mark.soak  # that the server's clock never jumps is tests/backend/test_steady_clock.py
@@ -202,12 +223,11 @@ def test_the_end_of_an_older_connection_that_a_door_notices_late_is_no_end_of_th
 def test_a_machine_whose_clock_is_set_sounds_no_alarm_and_its_runs_go_on(
     servers: RoleServers, job: Job, off_s: float
 ) -> None:
-    owner = servers.owned(job.run_id)
-    job.goes_on(owner)
+    job.goes_on()
     for off in (off_s, 0.0):
         for name in servers.servers:
             servers.set_clock(name, off)
-        job.goes_on(owner, 100)
-    kinds = job.kinds(owner)
-    assert job.ends(owner) == ["delivered"]
-    assert (kinds, job.is_whole(owner)) == (["nonfinite"], True)
+        job.goes_on(100)
+    kinds = job.kinds()
+    assert job.ends() == ["delivered"]
+    assert (kinds, job.is_whole()) == (["nonfinite"], True)

@@ -125,7 +125,11 @@ class RunArchive:
         return [self._reader(part) for part in parts]
 
     async def agrees(self) -> bool:
-        """Return whether Redis holds what this worker wrote last, and lists its parts. Ask where it was away."""
+        """Return whether Redis holds what this worker wrote last, and lists its parts. Ask where it was away.
+
+        Raises:
+            NotOwner: another worker has taken the run over meanwhile.
+        """
         self._unlisted.list_again()
         found: Any = await self._redis.hkeys(self._keys.parts)
         return {stem.decode() for stem in found} == self._listed and await self._fence.holds()

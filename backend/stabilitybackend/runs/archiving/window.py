@@ -175,6 +175,9 @@ class RunWindow:
 
         Args:
             journal: of the run; asked only after Redis was away. state: folded up to the stream id ``cursor``.
+
+        Raises:
+            NotOwner: another worker has taken the run over meanwhile.
         """
         if journal.interrupted and not self.diverged:
             journal.interrupted = False

@@ -211,9 +211,16 @@ class Fence:
         return bool(answer)
 
     async def holds(self) -> bool:
-        """Return whether the run is this worker's, and Redis has its newest write. Raises RedisError."""
+        """Return whether Redis has the newest write of this worker.
+
+        Raises:
+            NotOwner: the run is not ours (any more).
+            RedisError: Redis is away.
+        """
         found: Any = await self.redis.hmget(self._keys.owner, ["token", "written"])
-        return (found[0] or b"").decode() == self._token and int(found[1] or 0) >= self._answered
+        self.lost = self.lost or (found[0] or b"").decode() != self._token
+        self.check()
+        return int(found[1] or 0) >= self._answered
 
     async def _numbered(self, script: str, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
         async with self._writing:

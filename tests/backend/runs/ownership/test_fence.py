@@ -132,6 +132,17 @@ async def test_no_write_is_carried_out_once_redis_lost_the_one_before_it(redis: 
     await fence.write(("HSET", KEYS.meta, "applied", "3-0"))
 
 
+async def test_a_worker_that_asks_whether_redis_has_its_newest_write_finds_out_that_another_one_owns_the_run(
+    redis: Redis,
+) -> None:
+    fence = await taken(redis, "a")
+    await fence.write(("HSET", KEYS.meta, "applied", "1-0"))
+    await taken(redis, "b")
+    with pytest.raises(NotOwner):
+        await fence.holds()
+    assert fence.lost
+
+
 async def test_a_write_without_an_answer_was_carried_out_or_not_and_the_next_one_is(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
