@@ -31,8 +31,12 @@ from stabilitybackend.detection.nearby import nearby_events
 from stabilitybackend.detection.onset import BAND_POINTS, onset_band
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LOSS, dataset_of, role_of
+from stabilitybackend.detectors.repeat_data_report import KNOWN_DATA
 from stabilitybackend.detectors.spike.event import RECOVERY_RING, back_below
+from stabilitybackend.lineage.returns import left_by
 from stabilitybackend.points.store import SeriesKey
+from stabilitybackend.resumes import inputs as at_resume
+from stabilitybackend.resumes.branches import of_machine
 from stabilitybackend.schema.json_data import NAME_CHARS
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.stateful import Stateful, fresh
@@ -64,9 +68,15 @@ BATCHES_SINCE = 4
 #: Logits that grew by this over the window are worth a line, percent.
 GROWTH_PERCENT = 30.0
 MAX_GROWING = 4
+#: Metrics that are named beside a resume.
+MAX_OF_A_SORT = 4
 
 #: Kinds that may begin long before they are seen.
 BANDED = frozenset({"spike", "divergence", "level_shift"})
+
+#: Kinds of which every metric is asked whether it left its range at the resume, and metrics that are asked.
+AT_RESUME = frozenset({"repeat_data", "resume_artifact"})
+MAX_ASKED = 48
 
 Points = list[tuple[int, float]]
 
@@ -142,6 +152,8 @@ class Evidence(Stateful):
                 alike = incidents.rate_was_off(finding.onset_step, interval) or "all_alike" in finding.evidence
                 dataset = _attributed(finding, names.known_as(finding.metric), series, more, all_alike=alike)
             _optimizer(finding, series, more)
+        if rank is not None and finding.kind in AT_RESUME and "fork_step" in finding.evidence:
+            finding = _asked_at_resume(store, fold, finding, rank, interval, more)
         nearby = nearby_events(finding, time, fold, incidents, series, interval)
         if nearby:
             more["nearby"] = nearby
@@ -173,10 +185,12 @@ class Evidence(Stateful):
 # --- rows ----------------------------------------------------------------------------------------------------------
 
 
-def _read(store: RunStore, fold: LineageFold, metric: str, rank: int, first: int, last: int) -> Points:
-    """Return the effective points of ``first <= step <= last``, steps rising."""
+def _read(
+    store: RunStore, fold: LineageFold, metric: str, rank: int, first: int, last: int, head: int | None = None
+) -> Points:
+    """Return the effective points of ``first <= step <= last``, steps rising; ``head``: of another branch's end."""
     points: Points = []
-    for part in fold.tree.path(since=first):
+    for part in fold.tree.path(head, since=first):
         low, high = max(first, part.first), last if part.last is None else min(last, part.last)
         if low <= high:
             rows = store.rows(SeriesKey(metric, part.segment, rank, ""), low, high)
@@ -246,6 +260,49 @@ def _band(
     found = (level, sigma) if level is not None and sigma and finding.kind != "divergence" else None
     gradients = [] if norm is None else _read(store, fold, norm, rank, first, last)
     return onset_band(points[:at], points[at:], onset, seen, found, gradients)
+
+
+# --- what else left its range at a resume ------------------------------------------------------------------------
+
+
+def _asked_at_resume(
+    store: RunStore, fold: LineageFold, finding: Finding, rank: int, interval: float, more: dict[str, Any]
+) -> Finding:
+    """Return a finding about a resume with what goes into training and came back another one.
+
+    Where that is so, a loss that is low is no sign that known data is fed: another mixture has another loss.
+    """
+    fork = int(finding.evidence["fork_step"])
+    last = min(finding.now_step, fork + 1 + int(2 * at_resume.SINCE_POINTS * interval))
+    first = fork - int(2 * at_resume.BEFORE_POINTS * interval)
+    begun = next((part.segment for part in fold.tree.path() if part.first == fork + 1), None)
+    old = None if begun is None else left_by(fold.tree, fold.heads, begun)
+    found = []
+    for name in [one for one in store.metrics() if not of_machine(one)][:MAX_ASKED]:
+        points = _read(store, fold, name, rank, max(0, first), last)
+        at = bisect_left(points, fork + 1, key=lambda point: point[0])
+        left = {} if old is None else dict(_read(store, fold, name, rank, fork + 1, last, old))
+        one = at_resume.left_range(name, points[:at], points[at:], left)
+        found += [] if one is None else [one]
+    inputs = [one for one in at_resume.inputs_that_left(found, finding.metric) if one.metric not in finding.text]
+    if not inputs:
+        return finding
+    more["left_at_resume"] = [one.as_dict() for one in inputs[:MAX_OF_A_SORT]]
+    clauses = "; ".join(one.clause for one in inputs[:MAX_OF_A_SORT])
+    again = all(one.counter for one in inputs)
+    restored = "the loader's place" if again else "its sampler, its schedule or its setting"
+    asks = f"was {restored} restored?"
+    if finding.kind != "repeat_data" or again:
+        return replace(finding, text=f"{finding.text} With it {clauses}: {asks}")
+    causes = [*finding.evidence.get("causes", ()), *(one.clause for one in inputs[:MAX_OF_A_SORT])]
+    head, _, ending = finding.text.partition(KNOWN_DATA)
+    return replace(
+        finding,
+        kind="resume_artifact",
+        title=f"{inputs[0].metric} is another after the resume at step {fork + 1}"[:NAME_CHARS],
+        text=f"{head}With it {clauses}: {asks}{ending}",
+        evidence={**finding.evidence, "causes": causes},
+    )
 
 
 # --- the window ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,10 @@ from .stats.before_fork import BeforeFork
 from .stats.levels import percent
 from .stats.low_loss import WayBack
 
-__all__ = ["REST_POINTS", "LowEvent", "worded"]
+#: The guess where nothing else explains it.
+KNOWN_DATA = "It is likely that data is fed which these weights have learnt already: is the loader's place restored?"
+
+__all__ = ["KNOWN_DATA", "REST_POINTS", "LowEvent", "worded"]
 
 #: The claim is held for so many points after it: the baselines of the others have to learn the true level again.
 REST_POINTS = 32
@@ -54,8 +57,7 @@ def worded(event: LowEvent, state: State) -> tuple[str, dict[str, Any]]:
     if event.by_mixture:
         text += "The data are taken in other shares since then, and another mixture has another loss: see there."
     else:
-        text += "It is likely that data is fed which these weights have learnt already: is the loader's place"
-        text += " restored?"
+        text += KNOWN_DATA
     if event.rest < 0:
         text += f" It ended at step {event.back}: the loss rose far above its true level, which is another event."
     elif state == "recovered":

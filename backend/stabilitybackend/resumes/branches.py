@@ -18,7 +18,7 @@ from stabilitybackend.lineage.returns import left_by
 from stabilitybackend.lineage.tree import PathRange
 from stabilitybackend.points.store import RunStore
 
-__all__ = ["BranchReader", "Branches", "Curve", "changes_rate", "left_head", "lr_scale"]
+__all__ = ["BranchReader", "Branches", "Curve", "changes_rate", "left_head", "lr_scale", "of_machine"]
 
 #: Steps of a curve before the fork that are read at most, in points of the new branch's stride, and points after it of
 #: the branch that was left; further off nothing is recognised. Reading and comparing them takes 2 ms.
@@ -82,7 +82,7 @@ class BranchReader(NamedTuple):
         loss = self.loss()
         if loss is None:
             return {}
-        others = [name for name, role in known.items() if role_of(role) != LOSS and not _of_machine(role)]
+        others = [name for name, role in known.items() if role_of(role) != LOSS and not of_machine(role)]
         others.sort(key=lambda name: (role_of(known[name]) is None and dataset_of(known[name]) is None, name))
         return {loss: LOSS} | {name: known[name] for name in others[:MAX_METRICS]}
 
@@ -139,6 +139,11 @@ class Branches:
         first = max(0, self.fork_step - HISTORY_POINTS * stride)
         return self._read(metric, self.new, first, self.fork_step)
 
+    def newest(self, metric: str, stride: int, points: int) -> Curve:
+        """Return the newest points that both branches share."""
+        found = self._read(metric, self.new, max(0, self.fork_step - 2 * points * stride), self.fork_step)
+        return Curve(found.steps[-points:], found.values[-points:])
+
     def left(self, metric: str, last: int | None) -> Curve:
         """Return what the branch that was left logged after the fork step, up to ``last``; None: its first points."""
         if self.old is None:
@@ -186,7 +191,7 @@ def left_head(fold: LineageFold, segment: int) -> int | None:
     return left_by(fold.tree, fold.heads, segment)
 
 
-def _of_machine(name: str) -> bool:
+def of_machine(name: str) -> bool:
     plain = name.lower()
     machine = plain.startswith(_OF_MACHINE_STARTS) or plain.endswith(_OF_MACHINE_ENDS)
     return machine or role_of(name) in (SPEED, STEP_TIME)

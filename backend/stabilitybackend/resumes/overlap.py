@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stabilitybackend.detectors.engine.metric_roles import LR, role_of
 from stabilitybackend.detectors.stats.robust import MAD_TO_SIGMA
 from stabilitybackend.lineage.left_out import left_out
 from stabilitybackend.resumes.batches import IdsCompared, compare_ids
 from stabilitybackend.resumes.branches import Branches, Curve
+from stabilitybackend.resumes.inputs import BEFORE_POINTS, SINCE_POINTS, Left, inputs_that_left, left_range
 from stabilitybackend.resumes.residuals import LEAST_POINTS, Agreement, Found, laid, median_of, noise_of, on_grid
 from stabilitybackend.schema.resumes import Compared
 
@@ -47,6 +49,7 @@ class Overlap:
         ids: batch ids, None where the job reports none.
         ids_note: why there are none to compare.
         rates: what the learning rate may be, in that of the old branch, by all that was ordered.
+        inputs: metrics that go into training and left their own past with the first points since the fork.
         curves: name of a role, or of a metric without one -> (common steps, old values, new ones).
     """
 
@@ -69,6 +72,7 @@ class Overlap:
     ids: IdsCompared | None
     ids_note: str
     rates: Sequence[float]
+    inputs: Sequence[Left]
     curves: Mapping[str, tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]]
     declared: Mapping[str, Any]
 
@@ -147,9 +151,27 @@ def measure(branches: Branches, declared: Mapping[str, Any], *, search: bool) ->
         ids=compare_ids(branches),
         ids_note=branches.run.ids_note,
         rates=branches.rates(),
+        inputs=_inputs(branches, names, loss, stride),
         curves={names[name]: curve for name, curve in common.items()},
         declared=declared,
     )
+
+
+def _inputs(branches: Branches, names: Mapping[str, str], loss: str, stride: int) -> list[Left]:
+    found = []
+    for name in names:
+        since = branches.again(name)
+        if len(since) < 2 or role_of(names[name]) == LR:
+            continue
+        past = branches.newest(name, stride, BEFORE_POINTS)
+        old = branches.left(name, int(since.steps[:SINCE_POINTS][-1]))
+        one = left_range(name, _pairs(past), _pairs(since), dict(_pairs(old)))
+        found += [] if one is None else [one]
+    return inputs_that_left(found, loss)
+
+
+def _pairs(curve: Curve) -> list[tuple[int, float]]:
+    return list(zip(curve.steps.tolist(), curve.values.tolist(), strict=True))
 
 
 def _common(left: Curve, new: Curve) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:

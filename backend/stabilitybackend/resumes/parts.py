@@ -25,12 +25,16 @@ NUMERICS = 0.01
 NEXT_SIGMAS = 3.0
 #: The loss of the first points since the fork lies off the old branch's, on the same data, by so many standard errors.
 OFF_ERRORS = 5.0
+#: The same batch without an id: in other models the same order of data gives r >= 0.96, a part of each batch less.
+SURE_R = 0.96
 #: Rates are equal within this fraction: schedules are computed in other orders of operations.
 RATE_EQUAL = 1e-4
 #: A rate that was scaled on order lies within this fraction of it.
 RATE_NEAR = 0.02
 #: Common points from which a rate is judged: some frameworks apply a change one step later, warm-ups a few.
 RATE_POINTS = 8
+#: Inputs that are named.
+MAX_INPUTS = 4
 #: A share of the data is another one: by so many standard errors of its mean, and by this fraction of it. The latter is
 #: that of ``stats/before_fork``.
 SHARE_ERRORS, SHARE_FRACTION = 5.0, 0.03
@@ -43,6 +47,7 @@ def parts_of(seen: Overlap | None, verdict: ResumeVerdict, reports: Reports) -> 
         rules: dict[Part, Callable[[], PartSeen]] = {
             "rng": lambda: rng_of(reports) if seen is None else _rng(seen, reports),
             "loader": lambda: loader_of(seen, verdict, reports.position),
+            "mixture": lambda: _no_mixture(why) if seen is None else mixture_of(seen),
             "environment": lambda: environment_of(reports),
         }
         return [rules.get(part, partial(PartSeen, part, "not_seen", why))() for part in PARTS]
@@ -93,12 +98,25 @@ def _weights(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
             "weights", "equal", f"the loss at step {first} differs by {100 * share:.2g} % of the batch noise"
         )
     off = _off(seen)
-    if off is not None:
+    if off is not None and _certainly_same(seen):
         why = f"on the same batches the first losses lie {off:+.4g} off: weights or optimizer are not those of the fork"
         return PartSeen("weights", "different", why)
     return PartSeen(
         "weights", "not_seen", f"the loss at step {first} differs by {100 * share:.2g} % of the batch noise"
     )
+
+
+def _certainly_same(seen: Overlap) -> bool:
+    """Whether only weights and optimizer can explain other losses: weights that were restored show none of this.
+
+    A part of each batch is enough for losses to go together; the same batch says so by its id, or by all of its noise.
+    """
+    if mixture_of(seen).known == "different" or abs(float(seen.gap[0])) <= 10 * NUMERICS * seen.noise:
+        return False
+    if seen.ids is not None:
+        first = int(seen.common[0])
+        return seen.ids.met.get(first) == first
+    return seen.same is not None and seen.same.r >= SURE_R
 
 
 def _same_gradient(seen: Overlap) -> bool:
@@ -167,11 +185,17 @@ def _rng(seen: Overlap, reports: Reports) -> PartSeen:
     return reported
 
 
+def _no_mixture(why: str) -> PartSeen:
+    return PartSeen("mixture", "not_seen", why)
+
+
 def mixture_of(seen: Overlap) -> PartSeen:
-    """Return whether the shares of the data are those of the branch that was left, at the same steps."""
+    """Return whether what goes into training is that of the branch that was left, at the same steps, and of before."""
+    if seen.inputs:
+        return PartSeen("mixture", "different", "; ".join(one.clause for one in seen.inputs[:MAX_INPUTS]))
     shares = {name: curve for name, curve in seen.curves.items() if name.startswith("ratio/") and len(curve[0])}
     if not shares:
-        return PartSeen("mixture", "not_seen", "no share of the data is logged on both branches")
+        return _no_mixture("no share of the data is logged on both branches")
     points = max(len(steps) for steps, _, _ in shares.values())
     for name, (_, old, new) in shares.items():
         gap = new - old

@@ -40,6 +40,8 @@ def verdict_of(seen: Overlap | None) -> ResumeVerdict:
         return "identical" if by_ids == "same_data" and _identical(seen) else by_ids
     if _identical(seen):
         return "identical"
+    if seen.inputs and mixture_of(seen).known == "different":
+        return "other_data"
     if _same(seen.same, SAME_SIGMAS) or (seen.surely_equal and seen.equal >= 2):
         return "same_data"
     if _same(seen.ordered, SAME_SIGMAS):
@@ -233,6 +235,8 @@ def _verdict_text(seen: Overlap | None, verdict: ResumeVerdict) -> str:
     if verdict == "other_data":
         if seen.ids is not None and seen.ids.missing:
             return f"Other data: {seen.ids.missing} of {seen.ids.points} batch ids had not come before."
+        if seen.inputs:
+            return f"Other data at {steps}: {mixture_of(seen).why}."
         return f"Other data at {steps} ({_r(seen.same)}): the mixture is another as well."
     if not points:
         return "Nothing was trained twice, so nothing can be compared."
