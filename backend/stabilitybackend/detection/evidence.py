@@ -30,13 +30,12 @@ from stabilitybackend.detection.naming.watched_names import WatchedNames
 from stabilitybackend.detection.nearby import nearby_events
 from stabilitybackend.detection.onset import BAND_POINTS, onset_band
 from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LOSS, dataset_of, role_of
+from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LOSS, dataset_of, of_machine, role_of
 from stabilitybackend.detectors.repeat_data_report import KNOWN_DATA
 from stabilitybackend.detectors.spike.event import RECOVERY_RING, back_below
+from stabilitybackend.detectors.stats import left_range as at_resume
 from stabilitybackend.lineage.returns import left_by
 from stabilitybackend.points.store import SeriesKey
-from stabilitybackend.resumes import inputs as at_resume
-from stabilitybackend.resumes.branches import of_machine
 from stabilitybackend.schema.json_data import NAME_CHARS
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.stateful import Stateful, fresh

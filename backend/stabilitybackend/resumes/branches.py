@@ -12,22 +12,19 @@ from numpy.typing import NDArray
 
 from stabilitybackend.archive.series import SeriesKey
 from stabilitybackend.batches.ids import BatchIds
-from stabilitybackend.detectors.engine.metric_roles import LOSS, SPEED, STEP_TIME, dataset_of, role_of
+from stabilitybackend.detectors.engine.metric_roles import LOSS, dataset_of, of_machine, role_of
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.returns import left_by
 from stabilitybackend.lineage.tree import PathRange
 from stabilitybackend.points.store import RunStore
 
-__all__ = ["BranchReader", "Branches", "Curve", "changes_rate", "left_head", "lr_scale", "of_machine"]
+__all__ = ["BranchReader", "Branches", "Curve", "changes_rate", "left_head", "lr_scale"]
 
 #: Steps of a curve before the fork that are read at most, in points of the new branch's stride, and points after it of
 #: the branch that was left; further off nothing is recognised. Reading and comparing them takes 2 ms.
 HISTORY_POINTS = 4_096
 #: Metrics that are compared at most.
 MAX_METRICS = 48
-#: Ends and beginnings of names whose values are those of the machine, not of the training.
-_OF_MACHINE_ENDS = ("_s", "_ms", "_c", "_w", "_mib", "_gib", "_bytes", "/s", "_per_sec", "_per_second")
-_OF_MACHINE_STARTS = ("gpu/", "cpu/", "node/", "memory/", "time/", "throughput/", "system/", "perf/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +186,3 @@ def changes_rate(declared: Mapping[str, object]) -> bool:
 def left_head(fold: LineageFold, segment: int) -> int | None:
     """Return the segment that was the head before ``segment`` became it; None where it never did."""
     return left_by(fold.tree, fold.heads, segment)
-
-
-def of_machine(name: str) -> bool:
-    plain = name.lower()
-    machine = plain.startswith(_OF_MACHINE_STARTS) or plain.endswith(_OF_MACHINE_ENDS)
-    return machine or role_of(name) in (SPEED, STEP_TIME)

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stabilitybackend.detectors.engine.metric_roles import LR, role_of
+from stabilitybackend.detectors.stats.left_range import BEFORE_POINTS, SINCE_POINTS, Left, inputs_that_left, left_range
 from stabilitybackend.detectors.stats.robust import MAD_TO_SIGMA
 from stabilitybackend.lineage.left_out import left_out
 from stabilitybackend.resumes.batches import IdsCompared, compare_ids
 from stabilitybackend.resumes.branches import Branches, Curve
-from stabilitybackend.resumes.inputs import BEFORE_POINTS, SINCE_POINTS, Left, inputs_that_left, left_range
 from stabilitybackend.resumes.residuals import LEAST_POINTS, Agreement, Found, laid, median_of, noise_of, on_grid
 from stabilitybackend.schema.resumes import Compared
 

@@ -14,7 +14,7 @@ __all__ = [
     "BATCH_SIZE", "GRAD_NORM", "LOSS", "LR", "NAMES_REMEMBERED", "OTHERS", "RATIO", "ROLES", "SAMPLES", "SPEED",
     "STEP_TIME", "TOKENS", "VAL_LOSS", "MixtureName", "best_of", "dataset_of", "is_of_evaluation", "likely_role_of",
     "loss_of",
-    "mixture_of", "role_of",
+    "mixture_of", "of_machine", "role_of",
 ]  # fmt: skip
 
 #: Names of metrics of which it is remembered what they mean: more than a run keeps (``points/metric_names.py``), for a
@@ -154,6 +154,18 @@ def dataset_of(metric: str) -> str | None:
     for prefix in _TRAIN_PREFIXES:
         name = name.removeprefix(prefix)
     return name.removeprefix("loss/") or None if name.startswith("loss/") else None
+
+
+#: Ends and beginnings of names whose values are those of the machine, not of the training.
+_OF_MACHINE_ENDS = ("_s", "_ms", "_c", "_w", "_mib", "_gib", "_bytes", "/s", "_per_sec", "_per_second")
+_OF_MACHINE_STARTS = ("gpu/", "cpu/", "node/", "memory/", "time/", "throughput/", "system/", "perf/")
+
+
+def of_machine(name: str) -> bool:
+    """Return whether the values of a metric are those of the machine: speeds, times, readings."""
+    plain = name.lower()
+    machine = plain.startswith(_OF_MACHINE_STARTS) or plain.endswith(_OF_MACHINE_ENDS)
+    return machine or role_of(name) in (SPEED, STEP_TIME)
 
 
 # --- names that are likely, and have to be confirmed by what the metric does -----------------------------------------
