@@ -57,7 +57,8 @@ def rollback_costs(run: str, api: Api) -> Any:
         incidents = api.get("/runs/{run}/incidents", run=run)["incidents"]
         titles = {one["incident_id"]: one["title"].partition(" at step ")[0] for one in incidents}
     counted = sum(not one["undone"] for one in found)
-    rows = [_row(one, run, labels, titles) for one in found[:MOST]]
+    timed = costs["totals"]["wall_s"] > 0
+    rows = [_row(one, run, labels, titles, timed=timed) for one in found[:MOST]]
     numbers = [totals("total", _totals(costs["totals"], counted), className="totals")] if counted else []
     return [*numbers, *saving, plain_table(_HEADS, rows, "rollback-costs", "rollback-costs")]
 
@@ -80,7 +81,9 @@ def changes(given: Mapping[str, Any] | None, *, ordered: bool = False) -> str:
     return ", ".join(words)
 
 
-def _row(one: Mapping[str, Any], run: str, labels: Mapping[int, str], titles: Mapping[str, str]) -> html.Tr:
+def _row(
+    one: Mapping[str, Any], run: str, labels: Mapping[int, str], titles: Mapping[str, str], *, timed: bool
+) -> html.Tr:
     fork, last = one["fork_step"], one["last_dead_step"]
     end = max(fork if last is None else last, fork + 10)
     air = max(AIR_STEPS, AIR_SHARE * (end - fork))
@@ -101,9 +104,13 @@ def _row(one: Mapping[str, Any], run: str, labels: Mapping[int, str], titles: Ma
             html.Td(html.A(labels.get(one["segment"], ""), href=zoom, className="flag", title="Show its steps")),
             html.Td([html.Span(f"{count(last)} → ", className="sub"), html.B(count(fork))], className="num"),
             html.Td(count(one["steps_lost"]), className="num"),
-            html.Td([_time(one["wall_lost_s"]), " *" if notes else ""], className="num", title=notes or None),
+            html.Td(
+                [_time(one["wall_lost_s"]) if timed else "–", " *" if notes else ""],
+                className="num",
+                title=notes or None,
+            ),
             html.Td(_time(one["downtime_s"]), className="num"),
-            html.Td(_hours(one["gpu_hours_lost"]), className="num"),
+            html.Td(_hours(one["gpu_hours_lost"]) if timed else "–", className="num"),
             html.Td("?" if skipped is None else count(skipped) if skipped else "–", className="num", title=unknown),
             html.Td(ordered or "–", className="words"),
             html.Td(done, className="words"),
@@ -111,7 +118,7 @@ def _row(one: Mapping[str, Any], run: str, labels: Mapping[int, str], titles: Ma
                 [
                     html.Span("taken back" if one["undone"] else _CAUSES[one["cause"]], className="fact-chip"),
                     f" {why} ",
-                    html.Span(moment(one["created"] or None), className="sub"),
+                    html.Span(moment((one["created"] if timed else None) or None), className="sub"),
                 ],
                 className="words wide",
             ),
@@ -123,6 +130,9 @@ def _row(one: Mapping[str, Any], run: str, labels: Mapping[int, str], titles: Ma
 
 
 def _totals(all_: Mapping[str, Any], rollbacks: int) -> list[tuple[str, str, str, str, str]]:
+    # An imported log without times has steps, and nothing that they took.
+    timed = all_["wall_s"] > 0
+    no_times = "the log has no times"
     gpus = f"on {plural(all_['gpus'], 'GPU')}" if all_["gpus"] else "no GPU is seen"
     if all_["gpus_from"] != "agents":
         gpus = f"one GPU a rank: {count(all_['gpus'])}"
@@ -131,7 +141,7 @@ def _totals(all_: Mapping[str, Any], rollbacks: int) -> list[tuple[str, str, str
             "goodput",
             "Goodput",
             _percent(all_["goodput"]),
-            f"{duration(all_['effective_s'])} of {duration(all_['wall_s'])}",
+            f"{duration(all_['effective_s'])} of {duration(all_['wall_s'])}" if timed else no_times,
             "Effective time / wall time. Effective: the time of the steps that the model in memory still has. Wall "
             "time: from the first logged row to the end of the job, or to now while it runs.",
         ),
@@ -139,7 +149,7 @@ def _totals(all_: Mapping[str, Any], rollbacks: int) -> list[tuple[str, str, str
             "ettr",
             "ETTR",
             _percent(all_["ettr"]),
-            f"{_time(all_['startup_s'])} of start-up",
+            f"{_time(all_['startup_s'])} of start-up" if timed else no_times,
             "Effective training time ratio: effective time / (start-up + wall time). Start-up: from the start of the "
             "first process to its first row, so this is never above the goodput. Waiting in a queue before the first "
             "process is not seen.",
@@ -155,16 +165,16 @@ def _totals(all_: Mapping[str, Any], rollbacks: int) -> list[tuple[str, str, str
         (
             "wall",
             "Wall time lost",
-            _time(all_["wall_lost_s"]),
-            f"and {_time(all_['downtime_s'])} down",
+            _time(all_["wall_lost_s"]) if timed else "–",
+            f"and {_time(all_['downtime_s'])} down" if timed else no_times,
             "Time of the steps that were lost, by the log times of the job. Below it the downtime: from the last row "
             "of the old segment to the first row of the new one.",
         ),
         (
             "gpu",
             "GPU-hours lost",
-            _hours(all_["gpu_hours_lost"]),
-            gpus,
+            _hours(all_["gpu_hours_lost"]) if timed else "–",
+            gpus if timed else no_times,
             "(Wall time lost + downtime) x GPUs: those that agents report, at most one a rank; one a rank of an "
             "imported run.",
         ),
@@ -192,7 +202,9 @@ def _saving(saving: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
             "share",
             "Time in saves",
             _percent(saving["share"]),
-            f"{duration(saving['save_s'])} every {duration(saving['interval_s'])}" if known else "they are in no phase",
+            f"{duration(saving['save_s'])} every {duration(saving['interval_s'])}"
+            if known
+            else "no save was in a phase",
             "Medians of the newest 64 saves: the time that a save holds up training (in phases with checkpoint, ckpt "
             'or save in their name: run.phase("checkpoint")) / the time between two saves.',
         ),

@@ -1555,6 +1555,18 @@ export interface NodeState {
   gone?: boolean;
 }
 
+/**
+ * An alarm that is over because its level became the usual one, and not because it came back.
+ *
+ * Attributes:
+ *     what: the metric, or the data set's loss: ``loss``, ``loss of code``.
+ *     step: its onset.
+ */
+export interface NotBack {
+  what: string;
+  step: number;
+}
+
 /** Something that was to change with a rollback and did not: in words what was ordered, and what came instead. */
 export interface NotFollowed {
   change: "lr_scale" | "seed" | "skip_batches" | "skip_range";
@@ -3064,6 +3076,7 @@ export interface ShownIncident {
  *     phase: what the run does or did, whatever is open.
  *     status: of the incident: open or acknowledged; null where it is the phase.
  *     condition: the one of five that it is counted as, everywhere.
+ *     not_back: the newest alarm whose metric has not come back, where none is open: nothing is green then.
  */
 export interface ShownState {
   word: string;
@@ -3075,6 +3088,7 @@ export interface ShownState {
   phase: "checkpointing" | "crashed" | "empty" | "evaluating" | "finished" | "lost" | "offline" | "preempted" | "restoring" | "stalled" | "starting" | "stopped" | "training" | "unreadable";
   status: "accepted" | "acknowledged" | "discarded" | "ended" | "open" | "recovered" | "resolved" | null;
   condition: "crashed" | "empty" | "over" | "sick" | "well";
+  not_back: NotBack | null;
 }
 
 /**

@@ -41,4 +41,9 @@ def test_what_the_address_chooses_is_asked_for_and_goes_into_the_file() -> None:
     text, asked = drawn([], {"who": "anna", "run": "r", "foreign": "x"})
     assert asked[0] == {"count": 500, "who": "anna", "run": "r"}
     assert "/api/v1/audit/export?format=csv&who=anna&run=r" in text
-    assert "Nothing of that is in the log." in text
+    assert "No entry fits these filters." in text
+
+
+def test_an_empty_log_tells_what_will_be_in_it() -> None:
+    text, _ = drawn([], {})
+    assert "No entry yet. Each order to a job" in text

@@ -32,9 +32,11 @@ SAVING = {
 class Answers:
     """An API of one run."""
 
-    def __init__(self, *costs: dict[str, Any], saving: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, *costs: dict[str, Any], saving: dict[str, Any] | None = None, totals: dict[str, Any] = TOTALS
+    ) -> None:
         self.answers = {
-            "/runs/{run}/rollback_costs": {"rollbacks": list(costs), "totals": TOTALS, "saving": saving},
+            "/runs/{run}/rollback_costs": {"rollbacks": list(costs), "totals": totals, "saving": saving},
             "/runs/{run}/segments": {"segments": [{"id": 1, "label": "R1"}, {"id": 2, "label": "R2"}]},
             "/runs/{run}/incidents": {"incidents": [{"incident_id": "i-1", "title": "Loss spike"}]},
         }
@@ -55,6 +57,14 @@ def test_a_row_says_what_was_discarded_ordered_and_done_and_leads_to_its_steps()
                   "Loss spike", "/runs/r/incidents/i-1", "alice: spike", "2 rollbacks", "50.0 %",
                   "one GPU a rank: 8"):  # fmt: skip
         assert words in text, words
+
+
+def test_a_log_without_times_has_steps_and_no_durations() -> None:
+    untimed = {"wall_s": 0.0, "effective_s": 0.0, "wall_lost_s": 0.0, "goodput": None, "gpu_hours_lost": 0.0}
+    text = str(shown(COST | {"wall_lost_s": 0.0, "gpu_hours_lost": 0.0}, totals=TOTALS | untimed))
+    assert text.count("the log has no times") == 4
+    assert "0 ms of" not in text
+    assert "data-unix" not in text, "an invented moment is not shown"
 
 
 def test_what_was_taken_back_is_listed_and_not_counted() -> None:
@@ -81,7 +91,10 @@ def test_without_a_rollback_it_says_what_will_be_here() -> None:
         ),
         ({"interruptions_of": "all", "interruptions": 1}, ["from 1 interruption of all runs"]),
         ({"best_s": None, "mtbi_s": None, "best_cost": None, "cost": None}, ["no interruption so far"]),
-        ({"save_s": None, "share": None, "best_s": None}, ["the time of a save is not known", "they are in no phase"]),
+        (
+            {"save_s": None, "share": None, "best_s": None},
+            ["the time of a save is not known", "no save was in a phase"],
+        ),
     ],
 )
 def test_saving_says_what_it_costs_and_what_would_be_best_also_without_a_rollback(

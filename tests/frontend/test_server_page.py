@@ -36,7 +36,7 @@ def _texts(part: Any) -> Iterator[str]:
 
 
 def test_a_server_of_which_nobody_notices_that_it_is_away_says_so_and_what_to_set() -> None:
-    note = "Nobody notices when this server is away. Set STABILITY_HEARTBEAT_URL or STABILITY_ALERTMANAGER_URL."
+    note = "Nothing outside watches this server. Set STABILITY_HEARTBEAT_URL or STABILITY_ALERTMANAGER_URL."
     assert note in shown()
     assert note not in shown(heartbeat={"name": "heartbeat", **_WELL})
 

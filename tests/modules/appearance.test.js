@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import {
   appearanceOf,
+  notBackWords,
   sickFirst,
   tonedClass,
   wordOf,
@@ -92,4 +93,11 @@ test("a pill says what somebody did about it, and its shape goes with its tone",
   assert.equal(wordOf({ word: "Hang", status: "acknowledged" }), "Hang, acknowledged");
   assert.equal(wordOf({ word: "Hang", status: "open" }), "Hang");
   assert.equal(tonedClass("pill", { tone: "critical", shape: "octagon" }), "pill critical shape-octagon");
+});
+
+test("a metric that has not come back is named, of a run that is over in the past", () => {
+  const not_back = { what: "loss of code", step: 1250 };
+  assert.equal(notBackWords({ not_back, condition: "well" }), "loss of code has not come back since step 1,250");
+  assert.equal(notBackWords({ not_back, condition: "over" }), "loss of code did not come back after step 1,250");
+  assert.equal(notBackWords({ condition: "well" }), "");
 });

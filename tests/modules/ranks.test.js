@@ -63,6 +63,7 @@ test("the server's tables say how bad it is, and nothing else does", () => {
   rankTable.statuses.over = over;
   assert.deepEqual(tones(rows), ["info", ""]);
   assert.equal(rankSummary(rows, 2), "2 of 2 ranks run");
+  assert.equal(rankSummary(rows.slice(0, 1), 1), "the rank runs");
   gpuTable.throttles = [{ bit: 0x4, label: "power cap", slows: false }];
   assert.deepEqual(throttlesOf({ throttle_reasons: 0xff }), gpuTable.throttles);
 });

@@ -21,6 +21,7 @@ from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, facts
 from stabilitybackend.schema.incidents import Incident, RolledBack
 from stabilitybackend.schema.kinds import KINDS, kind_of
 from stabilitybackend.schema.runs import WorstIncident
+from stabilitybackend.schema.states.severity import NotBack
 
 #: Incidents kept per run. Beyond it the oldest ones that are over are dropped and counted.
 MAX_INCIDENTS = 2_000
@@ -126,6 +127,15 @@ class IncidentBook:
         return WorstIncident(
             first.incident_id, first.kind, worst.severity, first.title, first.since, acknowledged, advice
         )
+
+    def not_back(self) -> NotBack | None:
+        """Return the newest alarm on the effective path whose metric has not come back though it is over."""
+        for one in reversed(self._incidents.values()):
+            over = one.state == "resolved" and one.recovered_step is None and not one.dead
+            if over and one.alarm and one.status == "accepted":  # the status is read last: it costs a look at the facts
+                what = f"loss of {one.dataset}" if one.dataset else one.metric or kind_of(one.kind).label.lower()
+                return NotBack(what, one.onset_step)
+        return None
 
     def stopper(self, status: str) -> str | None:
         """Return the id of the open incident that stops the job, the newest of the kind that its status is about."""

@@ -103,6 +103,8 @@ def _death(case: Case) -> Suggestion:
     first: str
     checks: Sequence[str]
     first, checks = _DEATHS.get(case.incident.verdict.kind, ("", ()))
+    if known.deaths and all(death.preempted for death in known.deaths):
+        first, checks = "The job was asked to end and left in order: nothing in it is broken.", ()
     if known.hung:
         first, checks = "It hung and was ended: read the incident of the hang, its suspect is the one to look at.", ()
     elif known.explained.next:

@@ -13,9 +13,12 @@ from stabilitybackend.schema.states.severity import (
     INCIDENT_APPEARANCES,
     OVER_LATER,
     PHASE_APPEARANCES,
+    SHAPES,
     IncidentStatus,
+    NotBack,
     RunPhase,
     ShownState,
+    StateTone,
     condition_of,
 )
 
@@ -37,21 +40,24 @@ _PHASES: Mapping[RunStatus, RunPhase] = {
 _AT_WORK: frozenset[RunPhase] = frozenset({"starting", "restoring", "training", "checkpointing", "evaluating"})
 
 
-def stated(run: V, phase: RunPhase | None = None, since: float | None = None) -> V:
+def stated(run: V, phase: RunPhase | None = None, since: float | None = None, not_back: NotBack | None = None) -> V:
     """Return a run with its state.
 
     Args:
         run: as it is otherwise.
         phase: what its ranks do, where it is under way. None: what was known last.
         since: since when they do, unix seconds.
+        not_back: the newest alarm that is over and whose metric has not come back; read with ``phase`` alone.
     """
     if phase is None:
+        not_back = run.state.not_back
         phase, since = run.state.phase, None if run.state.incident_id else run.state.since
     phase, since = _phase(run, phase, since)
     worst, found = run.worst_incident, PHASE_APPEARANCES[phase]
     word = f"{found.word} by {run.stopped.by}" if phase == "stopped" and run.stopped is not None else found.word
     condition = condition_of(phase, None if worst is None else worst.severity)
-    state = ShownState(word, found.tone, found.shape, found.order, since, None, phase, None, condition)
+    tone: StateTone = "info" if not_back is not None and found.tone == "good" else found.tone
+    state = ShownState(word, tone, SHAPES[tone], found.order, since, None, phase, None, condition, not_back)
     # That a job was asked to end is no trouble of its own: the phase says it.
     if worst is not None and not (phase == "preempted" and worst.kind == "process_death"):
         status: IncidentStatus = "acknowledged" if worst.acknowledged else "open"

@@ -379,4 +379,4 @@ class RunState:
             no_rollback=no_rollback(self, now),
             agents=len(connected),
         )
-        return stated(view, *self.liveness.phase(now))
+        return stated(view, *self.liveness.phase(now), self.incidents.not_back())

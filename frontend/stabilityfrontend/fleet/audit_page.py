@@ -41,6 +41,9 @@ ACTIONS = {
 }
 
 
+_EMPTY = "No entry yet. Each order to a job, each change of settings and each login becomes one."
+
+
 @page("/audit", name="Audit", order=30)
 def audit_page(api: Api, query: Mapping[str, str]) -> list[Any]:
     """Return the page."""
@@ -65,7 +68,8 @@ def audit_page(api: Api, query: Mapping[str, str]) -> list[Any]:
         className="fleet-tools",
     )
     if not entries:
-        return [tools, html.Section(html.P("Nothing of that is in the log.", className="nothing"), className="panel")]
+        none = "No entry fits these filters." if given else _EMPTY
+        return [tools, html.Section(html.P(none, className="nothing"), className="panel")]
     newest = f"the newest {count(len(entries))}" if len(entries) == SHOWN else count(len(entries))
     return [
         tools,

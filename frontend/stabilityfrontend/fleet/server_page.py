@@ -42,11 +42,11 @@ _HEADS = [
 def server_page(api: Api) -> list[Any]:
     """Return the page."""
     data = api.get("/receivers")
-    watchers = _panel("server-watchers", "Who notices that this server is away", [], *_watchers(data))
+    watchers = _panel("server-watchers", "Outside watch of this server", [], *_watchers(data))
     return [_state(data), watchers, _receivers(data["receivers"])]
 
 
-@panel(page="/alerting", title="Who notices that this server is away")
+@panel(page="/alerting", title="Outside watch of this server")
 def watchers_panel(api: Api) -> list[Any]:
     """Return the panel of the page of alerting."""
     more = html.P(html.A("What each receiver accepted and refused last", href="/server"), className="panel-note")
@@ -66,7 +66,7 @@ def _watchers(data: Mapping[str, Any]) -> list[Any]:
     missing = [variable for name, (_, _, variable) in _WATCHERS.items() if not data[name]["set_up"]]
     notes = [f"{label}: {does}" for label, does, _ in _WATCHERS.values()]
     if len(missing) == len(_WATCHERS):
-        notes = [f"Nobody notices when this server is away. Set {' or '.join(missing)}."]
+        notes = [f"Nothing outside watches this server. Set {' or '.join(missing)}."]
     table = plain_table(_HEADS, rows, "server-watchers-table")
     return [table, html.Div([html.P(note) for note in notes], className="panel-note server-notes")]
 

@@ -17,6 +17,7 @@ from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.schema.incidents import RolledBack, as_json, decoded, encoded
 from stabilitybackend.schema.lineage import Checkpoint
 from stabilitybackend.schema.runs import WorstIncident
+from stabilitybackend.schema.states.severity import NotBack
 from support.checkpoints import checkpoint
 
 
@@ -71,6 +72,28 @@ def rolled_back(book: IncidentBook, fork_step: int, time: float, segment: int, r
 def advice(onset: int, checkpoints: list[Checkpoint], **changes: Any) -> dict[str, Any]:
     incident = apply(IncidentBook("run"), spike(onset, **changes), checkpoints=checkpoints)
     return asdict(incident.suggestion)
+
+
+@pytest.mark.parametrize(
+    ("ended", "missing"),
+    [
+        (spike(state="resolved", evidence={"level_after": 5.0}), NotBack("loss", 200)),
+        (spike(state="resolved", evidence={"level_after": 5.0}, dataset="code"), NotBack("loss of code", 200)),
+        (spike(state="resolved", evidence={"level_after": 5.0, "regained": True}), None),
+        (spike(state="resolved", evidence={"level_after": 5.0}, severity="info"), None),
+        (spike(), None),
+        (recovered(), None),
+    ],
+    ids=["accepted", "of a data set", "came back", "a note", "open", "recovered"],
+)
+def test_the_metric_of_an_alarm_that_ended_without_it_coming_back_is_named(
+    ended: Finding, missing: NotBack | None
+) -> None:
+    book = IncidentBook("run")
+    apply(book, ended)
+    assert book.not_back() == missing
+    rolled_back(book, 100, 2.0, 1, "spike")
+    assert book.not_back() is None, "a rollback left it behind"
 
 
 def test_incidents_near_a_step_or_a_time_are_found_by_their_kind() -> None:

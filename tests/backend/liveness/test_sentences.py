@@ -155,9 +155,13 @@ def leaves(job: Job, by: str, *ranks: int) -> None:
     ("by", "ranks", "words"),
     [
         ("SIGTERM", [0], ["Rank 0 (node a) was preempted by SIGTERM", "It was asked to end by a scheduler"]),
-        ("the queue", [0], ["Rank 0 (node a) was preempted (the queue)", "and left in order"]),
+        ("the queue", [0], ["Rank 0 (node a) was preempted (the queue)", "It was asked to end, and left in order"]),
         ("SIGTERM", [0, 1], ["2 ranks were ended from outside by SIGTERM", "They were asked to end by"]),
-        ("the queue", [0, 1], ["2 ranks were ended from outside by preemption", "and left in order"]),
+        (
+            "the queue",
+            [0, 1],
+            ["2 ranks were ended from outside by preemption", "They were asked to end, and left in order"],
+        ),
     ],
 )
 def test_ranks_that_were_asked_to_end_and_left_in_order_are_preempted(

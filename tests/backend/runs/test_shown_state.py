@@ -14,6 +14,7 @@ from stabilitybackend.schema.states.severity import (
     PHASE_APPEARANCES,
     SHAPES,
     IncidentStatus,
+    NotBack,
     RunPhase,
     Severity,
     ShownState,
@@ -80,6 +81,14 @@ def test_a_run_that_an_older_server_stored_gets_its_state_when_it_is_read() -> N
     stored = b'{"status":"crashed","worst_incident":{"incident_id":"i","kind":"hang","severity":"warning","title":"t"}}'
     state = stated(msgspec.json.decode(stored, type=RunView)).state
     assert (state.word, state.tone, state.since, state.phase) == ("Hang", "warning", None, "crashed")
+
+
+@pytest.mark.parametrize(("status", "looks"), [("running", ("info", "disc")), ("finished", ("calm", "ring"))])
+def test_a_run_whose_loss_has_not_come_back_has_no_green_tick(status: RunStatus, looks: tuple[str, str]) -> None:
+    missing = NotBack("loss of code", 250)
+    state = stated(_run(status), "training", 80.0, missing).state
+    assert (state.not_back, (state.tone, state.shape)) == (missing, looks)
+    assert stated(_run(status, state=state)).state.not_back == missing
 
 
 def test_read_again_a_run_keeps_the_phase_that_its_ranks_had() -> None:

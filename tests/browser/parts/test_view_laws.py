@@ -78,7 +78,7 @@ def test_an_archive_that_is_behind_or_damaged_is_said_and_one_that_is_well_is_no
         return {"hot": hot, "cold": cold, "state": state, "problem": problem}
 
     well = scripts.evaluate(STORAGE, [storage("ok", None), []])
-    assert well == {"line": "Hot 1 MiB of 32 MiBarchive 2 parts, 2 MiB, 5,000 pointsup to date", "note": None}
+    assert well == {"line": "In Redis 1 MiB of 32 MiBarchive 2 parts, 2 MiB, 5,000 pointsup to date", "note": None}
     behind = scripts.evaluate(STORAGE, [storage("behind", "disk full"), []])
     assert behind["note"].startswith("The archive is behind: Disk full.")
     damaged = scripts.evaluate(STORAGE, [storage("ok", None), [PART, PART]])

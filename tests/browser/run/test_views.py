@@ -151,7 +151,7 @@ def test_the_table_says_what_each_rollback_cost_newest_first(server: Server, vis
         "document.getElementById('storage').parentElement.scrollIntoView()"
     )  # it is asked for when it is near
     page.wait_for_selector("#storage .gauge")
-    assert "Hot " in page.inner_text("#storage")
+    assert "In Redis " in page.inner_text("#storage")
     page.click("#rollback-costs .flag >> nth=1")
     page.wait_for_selector("#zoom-reset:not([hidden])")
     low, high = page.evaluate("stability.page.zoom.range")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import convert, to_builtins
@@ -302,7 +302,7 @@ class DeathMonitor(Stateful):
         if hung is not None:
             text += f" The job hung before, {hung.title}; somebody or its launcher ended it."
         elif stopped and all(death.preempted for death in by_time):
-            text += f" {'They were' if together else 'It was'} asked to end by {WHO_ASKS}, and left in order."
+            text += f" {'They were' if together else 'It was'} asked to end{_asked_by(by_time)}, and left in order."
         elif stopped:
             text += f" {'None of them died' if together else 'It did not die'} of itself"
             text += f": {WHO_ASKS} ended the job."
@@ -359,6 +359,11 @@ def reported_by(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
         return {"cause": "signal", "signal_name": name, **by}
     raised = convert(known, Raised)
     return {} if raised == Raised() else {"exception": raised, **by}
+
+
+def _asked_by(deaths: Sequence[Death]) -> str:
+    """Return who may have asked, where only a signal did; a job that names who did needs no guess."""
+    return f" by {WHO_ASKS}" if any(death.signal_name for death in deaths) else ""
 
 
 def _short(hang: Finding) -> Hung:

@@ -18,6 +18,7 @@ __all__ = [
     "SHAPES",
     "Appearance",
     "IncidentStatus",
+    "NotBack",
     "RunCondition",
     "RunPhase",
     "Severity",
@@ -68,6 +69,18 @@ class Appearance(msgspec.Struct, frozen=True):
     order: int
 
 
+class NotBack(msgspec.Struct, frozen=True):
+    """An alarm that is over because its level became the usual one, and not because it came back.
+
+    Attributes:
+        what: the metric, or the data set's loss: ``loss``, ``loss of code``.
+        step: its onset.
+    """
+
+    what: str
+    step: int
+
+
 class ShownState(msgspec.Struct):
     """What a run's state is: its worst open incident, else its phase.
 
@@ -80,6 +93,7 @@ class ShownState(msgspec.Struct):
         phase: what the run does or did, whatever is open.
         status: of the incident: open or acknowledged; null where it is the phase.
         condition: the one of five that it is counted as, everywhere.
+        not_back: the newest alarm whose metric has not come back, where none is open: nothing is green then.
     """
 
     word: str = ""
@@ -91,6 +105,7 @@ class ShownState(msgspec.Struct):
     phase: RunPhase = "empty"
     status: IncidentStatus | None = None
     condition: RunCondition = "empty"
+    not_back: NotBack | None = None
 
 
 def _row(word: str, tone: StateTone, order: int) -> Appearance:
@@ -101,7 +116,7 @@ def _rows(severity: Severity, first: int) -> Mapping[IncidentStatus, Appearance]
     return {
         "open": _row("open", severity, first),
         "acknowledged": _row("acknowledged", severity, first + 1),
-        "accepted": _row("Accepted as the new level", "calm", 40),
+        "accepted": _row("Accepted as the new level" if severity == "info" else "has not come back", "calm", 40),
         "recovered": _row("recovered", "calm", 41),
         "resolved": _row("resolved", "calm", 41),
         "discarded": _row("discarded by rollback", "calm", 42),

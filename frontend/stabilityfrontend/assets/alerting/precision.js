@@ -23,10 +23,11 @@ export function precisionOf(answer) {
   const summary = h(
     "p",
     { class: "sub", id: "precision-summary" },
-    noise_per_job_day === null
-      ? "No job ran in that time. "
-      : `${perDay(noise_per_job_day)} alerts called noise a job and day, over ${job_days.toFixed(1)} days of jobs. `,
-    rated ? "" : "Nobody has rated one yet: “Useful” and “Noise” are on the page of each incident.",
+    !rated
+      ? "No alert is rated yet: “Useful” and “Noise” are on the page of each incident."
+      : noise_per_job_day === null
+        ? "No job ran in that time."
+        : `${perDay(noise_per_job_day)} alerts rated as noise a job and day, over ${job_days.toFixed(1)} days of jobs.`,
   );
   const rows = kinds.map((one) =>
     h(

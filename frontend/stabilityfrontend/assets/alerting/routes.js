@@ -28,26 +28,28 @@ export function previewOf(answer) {
       "p",
       { class: "sub" },
       `Matched by ${words.join(", ")}. `,
-      routes.length ? `Fits route ${routes.join(", then ")}.` : "No routes hold: each receiver gets everything.",
+      routes.length ? `Fits route ${routes.join(", then ")}.` : "No route is set: each receiver gets every alert.",
     ),
-    h(
-      "table",
-      { class: "table" },
-      h("thead", {}, h("tr", {}, ...["Receiver", "Gets it", "Why"].map((one) => h("th", {}, one)))),
-      h(
-        "tbody",
-        {},
-        receivers.map((one) =>
+    receivers.length === 0
+      ? h("p", { class: "sub" }, "No receiver is set up, so no alert would be sent.")
+      : h(
+          "table",
+          { class: "table" },
+          h("thead", {}, h("tr", {}, ...["Receiver", "Gets it", "Why"].map((one) => h("th", {}, one)))),
           h(
-            "tr",
-            { data: { receiver: one.receiver, gets: one.gets } },
-            h("td", {}, one.receiver),
-            h("td", {}, h("span", { class: `chip ${GETS[one.gets][1]}` }, GETS[one.gets][0])),
-            h("td", {}, one.why || "at once"),
+            "tbody",
+            {},
+            receivers.map((one) =>
+              h(
+                "tr",
+                { data: { receiver: one.receiver, gets: one.gets } },
+                h("td", {}, one.receiver),
+                h("td", {}, h("span", { class: `chip ${GETS[one.gets][1]}` }, GETS[one.gets][0])),
+                h("td", {}, one.why || "at once"),
+              ),
+            ),
           ),
         ),
-      ),
-    ),
   ];
 }
 
@@ -123,7 +125,7 @@ export class RoutesEditor {
       : "";
     const about = {
       file: `From the file ${routes.file}: change it there and restart the server.`,
-      none: "No routes are written: each receiver gets every alert from its least severity on.",
+      none: "No route is set: each receiver gets every alert of its lowest severity and above.",
       page: `Version ${routes.version}${written}.`,
     };
     setText(this.about, about[routes.source]);

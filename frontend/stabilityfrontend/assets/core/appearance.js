@@ -3,6 +3,7 @@
 
 import { severityOf } from "../incident/severity.js";
 import { h, setClass, setHref, setText, setTitle } from "./dom.js";
+import { formatCount } from "./format.js";
 import { appearanceTable } from "./kinds.js";
 import { incidentHref } from "./route.js";
 
@@ -55,5 +56,14 @@ export function drawStatePill(pill, run, stale = false) {
 /** `Hang, acknowledged`: the word of a state with what somebody did about it. */
 export const wordOf = (state) => (state.status === "acknowledged" ? `${state.word}, acknowledged` : state.word);
 
+/** Which metric has not come back though no alarm is open; "" where all came back. */
+export function notBackWords({ not_back: missing, condition }) {
+  if (!missing) return "";
+  const step = formatCount(missing.step);
+  return condition === "over" || condition === "crashed"
+    ? `${missing.what} did not come back after step ${step}`
+    : `${missing.what} has not come back since step ${step}`;
+}
+
 const titleOf = (run, state) =>
-  [state.incident_id ? run?.worst_incident?.title : "", run?.note].filter(Boolean).join("\n");
+  [state.incident_id ? run?.worst_incident?.title : "", notBackWords(state), run?.note].filter(Boolean).join("\n");

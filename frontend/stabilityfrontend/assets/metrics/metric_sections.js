@@ -122,7 +122,7 @@ export class MetricSections {
     for (const [prefix, names] of wanted) {
       let section = this.sections.get(prefix);
       if (!section) {
-        section = new MetricSection(this, prefix, titles[prefix] || prefix, prefix);
+        section = new MetricSection(this, prefix, titleOf(prefix, wanted), prefix);
         this.sections.set(prefix, section);
       }
       const next = before ? before.nextSibling : place.firstChild;
@@ -342,7 +342,8 @@ export class MetricSections {
   }
 }
 
-const titles = { [PINNED]: "Pinned", [OTHER]: "Without a prefix" };
+const titleOf = (prefix, sections) =>
+  prefix === PINNED ? "Pinned" : prefix !== OTHER ? prefix : sections.size > 1 ? "Other metrics" : "Metrics";
 
 function missingWords(missing) {
   const shown = missing.slice(0, 3).join(", ");

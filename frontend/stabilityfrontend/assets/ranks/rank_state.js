@@ -113,7 +113,9 @@ export function rankSummary(rows, worldSize) {
       ? `all ${plural(done, "rank")} finished`
       : together && total === rows.length
         ? `all ${plural(total, "rank")} are in ${phase}`
-        : `${formatCount(fine)} of ${plural(total, "rank")} run`,
+        : total === 1
+          ? `the rank ${fine ? "runs" : "does not run"}`
+          : `${formatCount(fine)} of ${plural(total, "rank")} run`,
   ];
   if (waits) parts.push(`${formatCount(waits)} ${waits === 1 ? "waits" : "wait"}`);
   const bad = counted("trouble").sort(worstFirst);

@@ -183,8 +183,8 @@ export function drawHeader(page) {
     : empty
       ? statusFacts(run.status).ended
         ? run.unrecorded?.refused
-          ? `It ended without a point: ${plural(run.unrecorded.refused, "value")} that it logged could not be stored.`
-          : "It ended without a point: run.log(step, {“loss”: …}) was not called, nor a tracker that the tee listens to."
+          ? `The run ended without a point: ${plural(run.unrecorded.refused, "value")} that it logged could not be stored.`
+          : "The run ended without a point: neither run.log(step, {“loss”: …}) nor a tracker that stabilityclient.tee reads was called."
         : (run.agents ? "The job has started; its first step is awaited. " : "No point yet. ") +
           "The chart begins with the first call of run.log(step, {“loss”: …})."
       : "";

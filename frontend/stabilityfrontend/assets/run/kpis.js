@@ -1,11 +1,12 @@
 // The strip of numbers: what the run does now, with the last hundred points behind each number.
 
 import { sparkline } from "../chart/sparkline.js";
+import { notBackWords, stateOf } from "../core/appearance.js";
 import { asRecord } from "../core/as_type.js";
 import { usable } from "../core/checkpoint.js";
 import { byId, fill, h, setClass, setText } from "../core/dom.js";
-import { ago, formatAge, formatCount, plural, steady } from "../core/format.js";
-import { incidentKind } from "../core/kinds.js";
+import { ago, capital, formatCount, plural, steady } from "../core/format.js";
+import { incidentKind, statusFacts } from "../core/kinds.js";
 import { onlyKnown, SEVERITIES, severityOf } from "../incident/severity.js";
 import { makeStrip } from "./strip.js";
 
@@ -139,7 +140,7 @@ function incidentsCell(page) {
     lead
       ? lead.title
       : alarms.length
-        ? `${formatCount(alarms.length)} so far, none open`
+        ? capital(notBackWords(stateOf(page.run))) || `${formatCount(alarms.length)} so far, none open`
         : page.ready
           ? "none so far"
           : "",
@@ -171,9 +172,10 @@ function rollbacksCell(page) {
       ? "nothing discarded"
       : "";
   const goodput = page.rollbackCosts.goodput();
+  const kinds = restarts && restarts === forks.length ? `${plural(restarts, "restart")} · ` : "";
   note(
     parts,
-    goodput && forks.length ? goodput : words,
+    kinds + (goodput && forks.length ? goodput : words),
     `${gone === null ? "" : `${plural(gone, "step")} discarded`}${restarts ? `; ${plural(restarts, "restart")} among the forks` : ""}${goodput ? `; ${goodput} (see Rollback costs)` : ""}`,
   );
   const last = page.lastStep();
@@ -197,13 +199,14 @@ function ranksCell(page) {
   const parts = cell("ranks");
   if (!parts) return;
   setText(parts.value, formatCount(page.worldSize()));
-  note(parts, page.run?.last_step === null || page.run?.last_step === undefined ? "no step yet" : "in the job");
+  const none = page.run?.last_step === null || page.run?.last_step === undefined;
+  note(parts, !none ? "in the job" : statusFacts(page.run?.status).ended ? "no step was logged" : "no step yet");
 }
 
 function lastCell(page) {
   const parts = cell("last");
   if (!parts) return;
-  setText(parts.value, formatAge(page.now() - (page.store.lastTime ?? page.run.updated)));
+  setText(parts.value, ago(page.now() - (page.store.lastTime ?? page.run.updated)));
   note(parts, page.lastStep() === null ? "" : `step ${formatCount(page.lastStep())}`);
 }
 

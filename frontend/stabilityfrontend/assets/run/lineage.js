@@ -139,7 +139,7 @@ export function drawLineage(page) {
           "div",
           { class: "sub" },
           first === null
-            ? `from step ${formatCount((segment.fork_step ?? -1) + 1)}, no point yet`
+            ? `from step ${formatCount((segment.fork_step ?? -1) + 1)}, ${statusFacts(page.run?.status).ended ? "no point" : "no point yet"}`
             : kept
               ? `${formatCount(first)} → ${formatCount(first + kept - 1)}${isHead && page.run && page.run.status === "running" ? " live" : ""}`
               : "nothing kept",

@@ -5,7 +5,7 @@ import { toldStep } from "../core/as_type.js";
 import { unchecked, usable, whatItIs, whyNot } from "../core/checkpoint.js";
 import { byId, h, setClass, setShown, setText } from "../core/dom.js";
 import { ago, formatAge, formatCount, plural, sentence } from "../core/format.js";
-import { incidentKind } from "../core/kinds.js";
+import { incidentKind, statusFacts } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 import { incidentHref } from "../core/route.js";
 import { when } from "../core/when.js";
@@ -223,7 +223,11 @@ export function drawIncidents(page, all) {
   page.alikeShown ||= new Set();
   const nothing = list.length
     ? null
-    : h("div", { class: "nothing" }, page.ready ? "Nothing has gone wrong so far." : "");
+    : h(
+        "div",
+        { class: "nothing" },
+        page.ready ? `Nothing ${statusFacts(page.run?.status).ended ? "went wrong" : "has gone wrong so far"}.` : "",
+      );
   patch(
     place,
     nothing,

@@ -2,7 +2,7 @@
 
 import { api } from "../core/api.js";
 import { byId, h, setClass, setShown, setText } from "../core/dom.js";
-import { bytes, formatCount, plural, sentence } from "../core/format.js";
+import { bytes, plural, sentence } from "../core/format.js";
 import { patch } from "../core/patch.js";
 
 const AGAIN_MS = 20000;
@@ -56,14 +56,14 @@ export class StorageLine {
         h("span", {
           class: "gauge",
           style: { "--share": full },
-          title: `${formatCount(hot.frames)} frames in Redis; older ones are moved to the archive`,
+          title: `${plural(hot.frames, "frame")} in Redis; older ones are moved to the archive`,
         }),
-        h("span", {}, `Hot ${bytes(hot.bytes)}${hot.limit_bytes ? ` of ${bytes(hot.limit_bytes)}` : ""}`),
+        h("span", {}, `In Redis ${bytes(hot.bytes)}${hot.limit_bytes ? ` of ${bytes(hot.limit_bytes)}` : ""}`),
         h(
           "span",
           { title: cold.location || null },
           cold.parts
-            ? `archive ${plural(cold.parts, "part")}, ${bytes(cold.bytes)}${cold.rows ? `, ${formatCount(cold.rows)} points` : ""}`
+            ? `archive ${plural(cold.parts, "part")}, ${bytes(cold.bytes)}${cold.rows ? `, ${plural(cold.rows, "point")}` : ""}`
             : "nothing archived yet",
         ),
         h(

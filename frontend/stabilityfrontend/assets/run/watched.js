@@ -2,7 +2,7 @@
 
 import { api } from "../core/api.js";
 import { byId, h, setShown, setText } from "../core/dom.js";
-import { plural } from "../core/format.js";
+import { formatCount, plural } from "../core/format.js";
 import { patch } from "../core/patch.js";
 
 /** A new metric is told apart after some rows: the list is asked for again this long after one came. */
@@ -65,7 +65,7 @@ export class Watched {
   draw() {
     const { answer } = this;
     if (!answer || this.page.gone) return;
-    const rest = answer.unwatched_count ? `${answer.unwatched_count} not watched` : "";
+    const rest = answer.unwatched_count ? `${formatCount(answer.unwatched_count)} not watched` : "";
     const notes = answer.notes.length ? `${plural(answer.notes.length, "thing")} to put right` : "";
     setText(byId("watched-note"), [plural(answer.watched.length, "metric"), rest, notes].filter(Boolean).join(" · "));
     if (!this.open) return;

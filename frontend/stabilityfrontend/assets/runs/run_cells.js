@@ -1,6 +1,6 @@
 // The columns of the table of runs: their heads, and what stands in a cell.
 
-import { phaseAppearance, stateOf, statePill, tonedClass } from "../core/appearance.js";
+import { notBackWords, phaseAppearance, stateOf, statePill, tonedClass } from "../core/appearance.js";
 import { h } from "../core/dom.js";
 import {
   ago,
@@ -40,10 +40,13 @@ export function stateCell(row, now) {
   const state = stateOf(row);
   const since = state.since ? `since ${formatAge(Math.max(0, now - state.since))}` : "";
   const phase = state.incident_id ? phaseAppearance(row).word : "";
-  const words = [since, phase].filter(Boolean).join(" · ");
+  const notBack = notBackWords(state);
+  // A row has room for two lines.
+  const words = notBack ? "" : [since, phase].filter(Boolean).join(" · ");
   return [
     statePill(row),
     words ? h("div", { class: "sub", title: state.since ? moment(state.since) : "" }, words) : null,
+    notBack ? h("div", { class: "sub not-back", title: notBack }, notBack) : null,
   ];
 }
 

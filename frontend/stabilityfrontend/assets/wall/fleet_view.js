@@ -1,8 +1,9 @@
 // The wall of all runs: how many are sick, which, since when, why, what to do; those that are well stay small.
 
-import { stateOf, wordOf } from "../core/appearance.js";
+import { notBackWords, stateOf, wordOf } from "../core/appearance.js";
 import { h } from "../core/dom.js";
 import { duration, formatCount, steady, toNumber } from "../core/format.js";
+import { lastingWords } from "../incident/verdict.js";
 
 /** Sick runs with words of their own, by how many there are; the others are named. */
 const [CARDS, NAMED] = [3, 12];
@@ -34,7 +35,7 @@ export function told(wall, run) {
   const incident = wall.incidentOf(run);
   const title = incident?.title || run.worst_incident?.title || run.note || "";
   const verdict = incident?.evidence?.verdict?.text;
-  return { why: verdict || title, remedy: brief(incident?.suggestion?.text) };
+  return { why: lastingWords(verdict || title, incident, wall.now()), remedy: brief(incident?.suggestion?.text) };
 }
 
 function sickCard(wall, run) {
@@ -50,7 +51,7 @@ function sickCard(wall, run) {
       h("span", { class: "wall-since" }, sinceWords(state.since, wall.now())),
     ),
     h("h2", { dir: "auto" }, run.name || run.run_id),
-    h("p", { class: "wall-why" }, why),
+    h("p", { class: "wall-why" }, ...why),
     remedy ? h("p", { class: "wall-do" }, remedy) : null,
     h("div", { class: "wall-place", data: { curve: run.run_id } }),
   );
@@ -73,7 +74,7 @@ function wellRun(run) {
     { class: "wall-well", data: { run: run.run_id } },
     mark(state),
     h("bdi", {}, run.name || run.run_id),
-    h("span", {}, wordOf(state)),
+    h("span", {}, notBackWords(state) || wordOf(state)),
     h("b", {}, run.last_step === null || run.last_step === undefined ? "" : formatCount(run.last_step)),
     h("b", {}, loss === null ? "" : steady(loss)),
   );
@@ -95,7 +96,6 @@ export function fleetView(wall, { ill, well, counts }) {
   const { sick, crashed, well: wells, past } = counts;
   const count = sick + crashed;
   const worst = ill.length ? stateOf(ill[0]) : { tone: wells ? "good" : "calm", shape: wells ? "disc" : "ring" };
-  const all = sick + wells;
   const few = !count && well.length <= FEW;
   const others = ill.slice(CARDS);
   return [
@@ -103,7 +103,7 @@ export function fleetView(wall, { ill, well, counts }) {
       "header",
       { class: "wall-head", data: { place: "head" } },
       h("h1", { class: worst.tone }, mark(worst), headOf(counts)),
-      h("p", {}, count && wells ? `${formatCount(wells)} of ${formatCount(all)} are well` : ""),
+      h("p", {}, count && wells ? `${formatCount(wells)} ${wells === 1 ? "is" : "are"} well` : ""),
     ),
     h(
       "section",

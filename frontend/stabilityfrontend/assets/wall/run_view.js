@@ -42,7 +42,7 @@ function numbers(wall, run) {
 /** The view; `.wall-place` is where its curve goes. */
 export function runView(wall, run) {
   const state = stateOf(run);
-  const { why, remedy } = ["sick", "crashed"].includes(state.condition) ? told(wall, run) : { why: "", remedy: "" };
+  const { why, remedy } = ["sick", "crashed"].includes(state.condition) ? told(wall, run) : { why: [], remedy: "" };
   return [
     h(
       "header",
@@ -58,7 +58,7 @@ export function runView(wall, run) {
     ),
     h(
       "section",
-      { class: `wall-run${why ? " sick" : ""}`, data: { place: "run" } },
+      { class: `wall-run${why.length ? " sick" : ""}`, data: { place: "run" } },
       noPoint(run)
         ? h(
             "div",
@@ -71,11 +71,11 @@ export function runView(wall, run) {
             h("div", { class: "wall-metric" }, h("bdi", {}, mainMetric(wall, run))),
             h("div", { class: "wall-place", data: { curve: run.run_id } }),
           ),
-      why
+      why.length
         ? h(
             "article",
             { class: `wall-card ${state.tone}`, data: { card: run.run_id } },
-            h("p", { class: "wall-why" }, why),
+            h("p", { class: "wall-why" }, ...why),
             remedy ? h("p", { class: "wall-do" }, remedy) : null,
           )
         : null,
