@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from msgspec import structs
 
@@ -22,20 +23,29 @@ MAX_VALUES, MAX_VALUE_CHARS = 20, 120
 _WITH_VALUES = ("project", "status", "tag")
 
 
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Names in so many runs, and the values of those that were asked for; threads share it."""
+
+    made: float
+    runs: int
+    names: Counter[str]
+    values: dict[str, list[str]] = field(default_factory=dict)
+
+
 class KnownColumns:
-    """Counts names, for each project that a key is bound to; ``clock`` returns unix seconds."""
+    """Counts names, for each project that a key is bound to; ``clock`` returns unix seconds. Any thread may ask."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._counted: dict[str | None, tuple[float, int, Counter[str]]] = {}
-        self._values: dict[tuple[str | None, str], list[str]] = {}
+        self._counted: dict[str | None, _Counted] = {}
 
-    def names(self, project: str | None, rows: Sequence[TableRun]) -> Counter[str]:
+    def _count(self, project: str | None, rows: Sequence[TableRun]) -> _Counted:
         """Return in how many runs each ``config.<path>`` and ``metric.<name>`` is."""
         now = self._clock()
-        made, runs, names = self._counted.get(project, (float("-inf"), 0, Counter[str]()))
-        if now - made < COUNTED_S and runs == len(rows):
-            return names
+        known = self._counted.get(project)
+        if known is not None and now - known.made < COUNTED_S and known.runs == len(rows):
+            return known
         names, sets = Counter[str](), Counter[tuple[str, ...]]()
         for row in rows:
             names.update(CONFIG + path for path in row.config)
@@ -43,14 +53,14 @@ class KnownColumns:
         for metrics, count in sets.items():
             for name in metrics:
                 names[METRIC + name] += count
-        self._counted[project] = (now, len(rows), names)
-        self._values = {key: values for key, values in self._values.items() if key[0] != project}
-        return names
+        found = self._counted[project] = _Counted(now, len(rows), names)
+        return found
 
     def search(self, project: str | None, rows: Sequence[TableRun], search: str, limit: int) -> RunColumns:
         """Return the columns whose name has the word, at most ``limit`` besides the built-in ones."""
         word = search.strip().lower()
-        names = self.names(project, rows)
+        counted = self._count(project, rows)
+        names = counted.names
         found = [key for key in names if word in key.partition(".")[2].lower()]
         found.sort(key=lambda key: (-names[key], key))
         built_in = [
@@ -58,7 +68,7 @@ class KnownColumns:
             for column in BUILT_IN.values()
             if not word or word in column.key or word in column.label.lower()
         ]
-        shown = [self._facts(project, key, names[key], rows) for key in found[:limit]]
+        shown = [_facts(counted, key, rows) for key in found[:limit]]
         return RunColumns(built_in, shown, len(found))
 
     def facts_of(self, project: str | None, columns: Iterable[Column], rows: Sequence[TableRun]) -> list[ColumnFacts]:
@@ -78,26 +88,28 @@ class KnownColumns:
         for key in keys:
             if self._runs(project, key, rows):
                 continue
-            bare = [name.partition(".")[2] for name in self.names(project, rows)]
+            bare = [name.partition(".")[2] for name in self._count(project, rows).names]
             near = difflib.get_close_matches(key.removeprefix(CONFIG).removeprefix(METRIC), {*bare, *BUILT_IN}, 3)
             meant = f" Did you mean {' or '.join(near)}?" if near else ""
             found.append(f"No run has {key[:80]!r} in its config or among its metrics.{meant}")
         return found
 
-    def _facts(self, project: str | None, key: str, runs: int, rows: Sequence[TableRun]) -> ColumnFacts:
-        kind, _, name = key.partition(".")
-        if kind == "metric":
-            return ColumnFacts(key, name, "number", "newest value", runs)
-        values = self._values.get((project, key))
-        if values is None:
-            values = self._values[project, key] = _config_values(name, rows)
-        return ColumnFacts(key, name, "any", "of the config", runs, values)
-
     def _runs(self, project: str | None, key: str, rows: Sequence[TableRun]) -> int:
-        names = self.names(project, rows)
+        names = self._count(project, rows).names
         if key.startswith((CONFIG, METRIC)):
             return names[key]
         return max(names[CONFIG + key], names[METRIC + key])
+
+
+def _facts(counted: _Counted, key: str, rows: Sequence[TableRun]) -> ColumnFacts:
+    kind, _, name = key.partition(".")
+    runs = counted.names[key]
+    if kind == "metric":
+        return ColumnFacts(key, name, "number", "newest value", runs)
+    values = counted.values.get(key)
+    if values is None:
+        values = counted.values[key] = _config_values(name, rows)
+    return ColumnFacts(key, name, "any", "of the config", runs, values)
 
 
 def _config_values(name: str, rows: Sequence[TableRun]) -> list[str]:
