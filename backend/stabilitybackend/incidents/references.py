@@ -10,9 +10,15 @@ __all__ = [
     "ADAM_CHECKS",
     "APPLICATION_XID_CHECKS",
     "ATTENTION_LOGITS",
+    "ATTENTION_LOGITS_WITH_NORM",
+    "BATCH",
+    "BETA2",
+    "BIASES",
     "COLLECTIVE_CHECKS",
     "CRASH_CHECKS",
     "DATASET_CHECKS",
+    "EPSILON",
+    "FP16",
     "GEMINI_REPLAY",
     "GPU_CHECKS",
     "GPU_THRESHOLDS",
@@ -20,12 +26,14 @@ __all__ = [
     "HANG_CAUSES",
     "HANG_CHECKS",
     "IDEFICS",
+    "LAYER_NORM",
     "LEMON_NODES",
     "LEVEL_CHECKS",
     "LOADER_CHECKS",
     "MEASURED_GRADIENTS",
     "MEGATRON",
     "MIX_CHECKS",
+    "MUP",
     "NODE_CHECKS",
     "NONFINITE_CHECKS",
     "OOM_CHECKS",
@@ -35,6 +43,8 @@ __all__ = [
     "PALM",
     "PLATEAU_CHECKS",
     "PROXIES",
+    "PURE_BF16",
+    "QK_NORM_OFF",
     "RATE_CHECKS",
     "RECOVERY_ACTION",
     "REPEAT_CHECKS",
@@ -46,6 +56,7 @@ __all__ = [
     "STRAGGLER_CHECKS",
     "THERMAL_CHECKS",
     "XID_CATALOG",
+    "Z_LOSS_OFF",
 ]  # fmt: skip
 
 RULE_OF_THUMB = "rule of thumb"
@@ -75,8 +86,46 @@ ADAM_CHECKS = (
     "Clip the update, not only the gradient (StableAdamW divides the rate by max(1, RMS of g/sqrt(v))).",
     "Adam's epsilon: where the gradients' RMS has fallen towards 1e-8 it eats the update; lower it (2309.14322).",
 )
-OUTPUT_LOGITS = "{metric} grew by {rise:.0f} %: add z-loss with coefficient 1e-4, or see that it is on."
-ATTENTION_LOGITS = "{metric} grew by {rise:.0f} %: normalise queries and keys (QK-norm) before the next long run."
+OUTPUT_LOGITS = "{grew}: add z-loss with coefficient 1e-4, or see that it is on."
+ATTENTION_LOGITS = "{grew}: normalise queries and keys (QK-norm) before the next long run."
+ATTENTION_LOGITS_WITH_NORM = (
+    "{grew} although QK-norm is on: see that it reaches every layer, or clip heads beyond 100 (QK-clip, Kimi K2, arXiv "
+    "2507.20534)."
+)
+
+# --- choices of a config, each against what others trained stably with ------------------------------------------------
+
+BETA2 = (
+    "config: Adam's beta2 is {beta2:g}; GPT-3 (arXiv 2005.14165) and LLaMA (arXiv 2302.13971) used 0.95, whose second "
+    "moment follows the gradients in tens of steps."
+)
+EPSILON = (
+    "config: Adam's epsilon is {epsilon:g}; OLMo 2 (arXiv 2501.00656) went down to 1e-8, which let the gradient norm "
+    "settle earlier."
+)
+FP16 = (
+    "config: fp16 ends at 65,504 and needs a loss scale; BLOOM (arXiv 2211.05100) took bf16 after fp16 had been "
+    "suspected of the instability of its 104 B trial."
+)
+PURE_BF16 = (
+    "config: weights or Adam's moments in bf16 lose small updates; keep an fp32 copy of the weights (Gopher, arXiv "
+    "2112.11446), and norms, softmax and moments in fp32."
+)
+QK_NORM_OFF = "config: QK-norm is off; it keeps attention logits bounded at high learning rates (arXiv 2309.14322)."
+Z_LOSS_OFF = "config: z-loss is off; 1e-4 (PaLM, arXiv 2204.02311) or 1e-5 (OLMo 2, arXiv 2501.00656) holds the logits."
+LAYER_NORM = "config: LayerNorm; OLMo 2 (arXiv 2501.00656) went over to RMSNorm for its stability."
+BIASES = "config: layers have biases; PaLM (arXiv 2204.02311) left them out, which made large models more stable."
+BATCH = (
+    "config: {tokens:,.0f} tokens a step; Llama 3 405B (arXiv 2407.21783) began with 4 M and went on with 8 M, and saw "
+    "few spikes."
+)
+MUP = (
+    "config: muP is not named; with it a learning rate found on a small model holds for a wide one (arXiv 2203.03466), "
+    "and its coordinate check shows a layer that does not."
+)
+
+# --- lists to go through ----------------------------------------------------------------------------------------------
+
 #: What must be equal before and after a resume.
 RESUME_CHECKS = (
     "Learning rate: is the first logged one that of the schedule at this step?",

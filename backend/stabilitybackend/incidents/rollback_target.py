@@ -28,6 +28,8 @@ LONG_RUN_STEPS = 2_000
 PALM_BACK_STEPS = 100
 #: Batches after the onset that are skipped at least: bad data comes in stretches, and its end is not known yet.
 SKIP_PAST_ONSET_BATCHES = 50
+#: Batches of a stretch of bad data beyond which nothing speaks for more of it: PaLM skipped 200 to 500.
+POCKET_BATCHES = 500
 #: A spike is waited for so many times as long as the earlier ones of the run took; points where it had none.
 WAIT_TIMES = 3
 WAIT_POINTS = 50
@@ -153,10 +155,22 @@ def _outside(limit: float, checkpoints: Usable, spoiled: Collection[tuple[int, i
 def bad_batches(incident: Incident, now_step: int) -> tuple[int, int]:
     """Return the first and last step whose batches may be the cause of an incident.
 
-    From the first bad point on, and what was not logged right before it; those before were good. To where the run is
-    now: its end is not known yet.
+    From the first bad point on, and what was not logged right before it; those before were good. A stretch of bad data
+    is over where the incident is. Else it goes on where the run is now, for as long again as it has lasted: of what
+    began at a random time one sees half on average. That of one data set lasts as long as this is higher than before;
+    of the whole loss, which stays high where the weights are damaged, no more than POCKET_BATCHES are left out, or what
+    came before the peak.
     """
-    return behind_good(incident), max(now_step, incident.onset_step + SKIP_PAST_ONSET_BATCHES)
+    onset = incident.onset_step
+    lasted = max(0, now_step - onset)
+    if incident.recovered_step is not None:
+        reach = incident.recovered_step - onset
+    elif incident.dataset is not None:
+        reach = lasted + min(lasted, POCKET_BATCHES)
+    else:
+        worst = 0 if incident.peak_step is None else incident.peak_step - onset + SKIP_PAST_ONSET_BATCHES
+        reach = max(min(2 * lasted, POCKET_BATCHES), min(worst, 2 * lasted))
+    return behind_good(incident), onset + max(SKIP_PAST_ONSET_BATCHES, reach)
 
 
 def _or(step: int | None, otherwise: int) -> int:

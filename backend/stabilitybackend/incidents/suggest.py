@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, role_of
 from stabilitybackend.incidents import references as lit
 from stabilitybackend.incidents.illness import alone, given_up, interval_of
+from stabilitybackend.incidents.recipe import recipe_checks
 from stabilitybackend.incidents.rollback_target import Usable
 from stabilitybackend.incidents.suggest_machine import MACHINE_RULES
 from stabilitybackend.incidents.suggestion import Case, JobNow, over, suggestion
 from stabilitybackend.incidents.way import Way, asks_of, jumped_rate, way_of
 from stabilitybackend.incidents.way_text import way_text
-from stabilitybackend.schema.evidence import SHARED_DATA, SharedDataFacts, facts
+from stabilitybackend.schema.evidence import SHARED_DATA, Growing, SharedDataFacts, facts
 from stabilitybackend.schema.incidents import Action, Incident, Suggestion
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.schema.resumes import ORDERS
@@ -207,11 +208,28 @@ def _optimizer_checks(case: Case) -> tuple[str, ...]:
             else "spikes come again and again"
         )
         lines += [f"Adam's state is suspected ({why}): {lit.ADAM}.", *lit.ADAM_CHECKS]
-    for logit in curve.growing[:2]:
-        name = logit.metric.lower()
-        line = lit.ATTENTION_LOGITS if "att" in name or "qk" in name else lit.OUTPUT_LOGITS
-        lines.append(f"{line.format(metric=logit.metric, rise=logit.rise_percent)} {lit.PROXIES}.")
+    lines += [_logit_line(case, logit) for logit in curve.growing[:2]]
+    if case.incident.severity != "info" and (_unstable(case.incident) or _many_spikes(case)):
+        lines += recipe_checks(case.job.recipe)
     return tuple(lines)
+
+
+def _unstable(incident: Incident) -> bool:
+    """Say whether an incident by itself is reason to look at the recipe: not one spike that may come back."""
+    lost = incident.kind == "spike" and incident.recovery == "none"
+    return lost or incident.kind in ("divergence", "nonfinite")
+
+
+def _logit_line(case: Case, logit: Growing) -> str:
+    name = logit.metric.lower()
+    attention = "att" in name or "qk" in name
+    line = lit.ATTENTION_LOGITS if attention else lit.OUTPUT_LOGITS
+    if attention and case.job.recipe.qk_norm:
+        line = lit.ATTENTION_LOGITS_WITH_NORM
+    grew = f"{logit.metric} grew by {logit.rise_percent:.0f} %"
+    if logit.since_step is not None and logit.start is not None and logit.end is not None:
+        grew += f" since step {logit.since_step:,} (from {logit.start:.4g} to {logit.end:.4g})"
+    return f"{line.format(grew=grew)} {lit.PROXIES}."
 
 
 # --- data, resumes, levels -----------------------------------------------------------------------------------------

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from stabilitybackend.incidents.recipe import Recipe
 from stabilitybackend.incidents.references import RULE_OF_THUMB
 from stabilitybackend.incidents.rollback_target import Target, Usable
 from stabilitybackend.schema.evidence import CurveFacts, facts
@@ -23,10 +24,12 @@ class JobNow:
     Args:
         over: the run has ended: nothing is to be done in it any more.
         no_rollback: why nobody can order the job back, half a sentence; "" where somebody can.
+        recipe: how it is trained, as far as its config says.
     """
 
     over: bool = False
     no_rollback: str = ""
+    recipe: Recipe = field(default_factory=Recipe)
 
 
 @dataclass(frozen=True, slots=True)

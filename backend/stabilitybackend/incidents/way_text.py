@@ -132,6 +132,8 @@ def _way_back(way: Way, back: Target, no_rollback: str) -> str:
     if back.bad is not None:
         first, last = back.bad
         text += f", and leave out the batches of the steps {first} to {last}; those before were good"
+        if last > back.to_step + back.lost:
+            text += ", and where the bad ones end is not known yet"
         text += f" (a job that can only skip right behind the checkpoint: {back.skip})."
     elif way.again:
         text += ", with a new seed."

@@ -295,6 +295,8 @@ class RunFollower:
         self.state.agents.update(agents)
         self.state.liveness.limits = self._limits
         self._fleet_reporter.begin(self.state)
+        listing = self.listing
+        self.state.config = lambda: listing.run.config
         for agent in self._senders:
             self.state.liveness.agent_connected(agent, self._clock())
         await self.journal.patiently(self.listing.load)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 
@@ -87,6 +88,8 @@ class RunState:
         #: Adds to a finding about a GPU, of an incident that is known or not, what is remembered of it from other runs
         #: (``runs/derived/fleet_reporter.py``).
         self.remember: Callable[[Finding, Incident | None], Finding] = lambda finding, known: finding
+        #: Returns the run's config, which is stored beside its frames.
+        self.config: Callable[[], Mapping[str, Any]] = dict
         self.stretches = TrainingIntervals()
         self.gpu_readings = GpuReadings()
         self.handlers = Handlers()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Mapping
+from typing import TYPE_CHECKING, Any
 
+from stabilitybackend.incidents.recipe import Recipe, recipe_of
 from stabilitybackend.incidents.suggestion import JobNow
 from stabilitybackend.liveness.world_size import left_nodes
 from stabilitybackend.runs.changes import Changes
@@ -25,6 +26,8 @@ class Ticking:
 
     def __init__(self) -> None:
         self._over_since: float | None = None
+        self._config: Mapping[str, Any] = {}
+        self._recipe = Recipe()
 
     def of(self, state: RunState, now: float) -> Generator[None, None, Changes]:
         """Judge silence and expiry at ``now``, unix seconds; yield where others may be served, return what changed."""
@@ -39,7 +42,9 @@ class Ticking:
         for want in state.liveness.wants():
             job = state.job(for_command=False)
             changes.add_commands(commands.ask_for_stacks(want.request, job, want.reason, now))
-        job_now = JobNow(state.liveness.ended(now) is not None, no_rollback(state, now))
+        job_now = JobNow(
+            state.liveness.ended(now) is not None, no_rollback(state, now), self._recipe_of(state.config())
+        )
         changes.add_incidents(state.incidents.job_is(job_now, state.usable(), now))
         over = self._how_it_is_over(state, now)
         if not commands.all():
@@ -53,6 +58,12 @@ class Ticking:
         changes.add_commands(commands.ignored(job, now))
         yield
         return changes
+
+    def _recipe_of(self, config: Mapping[str, Any]) -> Recipe:
+        if config is not self._config:  # read once: a run is judged every second
+            self._config = config
+            self._recipe = recipe_of(config)
+        return self._recipe
 
     def _how_it_is_over(self, state: RunState, now: float) -> str | None:
         """Return how a job ended that has been over for long enough, None of another one."""

@@ -16,9 +16,9 @@ from stabilitybackend.schema.reading import Misfit, fitted
 from stabilitybackend.schema.verdicts import Verdict
 
 __all__ = [
-    "CurveFacts", "Death", "DeathFacts", "DeathGpu", "Explained", "FaultyGpu", "GpuFaultFacts", "HangFacts", "Hung",
-    "JudgedFacts", "LostAgentsFacts", "MessageFacts", "Nearby", "QuietLogFacts", "Raised",
-    "SharedDataFacts", "StragglerFacts", "facts",
+    "CurveFacts", "Death", "DeathFacts", "DeathGpu", "Explained", "FaultyGpu", "GpuFaultFacts", "Growing", "HangFacts",
+    "Hung", "JudgedFacts", "LostAgentsFacts", "MessageFacts", "Nearby", "QuietLogFacts", "Raised", "SharedDataFacts",
+    "StragglerFacts", "facts",
 ]  # fmt: skip
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -62,11 +62,14 @@ class Gradients(msgspec.Struct, frozen=True):
     burst_ratio: float = 1.0
 
 
-class Growing(msgspec.Struct, frozen=True):
-    """A logit that grew."""
+class Growing(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
+    """A logit that grew, and goes on to; since_step: of its first level, None from an older server."""
 
     metric: str = ""
     rise_percent: float = 0.0
+    start: float | None = None
+    end: float | None = None
+    since_step: int | None = None
 
 
 class Window(msgspec.Struct, frozen=True):

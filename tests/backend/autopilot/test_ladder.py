@@ -28,7 +28,7 @@ def test_it_waits_then_goes_back_once_to_the_newest_checkpoint_from_before_the_f
     assert isinstance(command, Rollback)
     assert (command.to_step, command.skip_range, command.issuer, command.state) == (
         300,
-        (400, 450),
+        (400, 500),
         "autopilot",
         "done",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -250,6 +250,37 @@ def test_quiet_gradients_before_a_burst_and_growing_logits_are_told() -> None:
     evidence = run_of(steps, values).of(finding(220)).evidence
     assert evidence["gradients"] == {"metric": "grad_norm", "quiet_ratio": 0.3, "burst_ratio": pytest.approx(13.3333)}
     assert [entry["metric"] for entry in evidence["growing"]] == ["max_logit"]
+
+
+def grown(values: Sequence[float]) -> list[dict[str, Any]]:
+    steps = range(len(values))
+    onset = len(values) - 2
+    run = run_of(steps, {"loss": noisy(2.0, steps), "attn/max_logit": values})
+    found = run.of(finding(onset + 1, onset_step=onset, step=onset)).evidence.get("growing", [])
+    return [{name: entry[name] for name in ("metric", "since_step")} for entry in found]
+
+
+def test_logits_that_grow_for_the_whole_run_are_told_though_hardly_at_all_in_the_points_around_the_onset() -> None:
+    draw = random.Random(1)
+    values = [10.0 + 30.0 * step / 4_000 + draw.gauss(0.0, 1.0) for step in range(4_000)]
+    assert grown(values) == [{"metric": "attn/max_logit", "since_step": 448}]
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda at: 20.0,
+        lambda at: 20.0 if at > 0.05 else 2.0,  # from the first weights up to where they stay
+        lambda at: 10.0 + 30.0 * min(at, 0.5),  # grew, and does no more
+        lambda at: 10.0 + 30.0 * at if at < 0.9 else 12.0,  # a rollback or a norm that was switched on
+        lambda at: 5.0 * math.log(100.0 + 40_000 * at),
+        lambda at: 40.0 - 30.0 * at,
+    ],
+)
+def test_logits_that_stay_or_only_settle_are_not_told(shape: Callable[[float], float]) -> None:
+    draw = random.Random(2)
+    values = [shape(step / 4_000) * (1.0 + draw.gauss(0.0, 0.03)) for step in range(4_000)]
+    assert grown(values) == []
 
 
 @pytest.mark.parametrize("metric", [None, "never_logged"])

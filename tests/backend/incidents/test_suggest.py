@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict, replace
 
+from stabilitybackend.incidents.recipe import Recipe, recipe_of
 from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.incidents.suggest import suggest
+from stabilitybackend.incidents.suggestion import JobNow
 from stabilitybackend.schema.incidents import Incident
 from support.checkpoints import checkpoint
 from support.stored.incident import stored
@@ -44,8 +46,10 @@ def recovered(onset: int, steps: int) -> Incident:
     return incident(onset=onset, state="recovered", recovery="fast", recovered_step=onset + steps)
 
 
-def advice(one: Incident, history: Any = (), now: int = NOW, checkpoints: Any = CHECKPOINTS) -> dict[str, Any]:
-    suggestion = suggest(one, UsableOf(checkpoints), now, history)
+def advice(
+    one: Incident, history: Any = (), now: int = NOW, checkpoints: Any = CHECKPOINTS, job: JobNow | None = None
+) -> dict[str, Any]:
+    suggestion = suggest(one, UsableOf(checkpoints), now, history, JobNow() if job is None else job)
     assert suggestion is not None
     return asdict(suggestion)
 
@@ -83,6 +87,25 @@ def test_the_batches_before_the_first_bad_one_are_not_left_out() -> None:
     found = advice(incident())
     assert (found["skip_range"], found["skip_batches"]) == ([1_200, 1_250], 150)
     assert "the batches of the steps 1200 to 1250; those before were good" in found["text"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "now", "last"),
+    [
+        ({}, 1_300, 1_400),
+        ({}, 1_400, 1_600),
+        ({}, 3_000, 1_700),  # damaged weights keep the loss up, whatever the data of the last 1,300 steps were
+        ({"peak_step": 2_000}, 3_000, 2_050),
+        ({"dataset": "code"}, 1_400, 1_600),
+        ({"dataset": "code"}, 3_000, 3_500),
+    ],
+)
+def test_the_batches_that_are_left_out_go_on_to_the_end_of_the_pocket(
+    changes: dict[str, Any], now: int, last: int
+) -> None:
+    found = advice(incident(recovery="none", **changes), now=now)
+    assert found["skip_range"] == [1_200, last]
+    assert ("where the bad ones end is not known yet" in found["text"]) == (last > now)
 
 
 @pytest.mark.parametrize("kind", ["divergence", "resume_artifact", "data_mix_drift", "repeat_data", "learning_rate"])
@@ -254,6 +277,46 @@ def test_growing_logits_name_their_cure(metric: str, cure: str) -> None:
     evidence = {"growing": [{"metric": metric, "from": 10.0, "to": 20.0, "rise_percent": 100.0}]}
     lines = advice(incident("divergence", evidence=evidence))["checklist"]
     assert [metric in line and cure in line and "2309.14322" in line for line in lines] == [True]
+
+
+def test_growth_over_the_run_is_told_with_its_figures_and_with_more_than_a_norm_that_is_on() -> None:
+    grown = {"metric": "attn/max_logit", "from": 12.0, "to": 80.0, "rise_percent": 566.7, "since_step": 150}
+    one = incident("divergence", evidence={"growing": [grown]})
+    (line,) = advice(one)["checklist"]
+    assert line.startswith("attn/max_logit grew by 567 % since step 150 (from 12 to 80): normalise queries and keys")
+    (line, *_) = advice(one, job=JobNow(recipe=Recipe(qk_norm=True)))["checklist"]
+    assert "QK-clip" in line
+    assert "2507.20534" in line
+
+
+CONFIG = {
+    "optim": {"betas": [0.9, 0.999], "eps": 1e-6},
+    "model": {"hidden_size": 4_096, "norm_type": "layernorm", "bias": True, "norm": {"eps": 1e-5}},
+    "global_batch_size": 256, "seq_length": 4_096, "precision": "fp16",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (CONFIG, ["beta2 is 0.999", "epsilon is 1e-06", "fp16", "LayerNorm", "biases", "1,048,576 tokens", "muP"]),
+        ({"adam_beta2": 0.95, "adam_epsilon": 1e-8, "precision": "bf16-mixed", "norm_type": "rmsnorm"}, []),
+        ({"precision": "bf16-true"}, ["fp32 copy of the weights"]),
+        ({"optimizer_dtype": "bfloat16"}, ["fp32 copy of the weights"]),
+        ({"use_qk_norm": False, "z_loss": 0.0}, ["QK-norm is off", "z-loss is off"]),
+        ({"hidden_size": 256, "global_batch_size": 8, "seq_length": 512}, []),
+        ({"d_model": 4_096, "mup": True, "tokens_per_batch": 8e6}, []),
+        ({"model.norm.eps": 1e-5, "rms_norm_eps": 1e-5, "layer_norm_eps": 1e-5}, []),
+        ({"beta2": "0.999", "bias": None, "betas": [1], "norm_type": 3, "hidden_size": True}, []),
+        ({}, []),
+    ],
+)
+def test_the_recipe_is_a_checklist_where_others_trained_otherwise(config: dict[str, Any], words: list[str]) -> None:
+    job = JobNow(recipe=recipe_of(config))
+    lines = advice(incident("divergence"), job=job)["checklist"]
+    assert [word in line for word, line in zip(words, lines, strict=True)] == [True] * len(words)
+    assert all("arXiv" in line for line in lines)
+    assert advice(incident(), job=job)["checklist"] == []  # one spike that may come back
 
 
 @pytest.mark.parametrize("kind", ["resume_artifact", "data_mix_drift", "repeat_data"])

@@ -116,5 +116,5 @@ def test_the_wait_for_a_spike_turns_into_a_rollback_at_its_step_however_rows_wer
     assert spike.suggestion is not None
     assert (spike.kind, spike.onset_step, spike.recovery) == ("spike", 100, "pending")
     assert (spike.suggestion.action, spike.suggestion.until_step, spike.suggestion.skip_range) == (
-        "roll_back", None, [100, 150],
+        "roll_back", None, [100, 200],
     )  # fmt: skip
