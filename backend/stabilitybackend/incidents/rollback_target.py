@@ -166,11 +166,21 @@ def bad_batches(incident: Incident, now_step: int) -> tuple[int, int]:
     if incident.recovered_step is not None:
         reach = incident.recovered_step - onset
     elif incident.dataset is not None:
-        reach = lasted + min(lasted, POCKET_BATCHES)
+        reach = _rounded(lasted + min(lasted, POCKET_BATCHES))
     else:
         worst = 0 if incident.peak_step is None else incident.peak_step - onset + SKIP_PAST_ONSET_BATCHES
-        reach = max(min(2 * lasted, POCKET_BATCHES), min(worst, 2 * lasted))
+        reach = max(min(_rounded(2 * lasted), POCKET_BATCHES), min(worst, 2 * lasted))
     return behind_good(incident), onset + max(SKIP_PAST_ONSET_BATCHES, reach)
+
+
+def _rounded(batches: int) -> int:
+    """Return a number of batches rounded up, so that an advice stays the same for some time."""
+    if batches > POCKET_BATCHES:
+        return math.ceil(batches / POCKET_BATCHES) * POCKET_BATCHES
+    rounded = SKIP_PAST_ONSET_BATCHES
+    while rounded < batches:
+        rounded *= 2
+    return rounded
 
 
 def _or(step: int | None, otherwise: int) -> int:

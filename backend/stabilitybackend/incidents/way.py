@@ -140,7 +140,8 @@ def way_of(incidents: Collection[Incident], checkpoints: Usable, now_step: int) 
     by_rate = bool(rates) or jumped_rate(lead) != ""
     suspects = [one for one, _ in asked.values() if one.kind in _BY_BATCH or (one.kind in _BY_DATA and one.dataset)]
     data = bool(suspects) and not by_rate and not again and fix_first in ("", "change")
-    ranges = [bad_batches(one, now_step) for one in suspects]
+    # Of what is waited for: as it will be when that is over.
+    ranges = [bad_batches(one, max(now_step, asked[one.incident_id][1].until or 0)) for one in suspects]
     bad = (min(first for first, _ in ranges), max(last for _, last in ranges)) if data else None
     below = tried_step + 1 if incurable else tried_step
     back = target(sign, checkpoints, now_step, below, bad, stretches(incidents))
