@@ -35,6 +35,7 @@ from stabilityfrontend import (
     rollback_cost_panel,
     run_page,
     runs_page,
+    spike_score_panel,
     theme,
 )
 from stabilityfrontend.bundle import bundle
@@ -62,6 +63,7 @@ OUR_PAGES = (
     resume_panel,
     data_panel,
     rollback_cost_panel,
+    spike_score_panel,
     incident_page,
     compare_page,
     audit_page,

@@ -3125,6 +3125,36 @@ export interface SlackAnswer {
   view?: Record<string, unknown> | null;
 }
 
+/**
+ * OLMo-core's SpikeScore of one metric.
+ *
+ * Attributes:
+ *     metric: its name, "" for a step at which any of the metrics is an outlier.
+ *     steps: effective steps with a finite point. outliers: of those, more than 6 standard deviations above the mean
+ *         of the 128 points before. last_outlier: the newest such step, null for none.
+ *     share: outliers / steps, 0 to 1; null below 128 steps.
+ *     newest_share: the same of the newest 10,000 steps; null where there are fewer.
+ */
+export interface SpikeScore {
+  metric: string;
+  steps: number;
+  outliers: number;
+  share: number | null;
+  newest_share: number | null;
+  last_outlier: number | null;
+}
+
+/**
+ * The SpikeScores of a run's loss and gradient norm, of each that it logs, and of both together.
+ *
+ * Attributes:
+ *     either: null where none is logged.
+ */
+export interface SpikeScores {
+  metrics: SpikeScore[];
+  either: SpikeScore | null;
+}
+
 /** The open incident at or after whose onset a checkpoint was saved: it may hold the damage already. */
 export interface SpoiledBy {
   incident_id: string;
@@ -3719,6 +3749,7 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/segments": Segments;
   "POST /api/v1/runs/{run_id}/segments/{segment}/undo": Segments;
   "GET /api/v1/runs/{run_id}/series": SeriesAnswer;
+  "GET /api/v1/runs/{run_id}/spike_score": SpikeScores;
   "GET /api/v1/runs/{run_id}/stacks": StackDumps;
   "GET /api/v1/runs/{run_id}/stacks/{request}": RankStacks;
   "GET /api/v1/runs/{run_id}/storage": Storage;

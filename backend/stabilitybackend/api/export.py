@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from stabilitybackend.api.access import Reader, Worker
 from stabilitybackend.api.answers import answer, answers
+from stabilitybackend.api.spike_score import scores_of
 from stabilitybackend.errors import NotFound
 from stabilitybackend.export.export import Export, ExportView
 from stabilitybackend.export.jsonl import jsonl_export
@@ -73,6 +74,7 @@ async def export(
     run, segments = worker.run(), worker.state.fold.tree.view().segments
     noted = await AnnotationBook(worker.run_id, request.app.state.redis, state.fold.tree).all()
 
+    scores = scores_of(worker)
     loop = asyncio.get_running_loop()
 
     async def view_now() -> StoreView:
@@ -94,6 +96,7 @@ async def export(
             now=time.time(),
             refresh=refresh,
             annotations=noted,
+            spike_scores=scores(),
         )
         if format == "jsonl":
             chunks = jsonl_export(made)

@@ -18,6 +18,7 @@ from stabilitybackend.api.access import Commander, Manager, Reader, Recorded, Wo
 from stabilitybackend.api.answers import answer, answers
 from stabilitybackend.api.packing import Packs, packed, packed_answer
 from stabilitybackend.api.reading import MaxAge, Shared, Threads
+from stabilitybackend.api.spike_score import scores_of
 from stabilitybackend.errors import NotFound
 from stabilitybackend.process.shared_answers import Read
 from stabilitybackend.query import query
@@ -33,7 +34,7 @@ from stabilitybackend.schema.ranks import RankStacks, StackDumps
 from stabilitybackend.schema.resumes import Resumes
 from stabilitybackend.schema.rollback_cost import RollbackCosts
 from stabilitybackend.schema.runs import FIRST_METRICS, UNTIMED_KEY, MetricList, RunPage, RunWithStoring
-from stabilitybackend.schema.series import SeriesAnswer
+from stabilitybackend.schema.series import SeriesAnswer, SpikeScores
 
 __all__ = ["router"]
 
@@ -194,6 +195,12 @@ async def rollback_costs(reader: Reader, manager: Manager, worker: Worker) -> Re
     untimed = bool(worker.listing.run.config.get(UNTIMED_KEY))
     found = await asyncio.to_thread(rollback_costs_of(worker.state, time.time(), stops, untimed=untimed))
     return answer(found)
+
+
+@router.get("/{run_id}/spike_score", responses=answers(SpikeScores))
+async def spike_score(reader: Reader, worker: Worker, threads: Threads) -> Response:
+    """OLMo-core's SpikeScore of the loss and the gradient norm, of the effective timeline."""
+    return answer(await threads.run(scores_of(worker)))
 
 
 @router.get("/{run_id}/resumes", responses=answers(Resumes))

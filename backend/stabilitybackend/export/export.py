@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,7 +21,7 @@ from stabilitybackend.points.store import StoreView
 from stabilitybackend.query.lineage_view import LineageView
 from stabilitybackend.schema.lineage import Annotation, Segment
 from stabilitybackend.schema.runs import Run
-from stabilitybackend.schema.series import ExportProgress
+from stabilitybackend.schema.series import ExportProgress, SpikeScores
 
 __all__ = ["EXPORT_VERSION", "PIECE_ROWS", "Export", "ExportPiece", "ExportView"]
 
@@ -68,7 +69,7 @@ class Export:
         metrics: only these; empty for all.
         cursor: stream id up to which the run is exported. now: unix seconds.
         refresh: gives the points as they are then: files that were merged into others meanwhile are gone.
-        annotations: of the run.
+        annotations: of the run. spike_scores: of its effective timeline; None: the file says nothing of them.
 
     Raises:
         NotFound: the run has none of that metric.
@@ -87,6 +88,7 @@ class Export:
         now: float,
         refresh: Callable[[], StoreView] | None = None,
         annotations: Sequence[Annotation] = (),
+        spike_scores: SpikeScores | None = None,
     ) -> None:
         self.store = store
         self._refresh = refresh
@@ -117,6 +119,8 @@ class Export:
         noted = [one for one in annotations if not (self._effective and one.dead)]
         if noted:
             self.header["annotations"] = [{name: getattr(one, name) for name in _ANNOTATION_FIELDS} for one in noted]
+        if spike_scores is not None and spike_scores.metrics:
+            self.header["spike_scores"] = msgspec.to_builtins(spike_scores)
         self._keys: dict[int, list[SeriesKey]] = {}
         self.progress = ExportProgress()
         for metric in self.metrics:

@@ -20,6 +20,8 @@ __all__ = [
     "ExportProgress",
     "SeriesAnswer",
     "SeriesEntry",
+    "SpikeScore",
+    "SpikeScores",
 ]  # fmt: skip
 
 
@@ -217,3 +219,33 @@ class ExportProgress(msgspec.Struct):
     rows: int = 0
     done: bool = False
     problems: list[str] = []
+
+
+class SpikeScore(msgspec.Struct):
+    """OLMo-core's SpikeScore of one metric.
+
+    Attributes:
+        metric: its name, "" for a step at which any of the metrics is an outlier.
+        steps: effective steps with a finite point. outliers: of those, more than 6 standard deviations above the mean
+            of the 128 points before. last_outlier: the newest such step, null for none.
+        share: outliers / steps, 0 to 1; null below 128 steps.
+        newest_share: the same of the newest 10,000 steps; null where there are fewer.
+    """
+
+    metric: str
+    steps: int
+    outliers: int
+    share: float | None
+    newest_share: float | None
+    last_outlier: int | None
+
+
+class SpikeScores(msgspec.Struct):
+    """The SpikeScores of a run's loss and gradient norm, of each that it logs, and of both together.
+
+    Attributes:
+        either: null where none is logged.
+    """
+
+    metrics: list[SpikeScore]
+    either: SpikeScore | None

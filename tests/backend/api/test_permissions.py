@@ -90,6 +90,7 @@ NEEDED = {
     "GET /api/v1/runs/{run_id}/watched": "read",
     "GET /api/v1/runs/{run_id}/orders": "read",
     "GET /api/v1/runs/{run_id}/rollback_costs": "read",
+    "GET /api/v1/runs/{run_id}/spike_score": "read",
     "GET /api/v1/runs/{run_id}/gpus": "read",
     "GET /api/v1/incident_kinds": "read",
     "GET /api/v1/gpus": "read",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 from support.gateway_stack import RawAgent
@@ -108,3 +109,18 @@ async def test_a_chart_is_packed_for_who_reads_that_and_says_the_same(server: Ru
     assert "Content-Encoding" not in plain.headers
     assert int(packed.headers["Content-Length"]) < int(plain.headers["Content-Length"]) / 2
     assert packed.json() == plain.json()
+
+
+async def test_a_run_and_its_export_have_the_spike_scores_of_loss_and_gradient_norm(server: RunningServer) -> None:
+    steps = range(1, 301)
+    loss = [9.0 if step == 250 else 2.0 + step % 7 / 100 for step in steps]
+    async with RawAgent(server.agent_url) as agent:
+        await agent.begin(Job().rows(steps, {"loss": loss, "grad_norm": [1.0 + step % 5 / 10 for step in steps]}))
+        await _until(server, "run-1", 300)
+    found = server.get("/runs/run-1/spike_score")
+    (header, *_) = server.client.get("/api/v1/runs/run-1/export", params={"metric": "loss"}).text.splitlines()
+    assert [(one["metric"], one["steps"], one["outliers"], one["last_outlier"]) for one in found["metrics"]] == [
+        ("loss", 300, 1, 250), ("grad_norm", 300, 0, None)
+    ]  # fmt: skip
+    assert found["either"]["share"] == 1 / 300
+    assert json.loads(header)["export"]["spike_scores"] == found

@@ -18,6 +18,8 @@ import { sameDataWords, shiftsOf, shiftWords } from "./same_data.js";
 const RUNS = 8;
 /** How often new points are asked for while someone looks. */
 const AGAIN_MS = 4000;
+/** How often the SpikeScore of a run that goes on is asked for. */
+const SCORE_MS = 60000;
 const REST_MS = 120;
 const POINTS = 2000;
 const METRICS = 500;
@@ -47,6 +49,9 @@ export class ComparePage {
     this.runs = [];
     this.off = new Set();
     this.slots = new Map();
+    /** Run -> its SpikeScores, and when they were asked for. */
+    this.scores = new Map();
+    this.scoredAt = new Map();
     this.memory = new Map();
     this.asks = 0;
     this.range = null;
@@ -158,6 +163,20 @@ export class ComparePage {
     for (const one of found) if (one) Object.assign(this.run(one.run_id), { metrics: one.metrics });
   }
 
+  /** SpikeScores of the chosen runs; that of a run that goes on is asked for again after a minute. */
+  async fetchScores() {
+    const now = performance.now();
+    const due = this.ids.filter((id) => {
+      const at = this.scoredAt.get(id);
+      return at === undefined || (this.run(id).status === "running" && now - at > SCORE_MS);
+    });
+    for (const id of due) this.scoredAt.set(id, now);
+    await Promise.all(
+      due.map(async (id) => this.scores.set(id, (await api.spikeScore(id).catch(() => null)) || this.scores.get(id))),
+    );
+    if (due.length && !this.gone) this.draw();
+  }
+
   /** @returns {any} */
   run(id) {
     return this.all.find((one) => one.run_id === id) || {};
@@ -183,6 +202,7 @@ export class ComparePage {
     const ask = (this.asks += 1);
     await this.fetchNames();
     if (this.gone || ask !== this.asks) return;
+    this.fetchScores();
     const asked = this.asked();
     if (!asked.length) this.runs = [];
     if (asked.length && settings.metric) {

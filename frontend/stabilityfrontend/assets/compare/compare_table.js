@@ -6,6 +6,14 @@ import { formatCount, formatValue, moment } from "../core/format.js";
 import { nearestPoint } from "../pointer/readout.js";
 import { drawConfigs } from "./config_table.js";
 
+/** `0.02 % · grad_norm 0.1 %`: of the loss, then of the gradient norm. */
+function scoreWords(scores) {
+  const known = (scores ? scores.metrics : []).filter((one) => one.share !== null);
+  return known.map((one) => `${one.metric} ${scorePercent(one.share)}`).join(" · ") || "–";
+}
+
+const scorePercent = (share) => `${share ? Number((100 * share).toPrecision(2)) : 0} %`;
+
 /** The runs as rows: what each says under the pointer, and now. */
 export function drawCompared(page) {
   const place = byId("compare-table");
@@ -19,6 +27,7 @@ export function drawCompared(page) {
     "Value under the pointer",
     "Newest",
     "Lowest",
+    "SpikeScore",
     "Newest step",
     "Zero is at",
     "Rollbacks",
@@ -56,6 +65,7 @@ export function drawCompared(page) {
         point ? formatValue(point.value) : "–",
         newest >= 0 ? formatValue(drawn.y[newest]) : "–",
         lowest === null ? "–" : formatValue(lowest),
+        scoreWords(page.scores.get(id)),
         formatCount(run.last_step),
         zero,
         formatCount(run.rollbacks),

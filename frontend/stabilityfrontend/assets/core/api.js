@@ -185,6 +185,8 @@ export const api = {
   deleteAnnotation: (id, annotation) => call("DELETE", `${runPath(id)}/annotations/${encodeURIComponent(annotation)}`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/rollback_costs"]>} */
   rollbackCosts: (id) => call("GET", `${runPath(id)}/rollback_costs`),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/spike_score"]>} */
+  spikeScore: (id) => call("GET", `${runPath(id)}/spike_score`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/detectors"]>} */
   detectorsOf: (id) => call("GET", `${runPath(id)}/detectors`),
   /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/autopilot"]>} */
