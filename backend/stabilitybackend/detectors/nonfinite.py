@@ -253,7 +253,8 @@ class NonfiniteDetector(Detector):
         datasets = [name for metric in metrics if (name := dataset_of(metric)) is not None]
         metric = next((one for one in metrics if role_of(one) == LOSS), event.metric) if event.loss else event.metric
         dataset = datasets[0] if len(datasets) == 1 and (event.loss or metric == event.metric) else None
-        what = "loss" if event.loss else _text(metric)
+        lost = event.loss and all(role_of(one) != LOSS or list(counts) == ["0"] for one, counts in event.counts.items())
+        what = "gradient norm" if lost else "loss" if event.loss else _text(metric)
         values = f"{event.total} values" + (f" of {len(metrics)} metrics" if len(metrics) > 1 else "")
         if event.last_bad == event.onset:
             text = f"The {what} was {event.first_value} at step {event.onset}"
@@ -266,6 +267,7 @@ class NonfiniteDetector(Detector):
         elif event.replaced_at is not None:
             text += f"; at step {event.replaced_at} the loss itself followed, which is an incident of its own."
         elif event.loss or event.severity == "critical":
+            text += ", with a loss of exactly 0" if lost else ""
             text += ". From here on the weights may be lost: go back to a checkpoint before this step."
         else:
             text += (

@@ -10,6 +10,7 @@ from .data_mix_drift import DataMixDriftDetector
 from .dataset_loss import DatasetLossDetector
 from .divergence import DivergenceDetector
 from .engine.base import Detector, DetectorSettingError
+from .frozen import FrozenDetector
 from .grad_norm import GradNormDetector
 from .learning_rate import LearningRateDetector
 from .level_shift import LevelShiftDetector
@@ -35,6 +36,7 @@ Settings = Mapping[str, Mapping[str, float]]
 DETECTORS: dict[str, DetectorFactory] = {
     LearningRateDetector.name: LearningRateDetector,
     NonfiniteDetector.name: NonfiniteDetector,
+    FrozenDetector.name: FrozenDetector,
     ResumeArtifactDetector.name: ResumeArtifactDetector,
     SpikeDetector.name: SpikeDetector,
     DivergenceDetector.name: DivergenceDetector,

@@ -115,6 +115,10 @@ KINDS: dict[str, IncidentKind] = {
                      nearby="throughput", settles=True),
         IncidentKind("nonfinite", "NaN or Inf", "NaN or Inf", curable=True, damaging=True, by_dataset=True,
                      compared=True),
+        IncidentKind("frozen", "Frozen value", "frozen value", compared=True,
+                     advice="Look at one batch: are its labels all masked, is a loss scale or a device returning "
+                     "zeros, is the number that is logged the one of this step? What was learned since the onset is "
+                     "nothing: correct the cause, and go back to a checkpoint from before it."),
         IncidentKind("divergence", "Divergence", "divergence", curable=True, damaging=True, by_dataset=True,
                      compared=True, settles=True),
         IncidentKind("spike", "Spike", "spike", curable=True, damaging=True, by_dataset=True, compared=True,
