@@ -19,6 +19,11 @@ ROUNDING = 0.05
 #: that is no warm-up: one that goes up in stairs stands for as long, but does not rise with each point.
 STEADY_POINTS = 64
 RISING_POINTS = 8
+#: Logs of two digits write one value for up to this part of it. A stand in which the rise after it would have moved the
+#: rate further is a plateau, however short: the end of a warm-up.
+WRITTEN_PART = 0.1
+#: Rises from a plateau to twice its rate at least: a stair is one.
+RISES = 5
 #: A schedule starts again where it rises from at most this part of its maximum, for so many points at least, with a
 #: mean of at least this part of the middle between its ends. A rise by a factor over a decade has a mean of 0.7 of it,
 #: a line and a cosine of 1; of fewer points no shape is known.
@@ -31,6 +36,8 @@ WARNING_TIMES = 2.0
 #: After a resume the first rate is off when it is so many times the last one, or so much less: past its warm-up no
 #: schedule moves so far from one point to the next, unless it starts again.
 RESUME_TIMES = 3.0
+#: After a resume the rate is a warning when it is so many times lower, or 0: training stands still and looks calm.
+STILL_TIMES = 10.0
 #: What turns down more often than once in so many points is no schedule; the shortest cycles last longer.
 SMOOTH_POINTS = 6
 #: A rate that has not risen for so many points is the usual one.
@@ -56,8 +63,23 @@ class _RateEvent(Event):
     peak: float
     peak_step: int
     since: int = 0
-    reported: float = 0.0
+    reported: float | None = None
     recovered_step: int | None = None
+
+
+@dataclass(slots=True)
+class _Plateau:
+    """A stand that a rise ended.
+
+    Args:
+        points, rate: for how long, and where. rose_at: the step that left it. climbed: points since; rises: of these.
+    """
+
+    points: int
+    rate: float
+    rose_at: int
+    climbed: int = 0
+    rises: int = 0
 
 
 class LearningRateDetector(CurveDetector):
@@ -103,6 +125,8 @@ class LearningRateDetector(CurveDetector):
     _longest: int = 0
     _rising: int = 0
     _rose_at: int = 0
+    #: The newest stand that a rise ended, until the rate has doubled since.
+    _plateau: _Plateau | None = None
     #: The rate before the rise, and the sum and the number of those in it.
     _rose_from: float = 0.0
     _sum: float = 0.0
@@ -139,13 +163,20 @@ class LearningRateDetector(CurveDetector):
             return []
         last, resume = self._last, self._resume
         self._last, self._resume = rate, None
-        if resume is not None and self._event is None and self._fallen_or_steady():
+        if resume is not None and self._event is None and self._points >= RISING_POINTS:
             self._came_back(step, rate, *resume)
         self._follow(step, rate, last)
         if self._event is not None:
             return self._go_on(self._event, step, rate)
         if self._low is not None:
             return self._warms_up_again(self._low, step, rate, last)
+        if (plateau := self._doubled(rate)) is not None:
+            self._plateau = None
+            if self._creeps(plateau) and not self._batch_grew(step):
+                usual, began = plateau.rate, plateau.rose_at
+                self._open(_RateEvent(metric, began, step, "info", usual * self._above, usual, None, rate, step))
+                assert self._event is not None
+                return self._go_on(self._event, step, rate)
         if rate > self._top * self._above and self._is_news() and rate > self._top + self._stride():
             if self._batch_grew(step) or self._starts_again(rate):
                 self._top, self._fallen = rate, False
@@ -167,7 +198,7 @@ class LearningRateDetector(CurveDetector):
         rates, steps = rows.columns[self._metric], rows.steps
         for at in range(start, stop):
             rate, last = rates[at], self._last
-            if rate > self._top * self._above and self._fallen_or_steady():
+            if (rate > self._top * self._above and self._fallen_or_steady()) or self._doubled(rate) is not None:
                 return at
             self._last = rate
             self._follow(steps[at], rate, last)
@@ -181,6 +212,9 @@ class LearningRateDetector(CurveDetector):
         self._points += 1
         if rate > last:
             self._rising += 1
+            stood = self._steady + 1
+            if stood >= RISING_POINTS and (self._plateau is None or 2 * stood >= self._plateau.points):
+                self._plateau = _Plateau(stood, last, step)
             if self._rising == 1:
                 self._rose_at, self._rose_from, self._sum, self._climbed = step, last, 0.0, 0
             self._longest, self._steady = max(self._longest, self._steady), 0
@@ -194,6 +228,9 @@ class LearningRateDetector(CurveDetector):
                 self._rising = 0
         self._sum += rate
         self._climbed += 1
+        if self._plateau is not None:
+            self._plateau.climbed += 1
+            self._plateau.rises += rate > last
 
     def _stay(self, rate: float, points: int) -> None:
         """Take points at the rate that it is at."""
@@ -204,6 +241,8 @@ class LearningRateDetector(CurveDetector):
         for _ in range(points):  # not a product: it rounds otherwise
             self._sum += rate
         self._climbed += points
+        if self._plateau is not None:
+            self._plateau.climbed += points
         self._raise_top(rate)
 
     def _raise_top(self, rate: float) -> None:
@@ -219,6 +258,20 @@ class LearningRateDetector(CurveDetector):
         if self._turns * SMOOTH_POINTS > self._points:
             return False
         return self._fallen or (self._longest >= STEADY_POINTS and self._rising >= RISING_POINTS)
+
+    def _doubled(self, rate: float) -> _Plateau | None:
+        """Return the plateau above which a rate that has never fallen is twice as high now, None without one."""
+        plateau = self._plateau
+        return plateau if plateau is not None and not self._fallen and rate >= WARNING_TIMES * plateau.rate else None
+
+    def _creeps(self, plateau: _Plateau) -> bool:
+        """Say whether a rate that has doubled since a plateau rose point by point, and fast enough.
+
+        A slow rise that is written with two digits stands, too, for as long as it takes to the next digit.
+        """
+        moved = plateau.points * math.log(WARNING_TIMES) / plateau.climbed
+        news = self._turns * SMOOTH_POINTS <= self._points and self._above < math.inf
+        return news and plateau.rises >= RISES and moved > 1.5 * WRITTEN_PART
 
     def _stride(self) -> float:
         """Return the usual change between two points: so much of a maximum may lie between two that were logged."""
@@ -239,6 +292,8 @@ class LearningRateDetector(CurveDetector):
     def _came_back(self, step: int, rate: float, fork_step: int, before: float) -> None:
         if before <= 0 or before / self._times < rate < before * self._times:
             return
+        if rate > before and not self._fallen_or_steady() and rate < STILL_TIMES * before:
+            return  # its first warm-up goes on
         event = _RateEvent(self._metric, step, step, "info", before, before, fork_step, rate, step)
         if rate > before:
             event.limit = before * self._times
@@ -254,9 +309,15 @@ class LearningRateDetector(CurveDetector):
         elif step > event.seen and rate <= last:
             self._low = None
             event.seen = step
+            event.severity = "warning" if self._stands_still(event) else "info"
+            event.reported = event.peak
             self._open(event)
             return [self._found(event, step, "open")]
         return []
+
+    @staticmethod
+    def _stands_still(event: _RateEvent) -> bool:
+        return event.peak * STILL_TIMES <= event.usual * (1 + ROUNDING)
 
     # --- its events ----------------------------------------------------------------------------------------------
 
@@ -271,12 +332,13 @@ class LearningRateDetector(CurveDetector):
             return self._end(event, step, "recovered")
         if rate < event.peak if low else rate > event.peak:
             event.peak, event.peak_step, event.since = rate, step, 0
-        if event.since >= ACCEPT_POINTS:
+        if event.since >= ACCEPT_POINTS and event.peak > 0:
             self._top = max(self._top, event.peak)
             return self._end(event, step, "resolved")
-        if not low and event.peak >= WARNING_TIMES * event.usual:
+        if (not low and event.peak >= WARNING_TIMES * event.usual) or (low and self._stands_still(event)):
             event.severity = "warning"
-        if event.reported and not (event.severity == "warning" and event.reported < WARNING_TIMES * event.usual):
+        graver = not low and event.severity == "warning"
+        if event.reported is not None and not (graver and event.reported < WARNING_TIMES * event.usual):
             return []
         event.reported = event.peak
         return [self._found(event, step, "open")]
@@ -291,6 +353,10 @@ class LearningRateDetector(CurveDetector):
         if event.resumed is not None:
             what = f"The learning rate came back from step {event.resumed} at {size} of the {event.usual:.4g} before."
             title = f"Learning rate {'above' if high else 'below'} the one before the resume at step {event.onset}"
+            if event.peak == 0:
+                what = f"The learning rate came back from step {event.resumed} at 0, it was {event.usual:.4g} before: "
+                what += "the weights do not change. Was the schedule's state restored?"
+                title = f"Learning rate 0 after the resume at step {event.onset}"
         else:
             what = (
                 f"The learning rate has risen since step {event.onset} and is {event.peak:.4g}, {size} times its "

@@ -1,4 +1,4 @@
-"""A loss or gradient norm that stands at one value is named, whatever its scale; what rounds, learns or clips is not."""
+"""A loss or gradient norm that stands at one value is named, whatever its scale; what rounds or learns is not."""
 
 from __future__ import annotations
 

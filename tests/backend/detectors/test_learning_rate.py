@@ -109,12 +109,41 @@ def test_what_stays_higher_counts_as_usual_in_the_end() -> None:
     assert [one.state for one in found_in(rates)] == ["open", "resolved"]
 
 
-@pytest.mark.parametrize(("times", "severity"), [(10.0, "warning"), (0.1, "info")])
+@pytest.mark.parametrize(("times", "severity"), [(10.0, "warning"), (0.1, "warning"), (0.2, "info"), (0.0, "warning")])
 def test_a_rate_that_comes_back_from_a_resume_ten_times_off_is_told(times: float, severity: str) -> None:
     rates = [(step, rate * (times if step > 2_500 else 1)) for step, rate in scheduled("warm-up and cosine")]
     found = found_in(rates, fork(2_500))
     assert (found[0].severity, found[0].onset_step, found[0].evidence["after_fork"]) == (severity, 2_501, 2_500)
     assert found[0].now_step <= 2_502
+
+
+def test_a_rate_of_0_after_a_resume_is_not_taken_for_usual_and_its_end_is_told() -> None:
+    rates = [(step, rate * (0 if 1_500 < step <= 2_400 else 1)) for step, rate in scheduled("constant")]
+    found = found_in(rates, fork(1_500))
+    assert [(one.state, one.title) for one in found] == [
+        ("open", "Learning rate 0 after the resume at step 1501"),
+        ("recovered", "Learning rate 0 after the resume at step 1501"),
+    ]
+
+
+@pytest.mark.parametrize("digits", [2, 6])
+@pytest.mark.parametrize("growth", [1.005, 1.01, 1.05])
+@pytest.mark.parametrize(("warm_up", "stood"), [(100, 40), (20, 60), (100, 63), (0, 50), (500, 60)])
+def test_a_rate_that_creeps_after_any_plateau_is_a_warning_at_twice_its_top(
+    warm_up: int, stood: int, growth: float, digits: int
+) -> None:
+    rates = [min(1.0, (step + 1) / warm_up) if warm_up else 1.0 for step in range(warm_up + stood)]
+    rates += [growth ** (at + 1) for at in range(1_100)]
+    found = found_in([(step, float(f"{1e-3 * rate:.{digits}g}")) for step, rate in enumerate(rates)])
+    twice = warm_up + stood + math.log(2) / math.log(growth)
+    warned = next(one for one in found if one.severity == "warning")
+    assert warned.now_step <= twice + 2
+    assert abs(found[0].onset_step - (warm_up + stood)) <= 0.1 / (growth - 1) + 1
+
+
+def test_a_warm_up_that_holds_at_its_start_is_silent() -> None:
+    rates = [min(1.0, max(0.001, (step - 30) / 400)) for step in range(1_000)]
+    assert found_in([(step, 1e-3 * rate) for step, rate in enumerate(rates)]) == []
 
 
 def test_a_rate_that_comes_back_as_declared_or_in_a_second_warm_up_is_silent() -> None:

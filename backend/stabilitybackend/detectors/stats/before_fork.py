@@ -230,9 +230,9 @@ def far(value: float, usual: float) -> bool:
     """Return whether a value is at least FAR times off; unknown ones are not.
 
     Example:
-        >>> far(3e-5, 3e-4), far(2.9e-4, 3e-4), far(float("nan"), 3e-4)
-        (True, False, False)
+        >>> far(3e-5, 3e-4), far(2.9e-4, 3e-4), far(0.0, 3e-4), far(float("nan"), 3e-4)
+        (True, False, True, False)
     """
-    if not math.isfinite(value) or not usual > 0 or not value > 0:
+    if not math.isfinite(value) or not usual > 0 or value < 0:
         return False
     return not 1 / FAR < value / usual < FAR
