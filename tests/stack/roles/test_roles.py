@@ -114,8 +114,13 @@ class Job:
         return [line for line in lines if line]
 
     def is_whole(self) -> bool:
-        """Whether each step of the run is there once."""
-        (entry,) = self.ask("/series", metric="loss", view="all", points=100_000)["series"]
+        """Whether each step of the run is there once, as soon as whoever took it over has loaded all points."""
+
+        def answer() -> Any:
+            found = self.ask("/series", metric="loss", view="all", points=100_000)
+            return None if found["problems"] else found
+
+        (entry,) = wait_until(answer, 60, "all points can be read")["series"]
         return bool(entry["steps"] == list(range(1, len(entry["steps"]) + 1)))
 
     def connections(self, servers: RoleServers) -> list[list[bytes]]:
