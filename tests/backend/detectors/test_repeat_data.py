@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from stabilitybackend.detectors.engine.bank import DetectorBank
-from stabilitybackend.detectors.engine.base import Finding, Mark, Row
+from stabilitybackend.detectors.engine.base import Finding, Mark, Point, Row
 from stabilitybackend.detectors.engine.context import Claim
+from stabilitybackend.detectors.engine.row_blocks import QuietRows
 from stabilitybackend.detectors.repeat_data import RepeatDataDetector
 from stabilitybackend.detectors.spike.detector import SpikeDetector
 from stabilitybackend.detectors.stats.low_loss import WayBack
@@ -229,3 +230,14 @@ def test_equal_spikes_on_a_smooth_wave_are_no_data_that_was_seen(period: float, 
 
 def test_a_loss_with_two_decimals_that_falls_evenly_repeats_nothing() -> None:
     assert _found([round(0.4 - 0.0002 * i, 2) for i in range(1_200)]) == []
+
+
+def test_quiet_rows_are_taken_at_once_over_all_their_blocks_up_to_the_one_that_finds_known_data() -> None:
+    new = _noise(600, seed=1)
+    losses = [*new, *new[:100]]
+    detector, steps = RepeatDataDetector(), list(range(len(losses)))
+    detector.update(Point(0, "loss", losses[0], 0.0))
+    rows = QuietRows(steps, [float(step) for step in steps], {"loss": losses}, {"loss": (min(losses), max(losses))})
+    taken = detector.take_quiet(rows, 1, len(losses))
+    [found] = detector.update(Point(taken, "loss", losses[taken], 0.0))
+    assert (600 < taken < 700, found.now_step, found.evidence["lag_points"]) == (True, taken, 600)

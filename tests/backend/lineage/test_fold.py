@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.epochs import FIRST_ROWS
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.points.store import RunStore
 from stabilityclient.wire import Frame
@@ -54,6 +55,12 @@ class Run:
 
     def forks(self) -> list[tuple[int | None, int, str]]:
         return [(s.parent, s.fork_step, s.cause) for s in self.fold.tree][1:]
+
+
+def test_the_first_message_of_a_process_is_placed_at_once_after_its_first_rows() -> None:
+    job, fold = Job(), LineageFold()
+    placed = [change for change in fold.apply(job.rows(list(range(512)))) if isinstance(change, Placed)]
+    assert [len(one.steps) for one in placed] == [1] * FIRST_ROWS + [512 - FIRST_ROWS]
 
 
 def test_a_run_that_never_goes_back_is_one_segment_in_full() -> None:

@@ -140,7 +140,7 @@ class Fingerprints(Stateful):
         words = self._signs(past)
         lags: dict[int, list[int]] = {}
         for end, window in zip(ends, _windows(words, ends), strict=True):
-            alike = places_alike(window, words[: end // PAST_BLOCK - WORD_BLOCKS + 1], end)
+            alike = places_alike(window, words[: (end - LEAST_LAG) // PAST_BLOCK - WORD_BLOCKS + 1], end)
             if far := [end - at for _, at in alike if end - at >= LEAST_LAG]:
                 lags[end] = far
         rs = iter(_correlations(data, lags) if lags else ())
