@@ -29,7 +29,11 @@ def spike_score(run: str, api: Api) -> Any:
     numbers = [_number(one["metric"], one["metric"], one) for one in found["metrics"]]
     if len(numbers) > 1:
         numbers.append(_number("either", "Either", found["either"]))
-    return totals("spike-score", numbers, className="totals")
+    words = (
+        "An outlier is more than 6 standard deviations above the mean of the 128 points before it, as OLMo-core "
+        "defines it. The score compares runs; it is no alarm."
+    )
+    return [totals("spike-score", numbers, className="totals"), html.P(words, className="sub")]
 
 
 def _number(id_: str, label: str, one: Mapping[str, Any]) -> tuple[str, str, str, str, str]:

@@ -81,7 +81,10 @@ def recipe_of(config: Mapping[str, Any]) -> Recipe:
 
 
 def recipe_checks(recipe: Recipe) -> list[str]:
-    """Return a line with its source for each known choice that others made otherwise for a stable run."""
+    """Return a line with its source for each known choice that others made otherwise for a stable run.
+
+    QK-norm and z-loss stand last: where logits grew, a line of the evidence has said so before.
+    """
     large = recipe.width is not None and recipe.width >= LARGE_WIDTH
     tokens = recipe.batch_tokens
     lines = [
@@ -91,12 +94,12 @@ def recipe_checks(recipe: Recipe) -> list[str]:
         else "",
         lit.FP16 if _is_half(recipe.precision) else "",
         lit.PURE_BF16 if recipe.precision in _PURE_BF16 or _is_bf16(recipe.states) else "",
-        lit.QK_NORM_OFF if recipe.qk_norm is False else "",
-        lit.Z_LOSS_OFF if recipe.z_loss is False else "",
         lit.LAYER_NORM if recipe.norm is not None and "layer" in recipe.norm and "rms" not in recipe.norm else "",
         lit.BIASES if recipe.bias else "",
         lit.BATCH.format(tokens=tokens) if large and tokens is not None and tokens < LARGE_BATCH_TOKENS else "",
         lit.MUP if large and not recipe.mup else "",
+        lit.QK_NORM_OFF if recipe.qk_norm is False else "",
+        lit.Z_LOSS_OFF if recipe.z_loss is False else "",
     ]
     return [line for line in lines if line]
 

@@ -67,10 +67,7 @@ IDEFICS = (
     "that did not help, an earlier checkpoint and a lower learning rate"
 )
 RESUMES = "IDEFICS-80B training chronicle (huggingface/m4-logs): a learning rate that was silently reset cost rollbacks"
-PROXIES = (
-    "Small-scale proxies for training instabilities (arXiv 2309.14322): z-loss 1e-4 against drifting output logits, "
-    "QK-norm against growing attention logits"
-)
+PROXIES = "Small-scale proxies for training instabilities (arXiv 2309.14322)"
 ADAM = (
     "StableAdamW (arXiv 2304.13013): loss spikes come 1 to 8 steps after Adam's second moment under-estimates the "
     "gradients; the same mechanism in arXiv 2506.04805 and 2304.09871"
@@ -96,31 +93,31 @@ ATTENTION_LOGITS_WITH_NORM = (
 # --- choices of a config, each against what others trained stably with ------------------------------------------------
 
 BETA2 = (
-    "config: Adam's beta2 is {beta2:g}; GPT-3 (arXiv 2005.14165) and LLaMA (arXiv 2302.13971) used 0.95, whose second "
+    "Config: Adam's beta2 is {beta2:g}; GPT-3 (arXiv 2005.14165) and LLaMA (arXiv 2302.13971) used 0.95, whose second "
     "moment follows the gradients in tens of steps."
 )
 EPSILON = (
-    "config: Adam's epsilon is {epsilon:g}; OLMo 2 (arXiv 2501.00656) went down to 1e-8, which let the gradient norm "
+    "Config: Adam's epsilon is {epsilon:g}; OLMo 2 (arXiv 2501.00656) went down to 1e-8, which let the gradient norm "
     "settle earlier."
 )
 FP16 = (
-    "config: fp16 ends at 65,504 and needs a loss scale; BLOOM (arXiv 2211.05100) took bf16 after fp16 had been "
+    "Config: fp16 ends at 65,504 and needs a loss scale; BLOOM (arXiv 2211.05100) took bf16 after fp16 had been "
     "suspected of the instability of its 104 B trial."
 )
 PURE_BF16 = (
-    "config: weights or Adam's moments in bf16 lose small updates; keep an fp32 copy of the weights (Gopher, arXiv "
+    "Config: weights or Adam's moments in bf16 lose small updates; keep an fp32 copy of the weights (Gopher, arXiv "
     "2112.11446), and norms, softmax and moments in fp32."
 )
-QK_NORM_OFF = "config: QK-norm is off; it keeps attention logits bounded at high learning rates (arXiv 2309.14322)."
-Z_LOSS_OFF = "config: z-loss is off; 1e-4 (PaLM, arXiv 2204.02311) or 1e-5 (OLMo 2, arXiv 2501.00656) holds the logits."
-LAYER_NORM = "config: LayerNorm; OLMo 2 (arXiv 2501.00656) went over to RMSNorm for its stability."
-BIASES = "config: layers have biases; PaLM (arXiv 2204.02311) left them out, which made large models more stable."
+QK_NORM_OFF = "Config: QK-norm is off; it keeps attention logits bounded at high learning rates (arXiv 2309.14322)."
+Z_LOSS_OFF = "Config: z-loss is off; 1e-4 (PaLM, arXiv 2204.02311) or 1e-5 (OLMo 2, arXiv 2501.00656) holds the logits."
+LAYER_NORM = "Config: LayerNorm; OLMo 2 (arXiv 2501.00656) went over to RMSNorm for its stability."
+BIASES = "Config: layers have biases; PaLM (arXiv 2204.02311) left them out, which made large models more stable."
 BATCH = (
-    "config: {tokens:,.0f} tokens a step; Llama 3 405B (arXiv 2407.21783) began with 4 M and went on with 8 M, and saw "
+    "Config: {tokens:,.0f} tokens a step; Llama 3 405B (arXiv 2407.21783) began with 4 M and went on with 8 M, and saw "
     "few spikes."
 )
 MUP = (
-    "config: muP is not named; with it a learning rate found on a small model holds for a wide one (arXiv 2203.03466), "
+    "Config: muP is not named; with it a learning rate found on a small model holds for a wide one (arXiv 2203.03466), "
     "and its coordinate check shows a layer that does not."
 )
 

@@ -320,6 +320,10 @@ def _level(case: Case) -> Suggestion:
         text = "It did not come back. Where that was not meant, look at what the data sets have in common since step "
         text += f"{case.onset}: labels, tokeniser, preprocessing, the code of the loss."
         return suggestion("none", text, checklist=_checks(case))
+    before, after = case.curve.level_before, case.curve.level_after
+    if given_up(case.incident) and before is not None and after is not None and after > before:
+        text = f"Where that was not meant, find out what changed at step {case.onset}. {_GIVEN_UP}"
+        return suggestion("inspect", text, checklist=_checks(case))
     return suggestion("none", "Nothing to do: the loss found another level.", checklist=_checks(case))
 
 

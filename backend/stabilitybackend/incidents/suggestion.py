@@ -14,7 +14,7 @@ from stabilitybackend.schema.incidents import Action, Fix, Incident, Suggestion
 __all__ = ["Case", "JobNow", "over", "suggestion"]
 
 #: Lines of a checklist.
-MAX_CHECKS = 8
+MAX_CHECKS = 10
 
 
 @dataclass(frozen=True, slots=True)

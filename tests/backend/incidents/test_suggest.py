@@ -64,7 +64,7 @@ def test_every_kind_has_an_advice_of_one_shape(kind: str, state: str, severity: 
     assert found["action"] in ("roll_back", "wait", "none", "restart", "inspect")
     assert found["text"]
     assert found["source"]
-    assert len(found["checklist"]) <= 8
+    assert len(found["checklist"]) <= 10
     assert found["skip_batches"] is None or found["to_step"] is not None
     assert (found["skip_batches"] is None) == (found["skip_range"] is None)
     assert (found["wait_steps"] is None) == (found["until_step"] is None)
@@ -357,6 +357,15 @@ def test_a_level_that_an_excuse_explains_asks_for_nothing() -> None:
     found = advice(incident("level_shift", severity="info", state="resolved", evidence={"explained_by": [text]}))
     assert found["action"] == "none"
     assert text in found["text"]
+
+
+@pytest.mark.parametrize(("after", "action"), [(6.0, "inspect"), (1.0, "none")])
+def test_a_higher_level_that_stays_is_not_told_to_be_nothing(after: float, action: str) -> None:
+    evidence = {"level_before": 2.0, "level_after": after}
+    found = advice(incident("level_shift", state="resolved", severity="critical", evidence=evidence))
+    assert found["action"] == action
+    assert ("Nothing to do" in found["text"]) == (action == "none")
+    assert ("find out what changed at step 1200. It did not come back" in found["text"]) == (action == "inspect")
 
 
 def test_the_ratio_of_two_levels_is_told_since_accounting_is_exact() -> None:
