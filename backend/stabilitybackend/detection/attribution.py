@@ -19,6 +19,7 @@ from stabilitybackend.detectors.engine.metric_roles import (
     GRAD_NORM,
     LOSS,
     LR,
+    SEQUENCE_LENGTH,
     SPEED,
     STEP_TIME,
     dataset_of,
@@ -100,7 +101,7 @@ def watched(metrics: Iterable[str], main: str | None = None) -> list[str]:
         role = role_of(name)
         if name == main:
             rank = 0
-        elif role in (LOSS, GRAD_NORM, LR, BATCH_SIZE):
+        elif role in (LOSS, GRAD_NORM, LR, BATCH_SIZE, SEQUENCE_LENGTH):
             rank = 1
         elif part_of(name) is not None:
             rank = 2

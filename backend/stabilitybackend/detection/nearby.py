@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.detectors.engine.metric_roles import BATCH_SIZE, LR, role_of
+from stabilitybackend.detectors.engine.metric_roles import BATCH_SIZE, LR, SEQUENCE_LENGTH, role_of
 from stabilitybackend.schema.json_data import MAX_LISTED
 from stabilitybackend.schema.kinds import kind_of, kinds_where
 
@@ -29,6 +29,9 @@ MAX_OF_A_SORT = 4
 JUMP = 0.1
 #: ...if it is also so many times the usual change there: the first steps of a warm-up double the rate each.
 JUMP_TIMES = 4.0
+
+#: Roles of what is set -> what they are called.
+_SETTINGS = {LR: "learning rate", BATCH_SIZE: "batch size", SEQUENCE_LENGTH: "sequence length"}
 
 Points = Sequence[tuple[int, float]]
 
@@ -93,9 +96,9 @@ def _jumps(finding: Finding, series: Mapping[str, Points], interval: float) -> I
     high = finding.onset_step + NEAR_POINTS * interval
     for name, points in series.items():
         role = role_of(name)
-        if role not in (LR, BATCH_SIZE):
+        what = _SETTINGS.get(role or "")
+        if what is None or role is None:
             continue
-        what = "learning rate" if role == LR else "batch size"
         changes = _changes(points)
         found = [
             _fact(role, step, finding.onset_step, f"the {what} went from {before:.4g} to {after:.4g}")

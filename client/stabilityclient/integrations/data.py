@@ -193,12 +193,34 @@ class Batches:
 def ids_of(batch: Any) -> Any:
     """Return what names the samples of a batch: whole numbers in CPU memory; None where nothing does.
 
-    Of a mapping what has the name of ids or tokens, of a sequence the first such tensor.
+    Of a mapping what has the name of ids or tokens. Without a name, of a sequence, the first such tensor in which each
+    sample has a value of its own: classes come twice. One number a sample beside real numbers is a label in any case.
     """
     if isinstance(batch, dict) or hasattr(batch, "keys"):
-        return next((found for name in _IDS if name in batch and (found := ids_of(batch[name])) is not None), None)
-    if isinstance(batch, list | tuple):
-        return next((found for one in batch if (found := ids_of(one)) is not None), None)
+        return next((found for name in _IDS if name in batch and (found := _whole(batch[name])) is not None), None)
+    every = list(batch) if isinstance(batch, list | tuple) else [batch]
+    labelled = any(_is_real(one) for one in every)
+    for one in every:
+        found = ids_of(one) if isinstance(one, list | tuple | dict) or hasattr(one, "keys") else _whole(one)
+        if found is None or (labelled and found.ndim == 1):
+            continue
+        if (found.ndim == 2 and not labelled) or _are_distinct(found):  # rows of tokens are too many to be compared
+            return found
+    return None
+
+
+def _is_real(one: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(one, torch.Tensor) and bool(one.is_floating_point())
+
+
+def _are_distinct(found: Any) -> bool:
+    samples = int(found.shape[0])
+    return samples > 0 and int(sys.modules["torch"].unique(found, dim=0).shape[0]) == samples
+
+
+def _whole(batch: Any) -> Any:
+    """Return a tensor of whole numbers in CPU memory, None for anything else."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(batch, torch.Tensor) or hasattr(batch, "to_local"):
         return None

@@ -16,7 +16,7 @@ from statistics import median
 from typing import NamedTuple
 
 from .base import Claim, Mark
-from .metric_roles import BATCH_SIZE, GRAD_NORM, LOSS, LR, dataset_of, role_of
+from .metric_roles import BATCH_SIZE, GRAD_NORM, LOSS, LR, SEQUENCE_LENGTH, dataset_of, role_of
 
 #: Values of a companion metric that are remembered.
 COMPANION_POINTS = 64
@@ -26,6 +26,8 @@ MAX_EXCUSES = 32
 MAX_MARKS = 16
 #: A change of the learning rate or the batch size by this fraction from one value to the next is a step, not a slope.
 JUMP = 0.1
+#: A sequence length that stood for so many points is a setting; one that is another in each batch is its padding.
+STOOD_POINTS = 4
 #: What is known to have changed so many points before an onset still explains it.
 EXCUSE_POINTS = 12
 #: Claims that are remembered, by metric.
@@ -80,6 +82,11 @@ class Companion:
         """Return the newest value of an earlier step, NaN where none is remembered."""
         return next((value for at, value in reversed(self.values) if at < step), math.nan)
 
+    def stood(self, points: int) -> bool:
+        """Return whether the newest points all have one value."""
+        newest = list(self.values)[-points:]
+        return len(newest) == points and len({value for _, value in newest}) == 1
+
     def usual(self, before: int) -> float:
         """Return the median of what is remembered of the steps before ``before``, NaN when that is nothing."""
         past = [value for at, value in self.values if at < before]
@@ -93,6 +100,7 @@ class Context:
     lr: Companion = field(default_factory=Companion)
     grad_norm: Companion = field(default_factory=Companion)
     batch_size: Companion = field(default_factory=Companion)
+    sequence_length: Companion = field(default_factory=Companion)
     #: The newest row's step and time; -1 and 0 before the first.
     step: int = -1
     time: float = 0.0
@@ -158,6 +166,10 @@ class Context:
             self._jumped(self.lr, value, "lr_jump", "learning rate")
         elif role == BATCH_SIZE:
             self._jumped(self.batch_size, value, "batch_size", "batch size")
+        elif role == SEQUENCE_LENGTH and not self.sequence_length.stood(STOOD_POINTS):
+            self.sequence_length.values.append((self.step, value))
+        elif role == SEQUENCE_LENGTH:  # it excuses what a batch of another size does
+            self._jumped(self.sequence_length, value, "batch_size", "sequence length")
 
     def _jumped(self, companion: Companion, value: float, kind: str, name: str) -> None:
         last = companion.last
@@ -183,10 +195,11 @@ class Context:
                 return start + 1
             if role == GRAD_NORM or among[0] == among[1]:
                 continue
-            before = values[start]
+            before, seen = values[start], self.sequence_length.values
+            known = [value for _, value in seen][-STOOD_POINTS:] if role == SEQUENCE_LENGTH else []
             for at in range(start + 1, stop):
                 value = values[at]
-                if abs(value - before) > JUMP * abs(before):
+                if abs(value - before) > JUMP * abs(before) and _is_setting(known, values, start, at):
                     stop = at
                     break
                 before = value
@@ -204,10 +217,14 @@ class Context:
         self.step, self.time = steps[stop - 1], times[stop - 1]
         newest = max(start, stop - COMPANION_POINTS)
         for role, values, among in companions:
-            companion = self.grad_norm if role == GRAD_NORM else self.lr if role == LR else self.batch_size
+            companion = self._companion_of(role)
             if role == LR and self._warming and among is not None and among[0] < among[1]:
                 self._warming = not any(map(lt, values[start:stop], values[start - 1 : stop - 1]))
             companion.values.extend(zip(steps[newest:stop], values[newest:stop], strict=True))
+
+    def _companion_of(self, role: str) -> Companion:
+        of = {GRAD_NORM: self.grad_norm, LR: self.lr, SEQUENCE_LENGTH: self.sequence_length}
+        return of.get(role, self.batch_size)
 
     def mark(self, mark: Mark) -> None:
         """Note that something happened to the run; a declared mixture is no reason for a curve to move."""
@@ -277,3 +294,11 @@ class Context:
             if claim.ended_step is None or self.step - claim.ended_step < within_steps:
                 return claim
         return None
+
+
+def _is_setting(known: Sequence[float], values: Sequence[float], start: int, at: int) -> bool:
+    """Return whether what stood before a place stood long enough; ``known`` ends with the value at ``start``."""
+    if not known:
+        return True  # of another role: each step of it counts
+    before = [*known, *values[start + 1 : at]][-STOOD_POINTS:]
+    return len(before) == STOOD_POINTS and len(set(before)) == 1

@@ -11,7 +11,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 __all__ = [
-    "BATCH_SIZE", "GRAD_NORM", "LOSS", "LR", "NAMES_REMEMBERED", "OTHERS", "RATIO", "ROLES", "SAMPLES", "SPEED",
+    "BATCH_SIZE", "GRAD_NORM", "LOSS", "LR", "NAMES_REMEMBERED", "OTHERS", "RATIO", "ROLES", "SAMPLES",
+    "SEQUENCE_LENGTH", "SPEED",
     "STEP_TIME", "TOKENS", "VAL_LOSS", "MixtureName", "best_of", "dataset_of", "is_of_evaluation", "likely_role_of",
     "loss_of",
     "mixture_of", "of_machine", "role_of",
@@ -25,6 +26,8 @@ LOSS = "loss"
 GRAD_NORM = "grad_norm"
 LR = "lr"
 BATCH_SIZE = "batch_size"
+#: Tokens of a sample, as they are set: a longer context has another loss.
+SEQUENCE_LENGTH = "sequence_length"
 VAL_LOSS = "val_loss"
 #: How fast the job is, in whatever unit, more is faster; and the time of a step, less is.
 SPEED = "tokens_per_s"
@@ -70,6 +73,11 @@ _SPELLINGS = {
         "learning/current_learning_rate", "optimizer/learning_rate_group0", "optimizer/learning_rate",
     ),
     BATCH_SIZE: ("batch_size", "global_batch_size", "batch_size_tokens", "tokens_per_batch"),
+    SEQUENCE_LENGTH: (
+        "sequence_length", "seq_length", "seq_len", "seqlen", "max_seq_len", "max_seq_length", "max_sequence_length",
+        "context_length", "context_len", "ctx_len", "block_size", "curriculum_seqlen", "curriculum/seq_len",
+        "data/seq_len", "data/sequence_length", "data/seq_length",
+    ),
     VAL_LOSS: ("val_loss", "eval/loss", "eval_loss", "val/loss", "validation/loss", "valid_loss"),
     # torchtitan, Composer, OLMo, Megatron-LM and Megatron-DeepSpeed, NeMo, GPT-NeoX, Lightning's ThroughputMonitor,
     # Hugging Face, nanoGPT, MaxText. Imports keep these names: units differ, and a speed is only compared with itself.

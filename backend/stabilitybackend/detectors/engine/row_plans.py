@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .base import Detector
-from .metric_roles import BATCH_SIZE, GRAD_NORM, LR, NAMES_REMEMBERED, role_of
+from .metric_roles import BATCH_SIZE, GRAD_NORM, LR, NAMES_REMEMBERED, SEQUENCE_LENGTH, role_of
 
 #: Roles of the metrics that detectors look up beside their own points.
-COMPANIONS = frozenset({LR, GRAD_NORM, BATCH_SIZE})
+COMPANIONS = frozenset({LR, GRAD_NORM, BATCH_SIZE, SEQUENCE_LENGTH})
 #: Metric names whose receivers are remembered; beyond that they are looked up each time.
 MAX_REMEMBERED_METRICS = NAMES_REMEMBERED
 #: Sets of metrics, logged in one row, of which those that are wanted are remembered; others are asked for one by one.
