@@ -32,7 +32,13 @@ HANDLE = Path(__file__).with_name("handle.js").read_text()
 #: Jobs whose pages each run of the tests looks at; those of all others `make soak`.
 OFTEN = ("nan-only", "names-long")
 #: How each page is looked at.
-LOOKS: tuple[tuple[Literal["dark", "light"], int], ...] = (("dark", 1280), ("light", 1280), ("light", 390))
+LOOKS: tuple[tuple[Literal["dark", "light"], int], ...] = (
+    ("dark", 2560),
+    ("dark", 1280),
+    ("light", 1280),
+    ("dark", 820),
+    ("light", 390),
+)
 #: Cells of the strip: fewer look lost, more are not read.
 CELLS = range(4, 9)
 HOUR_S = 3600.0

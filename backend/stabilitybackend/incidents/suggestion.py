@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from stabilitybackend.incidents.recipe import Recipe
@@ -10,6 +10,7 @@ from stabilitybackend.incidents.references import RULE_OF_THUMB
 from stabilitybackend.incidents.rollback_target import Target, Usable
 from stabilitybackend.schema.evidence import CurveFacts, facts
 from stabilitybackend.schema.incidents import Action, Fix, Incident, Suggestion
+from stabilitybackend.schema.states.severity import IncidentStatus
 
 __all__ = ["Case", "JobNow", "over", "suggestion"]
 
@@ -99,6 +100,12 @@ def suggestion(
 
 def over(incident: Incident, checks: Iterable[str] = ()) -> Suggestion:
     """Return the suggestion for an incident that is over."""
-    recovered = incident.state == "recovered"
-    text = "Nothing to do: it recovered by itself." if recovered else "Nothing to do: it is resolved."
-    return suggestion("none", text, checklist=checks)
+    return suggestion("none", _OVER.get(incident.status, "Nothing to do: it is resolved."), checklist=checks)
+
+
+#: What an incident that is over ended with, where it is not resolved.
+_OVER: Mapping[IncidentStatus, str] = {
+    "recovered": "Nothing to do: it recovered by itself.",
+    "accepted": "It has not come back; its level counts as the usual one since.",
+    "ended": "Nothing to do for this one: the job ended with it. The incident of that end has the advice.",
+}

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from stabilitybackend.incidents.suggestion import over
 from stabilitybackend.schema.incidents import Incident, Suggestion, encoded, shown
 
 BACK = Suggestion(action="roll_back", to_step=150)
@@ -76,6 +77,19 @@ OVER = {"state": "resolved"}
 )
 def test_what_became_of_an_incident_is_one_word_for_all_who_show_it(one: Incident, status: str, word: str) -> None:
     assert (shown(one).status, shown(one).status_word) == (status, word)
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        (incident(state="recovered"), "Nothing to do: it recovered by itself."),
+        (incident("hang", recovered_step=9, **OVER), "Nothing to do: it is resolved."),
+        (incident("hang", **OVER), "Nothing to do for this one: the job ended with it."),
+        (incident("throughput", **OVER), "It has not come back; its level counts as the usual one since."),
+    ],
+)
+def test_advice_about_what_is_over_calls_it_resolved_only_where_it_is(one: Incident, words: str) -> None:
+    assert over(one).text.startswith(words)
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,9 @@ def test_from_a_mute_on_the_incidents_page_to_the_alert_at_its_end(
     page.keyboard.press("Enter")
     page.wait_for_selector("#alerting-mutes tr[data-mute]")
     assert "<b>disk swap</b>" in page.inner_text("#alerting-mutes tr[data-mute]")
+    for width in (2560, 820, 390):
+        page.set_viewport_size({"width": width, "height": 860})
+        assert page.evaluate("document.documentElement.scrollWidth") == width
     row = "#alerting-preview tr[data-receiver=webhook]"
     wait_until(lambda: "muted by local" in page.inner_text(row), 20, "who would get it is asked again")
 

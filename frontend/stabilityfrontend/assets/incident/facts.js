@@ -11,7 +11,7 @@ import { processWords, rankRanges, ranksOf } from "../ranks/rank_words.js";
 import { median } from "../run/kpis.js";
 import { severityOf } from "./severity.js";
 import { stackedRanks, stackGroups } from "./stacks.js";
-import { sinceOf, verdictOf } from "./verdict.js";
+import { cameBack, sinceOf, verdictOf } from "./verdict.js";
 
 /** Ranks with a row of their own before the rest is one row per place. */
 const OWN_ROWS = 16;
@@ -89,7 +89,7 @@ export function timelineOf(incident, dump, commands) {
     );
   }
   if (incident.acknowledged_by) add(incident.acknowledged, `Acknowledged by ${asText(incident.acknowledged_by)}`);
-  if (incident.resolved) add(incident.resolved, capital(appearanceOf(incident).word), "good");
+  if (incident.resolved) add(incident.resolved, capital(appearanceOf(incident).word), cameBack(incident) ? "good" : "");
   return entries.sort((a, b) => (a.time === null ? Infinity : a.time) - (b.time === null ? Infinity : b.time));
 }
 

@@ -14,7 +14,7 @@ import { dataFacts } from "./data_facts.js";
 import { factList } from "./facts.js";
 import { severityOf } from "./severity.js";
 import { trainLength, trainLine } from "./trains.js";
-import { ageWords, isNote, lastingWords, sinceOf, tickLasting, verdictOf } from "./verdict.js";
+import { ageWords, cameBack, isNote, lastingWords, sinceOf, tickLasting, verdictOf } from "./verdict.js";
 
 /** A table that may be wider than its place: a shade at the edge shows that there is more. */
 export const wide = (table) => (table ? h("div", { class: "wide-table" }, table) : null);
@@ -244,7 +244,7 @@ function verdictParts(page) {
       ? null
       : h(
           "p",
-          { class: "over" },
+          { class: cameBack(incident) ? "over good" : "over" },
           `${capital(appearanceOf(incident).word)} ${moment(incident.resolved)}${since ? `, after ${ageWords(incident)}` : ""}.${more ? ` ${more}` : ""}`,
         ),
   ];

@@ -48,6 +48,9 @@ function blindWords(blind) {
 /** Since when, unix seconds, as the server says it. */
 export const sinceOf = (incident) => asFinite(incident.since) ?? asFinite(incident.opened);
 
+/** Whether its end is good news: it came back, or was put right. The end of the job is none. */
+export const cameBack = (incident) => ["recovered", "resolved"].includes(incident.status);
+
 /** Whether it was told as something that is over: a fact worth knowing, which has no duration. */
 export const isNote = (incident) => incident.state !== "open" && incident.resolved === incident.opened;
 
@@ -58,20 +61,31 @@ export function ageWords(incident, now) {
   return incident.state === "open" ? lasted(now - since) : duration(Math.max(0, (incident.resolved || now) - since));
 }
 
+/** The verbs that stand before a duration, of what is over. */
+const PAST = { is: "was", are: "were", has: "had", have: "had", wait: "waited", waits: "waited" };
+const past = (words) => words.replace(/\b(is|are|has|have|waits?)\b/g, (verb) => PAST[verb]);
+
 const lasted = (seconds) => duration(Math.max(0, Math.floor(seconds)));
 
 /**
  * Words about an incident, as children of an element. A verdict says how long something lasts as of when it was told;
  * where its text stands in the words, an open one's durations are elements of their own, which `tickLasting` keeps true.
+ * Of one that is over they end with it, and so does the sentence.
  */
 export function lastingWords(words, incident, now) {
-  const verdict = incident && incident.state === "open" ? verdictOf(incident) : null;
+  const verdict = incident ? verdictOf(incident) : null;
   const at = verdict && verdict.text && verdict.parts.length ? words.indexOf(verdict.text) : -1;
   if (!verdict || at < 0) return [words];
+  const open = incident.state === "open";
+  const until = incident.resolved || now;
   const parts = verdict.parts.map((part) =>
     typeof part === "string"
-      ? part
-      : h("span", { class: "lasts", data: { since: part }, "aria-live": "off" }, lasted(now - part)),
+      ? open
+        ? part
+        : past(part)
+      : !open
+        ? lasted(until - part)
+        : h("span", { class: "lasts", data: { since: part }, "aria-live": "off" }, lasted(now - part)),
   );
   return [words.slice(0, at), ...parts, words.slice(at + verdict.text.length)];
 }
