@@ -2483,7 +2483,7 @@ export interface RoutesBody {
 export interface Run {
   began: number | null;
   logged: number | null;
-  status: "crashed" | "failed" | "finished" | "offline" | "preempted" | "running" | "stalled" | "unreachable";
+  status: "crashed" | "failed" | "finished" | "offline" | "preempted" | "running" | "stalled" | "stopped" | "unreachable";
   state: ShownState;
   note: string;
   note_incident: string | null;
@@ -2660,7 +2660,7 @@ export interface RunTable {
 export interface RunWithStoring {
   began: number | null;
   logged: number | null;
-  status: "crashed" | "failed" | "finished" | "offline" | "preempted" | "running" | "stalled" | "unreachable";
+  status: "crashed" | "failed" | "finished" | "offline" | "preempted" | "running" | "stalled" | "stopped" | "unreachable";
   state: ShownState;
   note: string;
   note_incident: string | null;
@@ -3393,7 +3393,7 @@ export interface TableRow {
   name: string;
   project: string;
   tags: string[];
-  status: "crashed" | "failed" | "finished" | "offline" | "preempted" | "running" | "stalled" | "unreachable";
+  status: "crashed" | "failed" | "finished" | "offline" | "preempted" | "running" | "stalled" | "stopped" | "unreachable";
   state: ShownState;
   note: string;
   step: number | null;

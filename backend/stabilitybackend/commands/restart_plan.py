@@ -17,6 +17,7 @@ from msgspec import UNSET
 from stabilitybackend.commands.request import check_behind, check_outside, last_good, usable_checkpoint, withheld
 from stabilitybackend.incidents.illness import inside, spoiling
 from stabilitybackend.incidents.incidents import stops_job
+from stabilitybackend.liveness.format import sentence
 from stabilitybackend.schema.commands import CommandRequest
 from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, HangFacts, JudgedFacts, facts
 from stabilitybackend.schema.incidents import Incident
@@ -103,7 +104,7 @@ def make_plan(run_id: str, job: RestartFacts, now: float, request: CommandReques
     exclude = sorted(named | hard | (soft if set(job.nodes) - hard - named - soft else set()))
     action, why = _action(job, cause, hung, now)
     if request is not None:
-        action, why = "relaunch", _sentence(request.reason) or ("" if cause is None else _why(cause, job))
+        action, why = "relaunch", sentence(request.reason) or ("" if cause is None else _why(cause, job))
     if action == "relaunch" and exclude:
         action = "relaunch_without"
     relaunch = action.startswith("relaunch")
@@ -176,7 +177,7 @@ def _action(job: RestartFacts, cause: Incident | None, hung: Incident | None, no
         return ("none", "The run was imported: there is no job.")
     if job.status == "unreachable":
         return ("wait", job.note)
-    if job.status in ("crashed", "preempted"):
+    if job.status in ("crashed", "preempted", "stopped"):
         if not job.settled:
             return ("wait", f"{_why(cause, job)} Its last messages may still be on their way.")
         if job.fruitless >= MAX_FRUITLESS:
@@ -201,12 +202,7 @@ def _action(job: RestartFacts, cause: Incident | None, hung: Incident | None, no
 
 
 def _why(cause: Incident | None, job: RestartFacts) -> str:
-    return _sentence(job.note if cause is None else (cause.verdict.text or cause.title))
-
-
-def _sentence(text: str) -> str:
-    text = text.strip()
-    return text if text.endswith((".", "!", "?")) or not text else text + "."
+    return sentence(job.note if cause is None else (cause.verdict.text or cause.title))
 
 
 def _start_from(job: RestartFacts, request: CommandRequest | None) -> _PlannedStart:

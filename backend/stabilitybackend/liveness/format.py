@@ -13,7 +13,23 @@ from stabilitybackend.schema.verdicts import SuspectGpu
 #: Ranks named one by one in a text; of the others only the number is given.
 MAX_NAMED_RANKS = 8
 
-__all__ = ["MAX_NAMED_RANKS", "capital", "gpus_of", "name_nodes", "name_ranks", "nodes_of", "place_of", "seat_of"]
+__all__ = [
+    "MAX_NAMED_RANKS",
+    "capital",
+    "gpus_of",
+    "name_nodes",
+    "name_ranks",
+    "nodes_of",
+    "place_of",
+    "seat_of",
+    "sentence",
+]
+
+
+def sentence(text: str) -> str:
+    """Return a text that ends as a sentence does, "" for an empty one: what others wrote may have its own full stop."""
+    text = text.strip()
+    return text if text.endswith((".", "!", "?")) or not text else text + "."
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.liveness.agents import AgentBook
+from stabilitybackend.liveness.death.causes import STOPPED_BY_HAND
 from stabilitybackend.liveness.format import name_nodes, name_ranks
 from stabilitybackend.liveness.job_snapshot import of_earlier_start
 from stabilitybackend.liveness.quiet_log import quiet_text
@@ -25,8 +26,11 @@ def how_it_ended(
         ranks: the newest process of each rank. visible: returns those of them that run and are seen.
     """
     if death is not None:
-        preempted = all(one.preempted for one in facts(death.evidence, DeathFacts).deaths)
-        return ("preempted" if preempted else "crashed"), death.text
+        known = facts(death.evidence, DeathFacts)
+        if all(one.preempted for one in known.deaths):
+            return "preempted", death.text
+        by_hand = known.exception is not None and known.exception.type in STOPPED_BY_HAND
+        return ("stopped" if by_hand else "crashed"), death.text
     if ranks and all(watch.state in ("finished", "left") for watch in ranks):
         left = [watch.rank for watch in ranks if watch.state == "left"]
         return "finished", f"{name_ranks(left)} ended without run.finish()." if left else ""

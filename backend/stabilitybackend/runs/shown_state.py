@@ -34,6 +34,7 @@ _PHASES: Mapping[RunStatus, RunPhase] = {
     "offline": "offline",
     "crashed": "crashed",
     "preempted": "preempted",
+    "stopped": "stopped",
     "failed": "unreadable",
 }
 #: Phases of a run under way: only its ranks tell them apart.
@@ -54,7 +55,9 @@ def stated(run: V, phase: RunPhase | None = None, since: float | None = None, no
         phase, since = run.state.phase, None if run.state.incident_id else run.state.since
     phase, since = _phase(run, phase, since)
     worst, found = run.worst_incident, PHASE_APPEARANCES[phase]
-    word = f"{found.word} by {run.stopped.by}" if phase == "stopped" and run.stopped is not None else found.word
+    word = found.word
+    if phase == "stopped":
+        word += f" by {'hand' if run.stopped is None else run.stopped.by}"
     condition = condition_of(phase, None if worst is None else worst.severity)
     tone: StateTone = "info" if not_back is not None and found.tone == "good" else found.tone
     state = ShownState(word, tone, SHAPES[tone], found.order, since, None, phase, None, condition, not_back)

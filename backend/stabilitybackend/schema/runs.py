@@ -39,9 +39,11 @@ __all__ = [
 FOLLOWED_KEY = "followed"
 #: The same: true where its log has no times. Those of its points are made up, and so would be all speed and duration.
 UNTIMED_KEY = "log_without_times"
-#: unreachable: its agent is lost and the cause is unknown. offline: imported. failed: the server itself can't work it
-#: out; the note says at what, and all else is what was known before.
-RunStatus = Literal["running", "stalled", "finished", "crashed", "preempted", "offline", "unreachable", "failed"]
+#: unreachable: its agent is lost and the cause is unknown. stopped: by hand (Ctrl-C). offline: imported. failed: the
+#: server itself can't work it out; the note says at what, and all else is what was known before.
+RunStatus = Literal[
+    "running", "stalled", "finished", "crashed", "preempted", "stopped", "offline", "unreachable", "failed"
+]
 
 
 class StatusFacts(msgspec.Struct, frozen=True):
@@ -67,6 +69,7 @@ STATUSES: Mapping[RunStatus, StatusFacts] = {
     "offline": StatusFacts(ended=True, over=True),
     "crashed": StatusFacts(ended=True),
     "preempted": StatusFacts(ended=True),
+    "stopped": StatusFacts(ended=True),
     "failed": StatusFacts(),
 }
 

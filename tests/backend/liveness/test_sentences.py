@@ -180,6 +180,33 @@ def test_ranks_that_were_asked_to_end_and_left_in_order_are_preempted(
         assert word in note
 
 
+@pytest.mark.parametrize("ranks", [[0], [0, 1]])
+def test_a_job_that_somebody_stopped_by_hand_has_not_crashed(ranks: list[int]) -> None:
+    job = Job(nodes={"a": ranks})
+    job.run(30)
+
+    for rank in ranks:
+        job.event("exception", rank, {"type": "KeyboardInterrupt", "message": ""})
+        job.dies(rank)
+    job.run(2, moving=False)
+
+    status, note = job.monitor.status(job.now)
+    assert status == "stopped"
+    assert note.startswith("Rank 0 (node a) was stopped by hand (Ctrl-C) at step")
+
+
+@pytest.mark.parametrize(("message", "end"), [("bad batch", "."), ("bad batch.", ""), ("bad batch!", "")])
+def test_the_text_of_an_exception_is_followed_by_one_full_stop(message: str, end: str) -> None:
+    job = Job(nodes={"a": [0]})
+    job.run(30)
+
+    job.event("exception", 0, {"type": "ValueError", "message": message})
+    job.dies(0)
+    job.run(2, moving=False)
+
+    assert job.said[-1].text.endswith(f": ValueError: {message}{end}")
+
+
 def test_a_rank_that_crashed_while_others_left_in_order_is_a_crash() -> None:
     job = Job(nodes={"a": [0, 1]})
     job.run(30)

@@ -52,6 +52,11 @@ def test_the_worst_open_incident_is_the_state_and_the_phase_stays_beside_it() ->
     )
 
 
+def test_a_run_that_somebody_stopped_by_hand_is_over_and_no_crash() -> None:
+    state = stated(_run("stopped")).state
+    assert (state.word, state.tone, state.condition) == ("stopped by hand", "calm", "over")
+
+
 def test_without_an_incident_the_phase_is_the_state() -> None:
     assert stated(_run(), "checkpointing", 80.0).state == ShownState(
         "checkpointing", "good", "tick", 20, 80.0, None, "checkpointing", None, "well"

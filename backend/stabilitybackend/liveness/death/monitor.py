@@ -36,7 +36,7 @@ from stabilitybackend.liveness.death.messages import (
     verdict_of,
     where_it_was,
 )
-from stabilitybackend.liveness.format import capital, name_ranks
+from stabilitybackend.liveness.format import capital, name_ranks, sentence
 from stabilitybackend.schema.evidence import Death, DeathFacts, Explained, HangFacts, Hung, Raised, facts
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.json_data import MAX_LISTED, MAX_RANKS, TEXT_CHARS
@@ -298,7 +298,7 @@ class DeathMonitor(Stateful):
             text += f": {exception.type or 'an exception'}: {cut(gist(exception.message))}".removesuffix(": ")
         elif first.evidence and cause == "unknown":  # else it says the same, and is in the verdict
             text += f" ({fact_text(first.evidence)})"
-        text += "."
+        text = sentence(text)
         if hung is not None:
             text += f" The job hung before, {hung.title}; somebody or its launcher ended it."
         elif stopped and all(death.preempted for death in by_time):

@@ -38,7 +38,7 @@ def status_of(state: RunState, now: float) -> tuple[RunStatus, str, StoppedBy | 
         command_id=stop.command_id,
     )
     words = by.text()
-    if status in ("finished", "crashed", "preempted"):  # how its processes ended is still said
+    if status in ("finished", "crashed", "preempted", "stopped"):  # how its processes ended is still said
         return "finished", f"{words} {note}".rstrip(), by
     if status == "running":
         return status, f"{words} Its script is coming to its end.", by
@@ -48,7 +48,7 @@ def status_of(state: RunState, now: float) -> tuple[RunStatus, str, StoppedBy | 
 def status_fields(state: RunState, now: float) -> dict[str, Any]:
     """Return those fields of the run's view that say how its job is; ``now``: unix seconds."""
     status, note, stopped = status_of(state, now)
-    stopper = "crashed" if status == "preempted" else status  # both by processes that are gone
+    stopper = "crashed" if status in ("preempted", "stopped") else status  # all by processes that are gone
     return {
         "status": status,
         "note": " ".join(part for part in (note, state.unrecorded.view().text, state.unreadable.note) if part),
