@@ -120,6 +120,16 @@ def test_a_fault_of_the_gpu_of_the_rank_that_died_is_the_cause(family: str, cate
     assert _only(_story(_death(1_101.0), _fault(1_095.0, family))).category == category
 
 
+def test_the_meaning_of_a_known_error_stands_behind_the_death_in_the_evidence() -> None:
+    death = _death(1_101.0, cause="exception", exception={"type": "OSError", "message": "[Errno 122] Disk quota"})
+    known = {"name": "Disk quota exceeded", "means": "No more may be stored.", "cause": "old checkpoints.", "next": []}
+    told = replace(death, evidence={**death.evidence, "explained": known})
+    assert list(_only(_story(told)).evidence)[-2:] == [
+        "rank 3 died", "Disk quota exceeded: No more may be stored. Usual cause: old checkpoints."
+    ]  # fmt: skip
+    assert list(_only(_story(death)).evidence)[-1] == "rank 3 died"
+
+
 def test_the_first_line_of_the_evidence_is_what_the_category_rests_on() -> None:
     warm = _fault(1_090.0, "thermal", (5,), severity="warning", title="GPU 5 is warm")
     other = _fault(1_092.0, "processor", (7,), title="GPU 7 does not answer")

@@ -101,6 +101,20 @@ def test_the_step_since_which_a_mixture_is_off_is_no_time(pages: Page) -> None:
     assert " d " not in words
 
 
+def test_the_meaning_of_a_known_error_stands_below_the_exception_of_the_first_death_only(pages: Page) -> None:
+    deaths = [{"rank": rank, "exception": {"type": "OSError", "message": "[Errno 122] Disk"}} for rank in (5, 6)]
+    known = {"name": "Disk quota exceeded", "means": f"No more {NASTY}.", "cause": "old checkpoints.", "next": ["x"]}
+    words = show(pages, incident(kind="process_death", evidence={"deaths": deaths, "explained": known}))
+    assert words.count(f"Disk quota exceeded: No more {NASTY}.") == 1
+    assert words.count("Old checkpoints.") == 1
+    assert words.index("[Errno 122] Disk") < words.index("Disk quota exceeded") < words.rindex("[Errno 122] Disk")
+    for unknown in ({}, {"name": "", "means": "", "cause": "", "next": []}, None, 7):
+        quoted = show(pages, incident(kind="process_death", evidence={"deaths": deaths, "explained": unknown}))
+        assert "[Errno 122] Disk" in quoted
+        assert "Meaning" not in quoted
+        assert "Usual cause" not in quoted
+
+
 def test_what_recovered_says_so_and_a_note_has_no_duration(pages: Page) -> None:
     back = show(pages, incident(kind="spike", state="recovered", resolved=1955.0))
     assert re.search(r"Recovered .*, after 5.0 s", back)

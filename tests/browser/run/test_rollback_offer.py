@@ -90,7 +90,7 @@ def test_every_button_offers_the_same_checkpoint_and_the_same_skip(
             "The checkpoint of step 200 is from before the open spike at step 220; the batches behind it are left out."
         )
         assert (page.text_content("#rollback-why"), page.get_attribute("#rollback-why", "class")) == (why, "sub")
-        assert page.evaluate(FORM) == {"step": "200", "skip": "220-270", "marked": ["250"], "suggested": ["200"]}
+        assert page.evaluate(FORM) == {"step": "200", "skip": "220-320", "marked": ["250"], "suggested": ["200"]}
         page.keyboard.press("Escape")
         page.wait_for_selector("#rollback-confirm", state="hidden")
 
@@ -186,7 +186,7 @@ def test_a_checkpoint_from_inside_the_spike_is_ordered_after_one_more_click_and_
     assert page.is_disabled("#rollback-confirm")
     assert "30 steps after the onset of an open spike (step 220)" in page.inner_text(".dialog .inside")
     page.check("#rollback-accept")
-    assert page.input_value("#rollback-skip") == "251-270"
+    assert page.input_value("#rollback-skip") == "251-320"
     page.fill("#rollback-skip", "240-270")
     assert page.is_disabled("#rollback-confirm")
     assert "from step 251 on" in page.inner_text("label[for=rollback-skip]")

@@ -181,6 +181,8 @@ def test_runs_are_chosen_in_the_list_and_laid_over_each_other(visit: Visit) -> N
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
     wait_until(lambda: page.locator("#compare-chart .tip .key").count() == 2, 10, "the pointer shows both values")
     assert "from the fork" in page.inner_text("#compare-chart .tip b >> nth=0")
+    score = page.locator("#compare-table tr[data-run=r-long]")
+    wait_until(lambda: "loss 0 %" in score.inner_text(), 10, "its SpikeScore")
     search = page.evaluate("location.search")
     assert search == "?run=r-long&run=r-short&metric=loss&align=fork"
     page.evaluate("document.querySelector('[data-remove=r-short]').dataset.same = 'yes'")
