@@ -45,7 +45,7 @@ async def test_the_suggestion_of_the_api_is_offered_and_ordered(
     code, out, _ = await asyncio.to_thread(program, "rollback", "run-1", "--yes", "--no-wait", "--url", server.url)
     assert code == 0
     assert "INSIDE AN OPEN INCIDENT" in next(line for line in out.splitlines() if " 250 " in line)
-    assert "Roll back to step 200, skip 70 batches" in out
+    assert "Roll back to step 200, skip 120 batches" in out
     command = (await spoilt.next(CommandMessage)).command
     assert (command["to_step"], command["skip_batches"]) == (200, 120)
 
