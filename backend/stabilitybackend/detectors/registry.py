@@ -20,6 +20,7 @@ from .plateau import PlateauDetector
 from .repeat_data import RepeatDataDetector
 from .resume_artifact import ResumeArtifactDetector
 from .spike.detector import SpikeDetector
+from .starts_over import StartsOverDetector
 from .straggler import StragglerDetector
 from .throughput import ThroughputDetector
 
@@ -37,6 +38,7 @@ DETECTORS: dict[str, DetectorFactory] = {
     LearningRateDetector.name: LearningRateDetector,
     NonfiniteDetector.name: NonfiniteDetector,
     FrozenDetector.name: FrozenDetector,
+    StartsOverDetector.name: StartsOverDetector,
     ResumeArtifactDetector.name: ResumeArtifactDetector,
     SpikeDetector.name: SpikeDetector,
     DivergenceDetector.name: DivergenceDetector,
