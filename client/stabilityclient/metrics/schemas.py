@@ -86,7 +86,7 @@ class Schemas:
         import json
 
         _check(names)
-        if len(self._names) + len(names) > MAX_NAMES and len(self._names.union(names)) > MAX_NAMES:
+        if len(self._names) + len(names) > MAX_NAMES and len(self._names) + len(set(names) - self._names) > MAX_NAMES:
             raise ValueError(f"there are names beyond the {MAX_NAMES:,} that a run can have")
         text = json.dumps(names).encode()
         if _set_bytes(len(names), len(text)) > self._most_bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import stabilityclient
 from stabilityclient.agent.upload.framing import next_frame
 from stabilityclient.agent.upload.reader import SpoolReader
-from stabilityclient.metrics.schemas import MAX_NAMES
+from stabilityclient.metrics.schemas import MAX_NAMES, Schemas
 from stabilityclient.spool import SpoolWriter
 from stabilityclient.wire import MAX_MESSAGE_BYTES, PointsBlock, SourceInfo
 from support.agent.spooled import stored
@@ -100,3 +101,27 @@ def test_names_beyond_the_bound_are_refused_in_words_and_the_known_ones_stay(
     rows = stored(run.folder).rows()
     assert [(step, len(row)) for step, _, row in rows] == [(1, MAX_NAMES), (2, 1)]
     assert f"50 metrics are beyond the {MAX_NAMES:,} names that a run can have" in caplog.text
+
+
+def test_a_refused_name_costs_the_same_however_many_names_are_known() -> None:
+    few, full = Schemas(2**24), Schemas(2**24)
+    full.of(tuple(_named(MAX_NAMES)))
+
+    def refused(name: str) -> None:
+        with suppress(ValueError):
+            full.of((name,))
+
+    kept = _cpu_of([lambda n=n: few.of((f"new/{n}",)) for n in range(200)])
+    assert _cpu_of([lambda n=n: refused(f"new/{n}") for n in range(200)]) < 10 * kept
+    with pytest.raises(ValueError, match="names beyond"):
+        full.of(("one/more",))
+
+
+def _cpu_of(calls: list[Callable[[], object]]) -> float:
+    """Return the least CPU seconds of a call."""
+    took = []
+    for call in calls:
+        begin = time.thread_time()
+        call()
+        took.append(time.thread_time() - begin)
+    return min(took)
