@@ -187,7 +187,9 @@ def pace(habit: str, seed: int, plan: Plan | None = None, steps: int = STEPS) ->
 
 # --- ranks ---------------------------------------------------------------------------------------------------------
 
-HEALTHY_RANKS = ("equal", "noisy", "stages", "lengths", "turns", "neighbours", "heavy_tailed")
+HEALTHY_RANKS = (
+    "equal", "noisy", "stages", "lengths", "turns", "neighbours", "heavy_tailed", "uneven", "logs", "evaluates", "saves",
+)  # fmt: skip
 RANKS = 8
 
 
@@ -199,6 +201,7 @@ def ranks(habit: str, seed: int, slower: float = 0.0, steps: int = 1_500) -> tup
     stage = [1 + (0.3 * (rank % 2) if habit == "stages" else rng.uniform(0, 0.05)) for rank in range(RANKS)]
     busy = [0.0] * RANKS
     turn, more = rng.choice((24, 64, 160)), rng.choice((0.2, 0.3, 0.6))
+    longer, every = rng.uniform(0.1, 0.6), rng.choice((50, 100, 200))
     rows, time = [], START
     for step in range(steps):
         took = []
@@ -215,6 +218,14 @@ def ranks(habit: str, seed: int, slower: float = 0.0, steps: int = 1_500) -> tup
                 if rng.random() < 0.002 * base_s:
                     busy[rank] = rng.expovariate(1 / 6.0)
                 factor *= 1.6 if busy[rank] > 0 else 1.0
+            elif habit == "uneven":  # the documents of one rank are longer, and all of them have many lengths
+                factor *= math.exp(rng.gauss(0, 0.3)) * (1 + (longer if rank == 3 else 0.0))
+            elif habit == "logs" and rank == 0:  # one rank logs and prints each step
+                factor *= 1 + longer
+            elif habit == "evaluates" and rank == 0 and step % every == every - 1:  # the others wait for it meanwhile
+                factor *= 1 + 60 * longer
+            elif habit == "saves" and rank == 0 and step >= every and step % every < 20:  # and writes on in a thread
+                factor *= 1 + (40 * longer if step % every == 0 else longer)
             if slower and rank == victim and step >= at:
                 factor *= 1 + slower
             took.append(base_s * factor)

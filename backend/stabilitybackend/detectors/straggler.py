@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State, fresh
 from .engine.metric_roles import NAMES_REMEMBERED, STEP_TIME, role_of
-from .slow_stretch import LEAST_LOST_S, duration
+from .slow_stretch import BLOCK_S, CONFIRM_BLOCKS, duration
 from .stats.levels import LARGEST, level_of, percent
 from .stats.rank_table import CONFIRM_WINDOWS, REMEMBERED_WINDOWS, RankPast, RankTable, RankWindow, SlowRankTable
 from .stats.robust import median
@@ -31,7 +31,7 @@ LEAST_POINTS = 6
 #: Values of a rank in a window that its median is taken of, the first ones.
 MAX_POINTS = 16
 #: A window is judged when all known ranks have passed it. A rank that is further behind the first is not waited for.
-LAG_WINDOWS = 4
+LAG_WINDOWS = 9
 #: Smallest sigma of ranks, as a fraction of their median.
 SIGMA_FLOOR = 0.02
 #: Seconds that a slow rank needs more than the others at least: what is shorter delays nobody.
@@ -41,6 +41,8 @@ STEP_SHARE = 0.05
 #: Ranks that a robust deviation can be taken of. Fewer are compared with the fastest one, by FEW_FACTOR of the excess.
 ENOUGH_RANKS = 4
 FEW_FACTOR = 3.0
+#: What slows a rank for less, as another program that takes the processor for a while, is nobody's business, seconds.
+LEAST_S = CONFIRM_BLOCKS * BLOCK_S
 #: Slow ranks that an event names.
 MAX_NAMED = 16
 #: So many values in a row behind a rank's newest window mean that its steps began again, not that they are late.
@@ -52,15 +54,14 @@ __all__ = ["StragglerDetector", "reports_own_work"]
 class StragglerDetector(Detector):
     """Names the rank whose own work takes longer than that of the others.
 
-    Idea: steps are cut in windows of 16 (more where little is logged). In each of them every rank has a median, and
+    Idea: steps are cut in windows of 8 (more where little is logged). In each of them every rank has a median, and
     the ranks' medians have a median and a robust deviation. A rank 15 % and 4 deviations above, twice in a row, is
     slow. It is news when it cost more time of late than twice what the second worst of the usual ranks did: where
-    ranks are slow in turn, who is slow now is no evidence. That is a note (``info``) first, and an alarm when the
-    others have waited ten seconds in all, and of late as long as two windows of usual work take; longer in the job's
-    first 64 windows, when nobody knows yet which ranks are slow in turn. Times of waiting are left out, as there the
-    fast ranks are the slow ones. In synchronous training ``step_time_s`` is equal on all ranks and can't tell;
+    ranks are slow in turn, who is slow now is no evidence. That is a note (``info``) first, and an alarm when the rank
+    was usual before and has been slow for longer than turns of this job's ranks go (``RankTable.is_new``). Times of
+    waiting are left out, as there the fast ranks are the slow ones. In synchronous training ``step_time_s`` is equal on all ranks and can't tell;
     ``data_time_s``, ``forward_s`` or ``compute_time_s`` can. A window is judged when all known ranks have passed it, so
-    that the order in which ranks arrive changes nothing as long as none is more than four windows behind. Ranks that
+    that the order in which ranks arrive changes nothing as long as none is more than nine windows behind. Ranks that
     become slow at once, as those of a node do, are one incident. Fewer than four ranks are compared with the fastest of
     them, by three times the excess. ``liveness/slow_ranks.py`` gives it windows of its own to judge.
 
@@ -72,12 +73,12 @@ class StragglerDetector(Detector):
 
     Example:
         >>> detector, found = StragglerDetector(), []
-        >>> for step in range(224):
+        >>> for step in range(560):
         ...     for rank in range(8):
-        ...         seconds = (0.4 if rank == 3 else 0.2) + 0.001 * (step % 7)
+        ...         seconds = (0.4 if rank == 3 and step >= 480 else 0.2) + 0.001 * (step % 7)
         ...         found += detector.update(Point(step, "data_time_s", seconds, 0.0, rank))
         >>> [(f.rank, f.onset_step, f.severity) for f in found]
-        [(3, 0, 'info'), (3, 0, 'warning')]
+        [(3, 480, 'info'), (3, 480, 'warning')]
     """
 
     name: ClassVar[str] = "straggler"
@@ -315,14 +316,14 @@ class StragglerDetector(Detector):
             event = table.event = SlowRankTable(metric, onset, step, "info", dict(news), level, sigma, [metric])
         for _ in range(max(table.past[number].slow for number in news)):
             table.lose(event, news, steps)
-        self._is_worse(table, event)
+        self._is_worse(table, event, steps)
         self.claim(event.metrics[0], event.onset)
         return [self._finding(event, "open", step, None)]
 
-    def _is_worse(self, table: RankTable, event: SlowRankTable) -> bool:
+    def _is_worse(self, table: RankTable, event: SlowRankTable, steps: int) -> bool:
         """Return whether there is more to report: an alarm for the first time, or twice as much lost time."""
         worse = False
-        if event.severity == "info" and event.lost_s >= LEAST_LOST_S and table.is_costly(event):
+        if event.severity == "info" and event.lasted_s >= LEAST_S and table.is_new(event, steps):
             worse, event.severity = True, "warning"
         if not worse and (event.severity == "info" or event.lost_s < 2 * event.reported_s):
             return False
@@ -338,7 +339,7 @@ class StragglerDetector(Detector):
         still = [n for n in event.ranks if n in table.past and table.past[n].reported]
         if still and event.windows < REMEMBERED_WINDOWS:
             table.lose(event, times, steps)
-            return [self._finding(event, "open", step, None)] if self._is_worse(table, event) else []
+            return [self._finding(event, "open", step, None)] if self._is_worse(table, event, steps) else []
         table.event = None
         self.claim(event.metrics[0], event.onset, step)
         if still or not any(n in times for n in event.ranks):

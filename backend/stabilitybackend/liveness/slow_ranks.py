@@ -15,7 +15,7 @@ from itertools import islice
 from msgspec import to_builtins
 
 from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.detectors.stats.rank_table import WINDOW_STEPS, SlowRankTable
+from stabilitybackend.detectors.stats.rank_table import SlowRankTable
 from stabilitybackend.detectors.stats.robust import median
 from stabilitybackend.detectors.straggler import ENOUGH_RANKS, WAITING, StragglerDetector
 from stabilitybackend.liveness.budgets import is_long
@@ -24,8 +24,8 @@ from stabilitybackend.liveness.rank_watch import MAX_TABLE, RankWatch
 from stabilitybackend.schema.evidence import StragglerFacts, facts
 from stabilitybackend.schema.health import PhaseTimes
 
-#: A window lasts at least so many seconds, beside its steps: slots are read once a second.
-WINDOW_S = 10.0
+#: A window lasts at least so many seconds and steps: slots are read once a second.
+WINDOW_S, WINDOW_STEPS = 10.0, 16
 #: A window is skipped while own-work times of ranks came within this time: the detector judges those, seconds.
 DETECTOR_S = 300.0
 

@@ -55,7 +55,8 @@ def slow_findings(job: Job) -> list[Finding]:
 @pytest.mark.parametrize("phase", ["data", "forward"])
 def test_a_slow_rank_is_named_with_its_phase_whatever_the_number_of_ranks(ranks: int, phase: str) -> None:
     job = paced(ranks, lambda rank, second: {phase: 0.3} if rank == 1 and second > 30 else {})
-    (found,) = slow_findings(job)
+    found, *more = slow_findings(job)
+    assert {one.key for one in more} <= {found.key}
     assert (found.key, found.rank, found.node, found.evidence["phase"]) == ("straggler:liveness:1", 1, "n0", phase)
     assert found.title.startswith(f"Rank 1 is slow in {phase} since step ")
 
@@ -90,8 +91,9 @@ def test_ranks_of_a_node_that_become_slow_together_are_one_incident() -> None:
     job = paced(
         32, lambda rank, second: {"forward": 0.3 + 0.01 * (rank == 9)} if 8 <= rank < 16 and second > 20 else {}
     )
-    (found,) = slow_findings(job)
-    assert (found.rank, found.evidence["slow_ranks"]) == (9, 8)
+    assert {(one.key, one.rank, one.evidence["slow_ranks"]) for one in slow_findings(job)} == {
+        ("straggler:liveness:9", 9, 8)
+    }
 
 
 @pytest.mark.parametrize(("logging", "found"), [((), 1), ((0,), 1), ((0, 1), 0)])
@@ -110,10 +112,11 @@ def test_windows_in_which_a_rank_was_in_a_long_phase_are_not_compared(phase: str
     assert len(slow_findings(paced(8, slow, phase=phase))) == found
 
 
-def test_a_slow_rank_is_a_note_until_the_others_have_waited_as_long_as_for_an_alarm() -> None:
-    job = paced(8, lambda rank, second: {"forward": 0.3} if rank == 1 and second > 30 else {}, seconds=240)
-    assert [(one.severity, one.state) for one in slow_findings(job)][:2] == [("info", "open"), ("warning", "open")]
-    assert slow_findings(job)[1].evidence["lost_s"] == pytest.approx(0.3 * (job.step - 60), rel=0.5)
+@pytest.mark.parametrize(("since", "severity"), [(60, "warning"), (-1, "info")])
+def test_a_rank_that_became_slow_is_an_alarm_and_one_that_ever_was_a_note(since: int, severity: str) -> None:
+    job = paced(8, lambda rank, second: {"forward": 0.3} if rank == 1 and second > since else {}, seconds=200)
+    assert {(one.rank, one.state) for one in slow_findings(job)} == {(1, "open")}
+    assert slow_findings(job)[-1].severity == severity
 
 
 def test_a_server_that_starts_again_goes_on_with_the_slow_rank_that_was_known() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-__all__ = ["more_than_before"]
+__all__ = ["TIMES", "more_than_before"]
 
 #: News is this many times the second largest of what came before by itself. The largest may be the first of what is
 #: news. Of sizes that come by chance, and fall off exponentially, some one in a thousand is that much.

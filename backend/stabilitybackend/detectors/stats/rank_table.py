@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from stabilitybackend.detectors.engine.base import Event
 
 from .levels import LARGEST
-from .own_past import more_than_before
+from .own_past import TIMES, more_than_before
 
 #: Steps of a window at first. It doubles where a rank logs few points in it.
-WINDOW_STEPS = 16
-#: Windows in a row that make an event, and that end it. When the others have waited as long as so many take, it is an
-#: alarm; and LEAST_LOST_S at least, as for the whole job. A job that is known for a part of REMEMBERED_WINDOWS only has
-#: to lose that many times as much: in its first windows nobody knows which ranks are slow in turn.
+WINDOW_STEPS = 8
+#: Windows in a row that make an event, and that end it.
 CONFIRM_WINDOWS = 2
+#: False alarms that a healthy job may have for each step of each rank: 0.2 in 10,000.
+FALSE_A_STEP = 0.2 / 10_000
 #: A rank that is slow for so many windows is what it is: the event is closed and the rank not reported again until it
 #: has been usual. One that is slow again within as many continues its event: it comes and goes. What a rank cost is
 #: forgotten over as many.
-REMEMBERED_WINDOWS = 64
+REMEMBERED_WINDOWS = 128
 
 __all__ = [
     "CONFIRM_WINDOWS", "REMEMBERED_WINDOWS", "WINDOW_STEPS", "RankPast", "RankTable", "RankWindow", "SlowRankTable",
@@ -48,6 +48,17 @@ class RankPast:
     reported: bool = False
     #: What it cost of late, in windows of usual work: its excess over the others, forgotten over REMEMBERED_WINDOWS.
     cost: float = 0.0
+    #: Windows in which it was usual, in all: of one that never was it is not known that anything changed.
+    healthy: int = 0
+    #: How far above the others it was in these, and in the windows in which it is slow now: means, as fractions.
+    usual_excess: float = 0.0
+    slow_excess: float = 0.0
+
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether it was usual before, and is further above the others now than its own past would let it be."""
+        return self.healthy >= CONFIRM_WINDOWS and self.slow_excess >= TIMES * self.usual_excess
 
 
 @dataclass(slots=True)
@@ -59,7 +70,8 @@ class SlowRankTable(Event):
     sigma: float
     metrics: list[str]
     windows: int = 0
-    #: Seconds that the slowest of them cost since the onset, now and when it was reported.
+    #: Seconds of work of the slowest of them since the onset; those that it cost, now and when it was reported.
+    lasted_s: float = 0.0
     lost_s: float = 0.0
     reported_s: float = 0.0
 
@@ -79,6 +91,11 @@ class RankTable:
     settled: int = 0
     #: Windows that were compared, and how each rank did in them.
     compared: int = 0
+    #: Windows of single ranks in which one was usual; times that one was slow and came back, and how many windows these
+    #: had.
+    usual: int = 0
+    turns: int = 0
+    turn_windows: int = 0
     past: dict[int, RankPast] = field(default_factory=dict)
     event: SlowRankTable | None = None
     #: The event that recovered last, and how many windows were compared then.
@@ -130,13 +147,18 @@ class RankTable:
             if value is not None and value > limit:
                 past.onset = start if not past.slow else past.onset
                 past.slow, past.usual = past.slow + 1, 0
+                past.slow_excess += (_above(value, level) - past.slow_excess) / past.slow
                 past.cost += (value - level) / (whole_s or level) if level > 0 else LARGEST
                 if past.slow >= CONFIRM_WINDOWS and not past.reported:
                     slow[number] = value
             elif value is None or not past.reported or value < 0.5 * (level + limit):  # back is below what opens
                 past.usual += 1
                 if past.usual >= CONFIRM_WINDOWS or not past.reported:
+                    self.turns, self.turn_windows = self.turns + bool(past.slow), self.turn_windows + past.slow
                     past.slow, past.reported = 0, False
+                if value is not None:
+                    past.healthy, self.usual = past.healthy + 1, self.usual + 1
+                    past.usual_excess += (_above(value, level) - past.usual_excess) / past.healthy
                 if value is None and not past.slow:
                     del self.past[number]  # it is gone
         others = self._others() if slow else 0.0
@@ -144,14 +166,24 @@ class RankTable:
 
     def lose(self, event: SlowRankTable, times: Mapping[int, float], steps: int) -> None:
         """Count a window of so many steps in which the others waited for the slowest of an event."""
-        event.lost_s += steps * (
-            max((times[n] for n in self._slow(event) if n in times), default=event.level) - event.level
-        )
+        slowest = max((times[n] for n in self._slow(event) if n in times), default=event.level)
+        event.lasted_s += steps * slowest
+        event.lost_s += steps * (slowest - event.level)
 
-    def is_costly(self, event: SlowRankTable) -> bool:
-        """Return whether an event cost so much of late that it is an alarm."""
-        least = CONFIRM_WINDOWS * max(1.0, REMEMBERED_WINDOWS / self.compared)
-        return max((self.past[n].cost for n in self._slow(event)), default=0.0) >= max(least, self._others())
+    def is_new(self, event: SlowRankTable, steps: int) -> bool:
+        """Return whether an event is more than the turns that the job's ranks take by nature, in windows of ``steps``.
+
+        Ranks that are usual or slow by turns are a chain of two states. How often a turn begins and how likely it goes
+        on is known from the job's past, by Laplace's rule of succession: with nothing seen each is one in two. An event
+        is more when less than FALSE_A_STEP of all windows would begin a turn as long. A rank that was always above the
+        others, for its data is longer or it logs for all, has not changed.
+        """
+        worst = [past for past in (self.past[n] for n in self._slow(event)) if past.has_changed]
+        begins = (self.turns + 1) / (self.usual + 2)
+        goes_on = (self.turn_windows - self.turns + 1) / (self.turn_windows + 2)
+        length = max((past.slow for past in worst), default=0)
+        costs = max((past.cost for past in worst), default=0.0)
+        return length > 0 and begins * goes_on ** (length - 1) <= FALSE_A_STEP * steps and costs >= self._others()
 
     def _slow(self, event: SlowRankTable) -> list[int]:
         """Return the ranks of an event that are slow now."""
@@ -160,3 +192,8 @@ class RankTable:
     def _others(self) -> float:
         """Return what a slow rank must cost to be news: ranks that are not slow now may have been before."""
         return more_than_before(past.cost for past in self.past.values() if not past.slow)
+
+
+def _above(value: float, level: float) -> float:
+    """Return by what fraction a time is above the usual one."""
+    return value / level - 1 if level > 0 else LARGEST
