@@ -48,17 +48,28 @@ class RankPast:
     reported: bool = False
     #: What it cost of late, in windows of usual work: its excess over the others, forgotten over REMEMBERED_WINDOWS.
     cost: float = 0.0
-    #: Windows in which it was usual, in all: of one that never was it is not known that anything changed.
-    healthy: int = 0
-    #: How far above the others it was in these, and in the windows in which it is slow now: means, as fractions.
-    usual_excess: float = 0.0
+    #: Windows before the present turn: of a rank that has none it is not known that anything changed.
+    before: int = 0
+    #: How far above the others it was in these, and in the windows of the present turn: means, as fractions.
+    past_excess: float = 0.0
     slow_excess: float = 0.0
 
 
     @property
     def has_changed(self) -> bool:
-        """Whether it was usual before, and is further above the others now than its own past would let it be."""
-        return self.healthy >= CONFIRM_WINDOWS and self.slow_excess >= TIMES * self.usual_excess
+        """Whether it was there before, and is further above the others now than its own past would let it be."""
+        return self.before >= CONFIRM_WINDOWS and self.slow_excess >= TIMES * self.past_excess
+
+    def remember(self, excess: float, windows: int) -> None:
+        """Take windows that are over, by how far above the others the rank was in them."""
+        self.before += windows
+        self.past_excess += (excess - self.past_excess) * windows / self.before
+
+    def end_turn(self) -> None:
+        """Take note that the rank is usual again, if it was slow."""
+        if self.slow:
+            self.remember(self.slow_excess, self.slow)
+        self.slow, self.slow_excess, self.reported = 0, 0.0, False
 
 
 @dataclass(slots=True)
@@ -154,11 +165,12 @@ class RankTable:
             elif value is None or not past.reported or value < 0.5 * (level + limit):  # back is below what opens
                 past.usual += 1
                 if past.usual >= CONFIRM_WINDOWS or not past.reported:
-                    self.turns, self.turn_windows = self.turns + bool(past.slow), self.turn_windows + past.slow
-                    past.slow, past.reported = 0, False
+                    self.turns += bool(past.slow)
+                    self.turn_windows += past.slow
+                    past.end_turn()
                 if value is not None:
-                    past.healthy, self.usual = past.healthy + 1, self.usual + 1
-                    past.usual_excess += (_above(value, level) - past.usual_excess) / past.healthy
+                    self.usual += 1
+                    past.remember(_above(value, level), 1)
                 if value is None and not past.slow:
                     del self.past[number]  # it is gone
         others = self._others() if slow else 0.0
