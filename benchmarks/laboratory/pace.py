@@ -188,7 +188,8 @@ def pace(habit: str, seed: int, plan: Plan | None = None, steps: int = STEPS) ->
 # --- ranks ---------------------------------------------------------------------------------------------------------
 
 HEALTHY_RANKS = (
-    "equal", "noisy", "stages", "lengths", "turns", "neighbours", "heavy_tailed", "uneven", "logs", "evaluates", "saves",
+    "equal", "noisy", "stages", "lengths", "turns", "neighbours", "heavy_tailed",
+    "uneven", "logs", "evaluates", "saves",
 )  # fmt: skip
 RANKS = 8
 

@@ -169,6 +169,7 @@ def _make_components(settings: ClientSettings, guard: Guard, run: Run) -> RunCom
         parts.probe,
         guard,
         ranks.local_rank,
+        ranks.world_size,
         lambda: (run.logged_step, run.logged_at),
         parts.end_signals,
     )

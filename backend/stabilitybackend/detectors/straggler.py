@@ -57,13 +57,14 @@ class StragglerDetector(Detector):
     Idea: steps are cut in windows of 8 (more where little is logged). In each of them every rank has a median, and
     the ranks' medians have a median and a robust deviation. A rank 15 % and 4 deviations above, twice in a row, is
     slow. It is news when it cost more time of late than twice what the second worst of the usual ranks did: where
-    ranks are slow in turn, who is slow now is no evidence. That is a note (``info``) first, and an alarm when the rank
-    was usual before and has been slow for longer than turns of this job's ranks go (``RankTable.is_new``). Times of
-    waiting are left out, as there the fast ranks are the slow ones. In synchronous training ``step_time_s`` is equal on all ranks and can't tell;
-    ``data_time_s``, ``forward_s`` or ``compute_time_s`` can. A window is judged when all known ranks have passed it, so
-    that the order in which ranks arrive changes nothing as long as none is more than nine windows behind. Ranks that
-    become slow at once, as those of a node do, are one incident. Fewer than four ranks are compared with the fastest of
-    them, by three times the excess. ``liveness/slow_ranks.py`` gives it windows of its own to judge.
+    ranks are slow in turn, who is slow now is no evidence. That is a note (``info``) first, and an alarm when the
+    rank was usual before and has been slow for longer than turns of this job's ranks go (``RankTable.is_new``). Times
+    of waiting are left out, as there the fast ranks are the slow ones. In synchronous training ``step_time_s`` is
+    equal on all ranks and can't tell; ``data_time_s``, ``forward_s`` or ``compute_time_s`` can. A window is judged
+    when all known ranks have passed it, so that the order in which ranks arrive changes nothing as long as none is
+    more than nine windows behind. Ranks that become slow at once, as those of a node do, are one incident. Fewer than
+    four ranks are compared with the fastest of them, by three times the excess. ``liveness/slow_ranks.py`` gives it
+    windows of its own to judge.
 
     Args:
         slower: how far above the median of the ranks counts, as a fraction.
@@ -231,8 +232,9 @@ class StragglerDetector(Detector):
     # --- one window of all ranks ----------------------------------------------------------------------------------
 
     def compare(
-        self, metric: str, times: Mapping[int, float], window: tuple[int, int], step: int, whole_s: float, most: int
-    ) -> list[Finding]:
+        self, metric: str, times: Mapping[int, float], window: tuple[int, int], step: int, whole_s: float, most: int,
+        *, error_s: float = 0.0, windows: int = 1,
+    ) -> list[Finding]:  # fmt: skip
         """Judge a window that somebody else has put together; windows come in their order.
 
         Args:
@@ -241,12 +243,23 @@ class StragglerDetector(Detector):
             step: the newest of the job.
             whole_s: seconds of a step, of which the metric is a part: a slow rank needs ``STEP_SHARE`` of them more.
             most: metrics that are kept; of more, those judged longest ago that have nothing open are forgotten.
+            error_s: standard error of the difference of two times, 0.0 where it is not known.
+            windows: usual windows that this one is as long as.
         """
         table = self._tables[metric] = self._tables.pop(metric, RankTable())
         idle = [name for name, one in self._tables.items() if one.event is None]
         for name in idle[: max(0, len(self._tables) - most)]:
             del self._tables[name]
-        return self._compare(metric, table, times, window, step, whole_s)
+        return self._compare(metric, table, times, window, step, whole_s, error_s, windows)
+
+    def strength(self, times: list[float], whole_s: float, error_s: float) -> float:
+        """Return how many sigmas the slowest rank is above the others; 0.0 where it is not slow."""
+        limit, level, sigma = self._limit(times, whole_s, error_s)
+        return (max(times) - level) / sigma if max(times) > limit else 0.0
+
+    def is_sure(self, times: list[float], error_s: float) -> bool:
+        """Return whether times that are known up to ``error_s`` would show a rank that is as slow as counts."""
+        return self._sigmas * error_s <= self._slower * median(times)
 
     def is_slow(self, metric: str) -> bool:
         """Return whether a rank was slow in the newest window of a metric."""
@@ -268,31 +281,42 @@ class StragglerDetector(Detector):
 
     def _compare(
         self, metric: str, table: RankTable, times: Mapping[int, float], window: tuple[int, int], step: int,
-        whole_s: float = 0.0,
+        whole_s: float = 0.0, error_s: float = 0.0, windows: int = 1,
     ) -> list[Finding]:  # fmt: skip
         """Compare the ranks of one window."""
-        limit, level, sigma = self._limit(list(times.values()), whole_s)
-        news = table.take(times, limit, level, window[0], whole_s)
+        limit, level, sigma = self._limit(list(times.values()), whole_s, error_s)
+        news = table.take(times, limit, level, window[0], whole_s, windows)
+        a_window = window[1] / windows
         found: list[Finding] = []
         if table.event is not None:
-            found += self._follow(table, table.event, times, window, step)
+            found += self._follow(table, table.event, times, window, a_window, step)
         if news:
-            found += self._open(metric, table, news, level, sigma, window[1], step)
+            found += self._open(metric, table, news, level, sigma, a_window, step)
         return found
 
-    def _limit(self, values: list[float], whole_s: float) -> tuple[float, float, float]:
+    def _limit(self, values: list[float], whole_s: float, error_s: float = 0.0) -> tuple[float, float, float]:
         """Return what a rank must exceed to be slow, the usual time and the deviation of the ranks."""
         if not self._on or len(values) < 2:
             return float("inf"), 0.0, 1.0
         least_s = max(LEAST_EXCESS_S, STEP_SHARE * whole_s)
         if len(values) >= ENOUGH_RANKS:
             level, sigma = level_of(values, SIGMA_FLOOR)
+            sigma = math.hypot(sigma, error_s)
             return level + max(level * self._slower, self._sigmas * sigma, least_s), level, sigma
         level = min(values)
+        if error_s:  # of few ranks, too, it is known then how far they lie apart by chance
+            return level + max(level * self._slower, self._sigmas * error_s, least_s), level, error_s
         return level + max(FEW_FACTOR * level * self._slower, least_s), level, max(SIGMA_FLOOR * level, 1e-12)
 
     def _open(
-        self, metric: str, table: RankTable, news: dict[int, float], level: float, sigma: float, steps: int, step: int
+        self,
+        metric: str,
+        table: RankTable,
+        news: dict[int, float],
+        level: float,
+        sigma: float,
+        a_window: float,
+        step: int,
     ) -> list[Finding]:
         for number in news:
             table.past[number].reported = True
@@ -314,16 +338,15 @@ class StragglerDetector(Detector):
         else:
             onset = min(table.past[number].onset for number in news)
             event = table.event = SlowRankTable(metric, onset, step, "info", dict(news), level, sigma, [metric])
-        for _ in range(max(table.past[number].slow for number in news)):
-            table.lose(event, news, steps)
-        self._is_worse(table, event, steps)
+        table.lose(event, news, a_window * max(table.past[number].slow_windows for number in news))
+        self._is_worse(table, event, a_window)
         self.claim(event.metrics[0], event.onset)
         return [self._finding(event, "open", step, None)]
 
-    def _is_worse(self, table: RankTable, event: SlowRankTable, steps: int) -> bool:
+    def _is_worse(self, table: RankTable, event: SlowRankTable, a_window: float) -> bool:
         """Return whether there is more to report: an alarm for the first time, or twice as much lost time."""
         worse = False
-        if event.severity == "info" and event.lasted_s >= LEAST_S and table.is_new(event, steps):
+        if event.severity == "info" and event.lasted_s >= LEAST_S and table.is_new(event, a_window):
             worse, event.severity = True, "warning"
         if not worse and (event.severity == "info" or event.lost_s < 2 * event.reported_s):
             return False
@@ -331,7 +354,13 @@ class StragglerDetector(Detector):
         return True
 
     def _follow(
-        self, table: RankTable, event: SlowRankTable, times: Mapping[int, float], window: tuple[int, int], step: int
+        self,
+        table: RankTable,
+        event: SlowRankTable,
+        times: Mapping[int, float],
+        window: tuple[int, int],
+        a_window: float,
+        step: int,
     ) -> list[Finding]:
         """Advance an open event by one window."""
         event.windows += 1
@@ -339,7 +368,7 @@ class StragglerDetector(Detector):
         still = [n for n in event.ranks if n in table.past and table.past[n].reported]
         if still and event.windows < REMEMBERED_WINDOWS:
             table.lose(event, times, steps)
-            return [self._finding(event, "open", step, None)] if self._is_worse(table, event, steps) else []
+            return [self._finding(event, "open", step, None)] if self._is_worse(table, event, a_window) else []
         table.event = None
         self.claim(event.metrics[0], event.onset, step)
         if still or not any(n in times for n in event.ranks):

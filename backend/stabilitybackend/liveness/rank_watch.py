@@ -8,7 +8,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from stabilitybackend.liveness.budgets import Budgets, Limits, Seen, is_long
-from stabilitybackend.schema.health import GpuOfRank, PhaseTimes, Proc, RankHealth
+from stabilitybackend.schema.health import GpuOfRank, PhaseTimes, Proc, RankHealth, WaitLooks
 from stabilitybackend.schema.json_data import NAME_CHARS
 
 #: The beat grows once a second while Python runs. Standing still so long means: stopped, or the GIL is held, seconds.
@@ -99,6 +99,8 @@ class RankWatch:
     gpu: GpuOfRank | None = None
     #: The newest table of phases.
     table: Mapping[str, PhaseTimes] = field(default_factory=dict)
+    #: The newest looks at whether it waits for other ranks.
+    waits: WaitLooks | None = None
     _step_start: float = 0.0
     _phase_start: float = 0.0
     _at: float = 0.0
@@ -224,6 +226,7 @@ class RankWatch:
         self.seen_at = now
         if first and self._first_seen == 0.0:
             self._first_seen = now
+        self.waits = slot.waits
         if slot.phases is not None:
             if not self.table and step_start:
                 self.first_step_done |= _outlasts(slot.phases, phase_start - step_start)

@@ -1,13 +1,17 @@
-"""Names the rank whose own work takes longer than that of the others, by the tables of phases in the slots.
+"""Names the rank whose own work takes longer than that of the others, by what the slots say of phases and of waiting.
 
 Each rank's slot counts the passes through each phase and their own time. Over a window of steps that gives every
 rank's seconds per step and phase, which the straggler detector judges as it does logged times. In synchronous training
 the sum is equal on all ranks: the fast ones wait, in a phase in which they meet the others. So only a phase that comes
 before the waiting tells, and it is one in which few ranks are slow while the many agree.
+
+Without phases the waiting itself tells: the slots count in which part of the looks a rank's loop waited for others. The
+rest of a step is its own work, and who waits least is slow.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -22,10 +26,14 @@ from stabilitybackend.liveness.budgets import is_long
 from stabilitybackend.liveness.format import MAX_NAMED_RANKS, capital, gpus_of, seat_of
 from stabilitybackend.liveness.rank_watch import MAX_TABLE, RankWatch
 from stabilitybackend.schema.evidence import StragglerFacts, facts
-from stabilitybackend.schema.health import PhaseTimes
+from stabilitybackend.schema.health import PhaseTimes, WaitLooks
 
 #: A window lasts at least so many seconds and steps: slots are read once a second.
 WINDOW_S, WINDOW_STEPS = 10.0, 16
+#: Where few looks say nothing yet, they are added up: over so many seconds at most, from so many moments.
+MOST_WAITING_S, MOST_STARTS = 640.0, 16
+#: How the own work of ranks is called that is known by their waiting only.
+OWN_WORK = "its own work"
 #: A window is skipped while own-work times of ranks came within this time: the detector judges those, seconds.
 DETECTOR_S = 300.0
 
@@ -42,6 +50,31 @@ class _WindowStart:
 
 
 @dataclass(slots=True)
+class _WaitStart:
+    """What was known of the ranks' waiting at a moment, by rank: source, step and looks."""
+
+    time: float
+    ranks: dict[int, tuple[str, int, WaitLooks]]
+
+
+@dataclass(slots=True)
+class _OwnWork:
+    """The own work of ranks over some time, by their waiting.
+
+    Attributes:
+        times: rank -> seconds a step. error_s: standard error of the difference of two of them.
+        step_s: seconds of a whole step. took_s: seconds of all. first, last: steps.
+    """
+
+    times: dict[int, float]
+    error_s: float
+    step_s: float
+    took_s: float
+    first: int
+    last: int
+
+
+@dataclass(slots=True)
 class _RankSpeed:
     """Seconds per step of each rank in each phase, over one window."""
 
@@ -55,6 +88,8 @@ class SlowRanks:
     def __init__(self) -> None:
         self._starts: dict[int, _WindowStart] = {}
         self._began = 0.0
+        #: Moments from which looks at waiting are added up, oldest first.
+        self._wait_starts: list[_WaitStart] = []
         self._judge = StragglerDetector()
         #: Keys of the detector's events -> ours.
         self._keys: dict[str, str] = {}
@@ -87,22 +122,53 @@ class SlowRanks:
         if not visible:
             ended = self._judge.end(self._newest_step) if over else []
             return [self._dressed(finding, {}) for finding in ended]
+        logged = sum(now - time < DETECTOR_S for time in self._own_work.values()) > 1
+        found: list[Finding] = []
         if not self._began or excused_until >= self._began:
             self._begin(visible, now)
-            return []
-        if now - self._began < WINDOW_S or not self._is_full(visible):
-            return []
-        pace, starts = self._speed(visible), self._starts
-        self._begin(visible, now)
-        if sum(now - time < DETECTOR_S for time in self._own_work.values()) > 1:
-            return []
-        return self._compared(pace, starts, {watch.rank: watch for watch in visible})
+        elif now - self._began >= WINDOW_S and self._is_full(visible):
+            pace, starts = self._speed(visible), self._starts
+            self._begin(visible, now)
+            found = [] if logged else self._compared(pace, starts, {watch.rank: watch for watch in visible})
+        since = [start for start in self._wait_starts if start.time > excused_until and not logged]
+        if not since:
+            self._wait_starts = [_wait_start(visible, now)]
+        elif now - since[-1].time >= WINDOW_S:
+            found += self._compared_waits(visible, since, now)
+        return found
 
     def _begin(self, visible: Iterable[RankWatch], now: float) -> None:
         self._began = now
         self._starts = {
             w.rank: _WindowStart(w.source, w.step, _passes(w.table)) for w in visible if w.table and w.step >= 0
         }
+
+    # --- by waiting ------------------------------------------------------------------------------------------------
+
+    def _compared_waits(self, visible: list[RankWatch], starts: list[_WaitStart], now: float) -> list[Finding]:
+        """Compare what ranks do when they do not wait, from the moment since which that shows a slow one best.
+
+        While it neither shows one nor that there is none, looks are added up further.
+        """
+        watches = {watch.rank: watch for watch in visible}
+        works = [work for start in starts if (work := _own_work(watches, start, now)) is not None]
+        best = max(works, key=self._strength, default=None)
+        if best is not None and not self._strength(best):
+            best = works[0] if self._judge.is_sure(list(works[0].times.values()), works[0].error_s) else None
+        newest = _wait_start(visible, now)
+        if best is None:
+            kept = [*starts[:: 2 if len(starts) >= MOST_STARTS else 1], newest]
+            self._wait_starts = [start for start in kept if now - start.time < MOST_WAITING_S]
+            return []
+        self._wait_starts = [newest]
+        found = self._judge.compare(
+            OWN_WORK, best.times, (best.first, best.last - best.first), best.last, best.step_s, MAX_TABLE + 1,
+            error_s=best.error_s, windows=max(1, round(best.took_s / WINDOW_S)),
+        )  # fmt: skip
+        return [self._dressed(finding, watches) for finding in found]
+
+    def _strength(self, work: _OwnWork) -> float:
+        return self._judge.strength(list(work.times.values()), work.step_s, work.error_s)
 
     def _is_full(self, visible: Iterable[RankWatch]) -> bool:
         steps = [w.step - self._starts[w.rank].step for w in visible if w.rank in self._starts]
@@ -166,7 +232,7 @@ class SlowRanks:
             key=key,
             metric=None,
             node=(watch.node or None) if watch is not None else None,
-            title=finding.title.replace("is slow", f"is slow in {phase}", 1),
+            title=finding.title if phase == OWN_WORK else finding.title.replace("is slow", f"is slow in {phase}", 1),
             text=finding.text.replace(f"Rank {rank} ", f"{who} ", 1),
             now_step=self._newest_step,
             evidence=finding.evidence | {"phase": phase, "slow": ranks, "gpus": to_builtins(gpus_of(known))},
@@ -177,3 +243,35 @@ def _passes(table: Mapping[str, PhaseTimes]) -> dict[str, tuple[float, float]]:
     """Return name -> (passes, seconds) of a table of phases; one that was never passed is left out."""
     named = islice(table.items(), MAX_TABLE)
     return {name: (seen.count, seen.total_s) for name, seen in named if seen.count > 0 and seen.total_s >= 0}
+
+
+def _wait_start(visible: Iterable[RankWatch], now: float) -> _WaitStart:
+    seen = (watch for watch in visible if watch.step >= 0)
+    return _WaitStart(now, {w.rank: (w.source, w.step, w.waits) for w in seen if w.waits is not None})
+
+
+def _own_work(watches: Mapping[int, RankWatch], start: _WaitStart, now: float) -> _OwnWork | None:
+    """Return what the looks since a moment show, None where fewer than two ranks were looked at in enough steps."""
+    shares: dict[int, float] = {}
+    made: list[float] = []
+    variances, fewest = 0.0, math.inf
+    for rank, (source, step, before) in start.ranks.items():
+        watch = watches.get(rank)
+        if watch is None or watch.source != source or watch.waits is None:
+            continue
+        steps, looked = watch.step - step, watch.waits.steps - before.steps
+        if min(steps, looked) < WINDOW_STEPS:
+            continue
+        waited = (watch.waits.waited - before.waited) / looked
+        shares[rank] = 1 - waited
+        variances += max(0.0, (watch.waits.squares - before.squares) / looked - waited**2)
+        fewest = min(fewest, looked)
+        made.append(float(steps))
+    if len(shares) < 2:
+        return None
+    step_s = (now - start.time) / median(made)
+    # Of the difference of two means of so many steps, none of which is known better than to one look.
+    error_s = step_s * math.sqrt(2 * (variances / len(shares) / fewest + fewest**-2))
+    first, last = min(start.ranks[rank][1] for rank in shares), max(watches[rank].step for rank in shares)
+    times = {rank: share * step_s for rank, share in shares.items()}
+    return _OwnWork(times, error_s, step_s, now - start.time, first, last)

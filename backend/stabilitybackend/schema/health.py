@@ -28,6 +28,7 @@ __all__ = [
     "Proc",
     "RankHealth",
     "TypedHealth",
+    "WaitLooks",
     "read_health",
 ]
 
@@ -60,6 +61,14 @@ class PhaseTimes(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fr
     count: Finite
     total_s: Finite
     longest_s: Finite
+
+
+class WaitLooks(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
+    """Looks at a rank's loop: steps looked at, sum of their shares of waiting for other ranks, and of the squares."""
+
+    steps: Finite
+    waited: Finite
+    squares: Finite
 
 
 class RankHealth(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
@@ -95,6 +104,7 @@ class RankHealth(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
     segment_key: _Text | None = None
     phases: dict[str, PhaseTimes] | None = None
     pending: Whole | None = None
+    waits: WaitLooks | None = None
     budget_s: float | UnsetType | None = UNSET
     status: RankStatus | None
 

@@ -7,6 +7,7 @@ import operator
 import time
 
 from stabilityclient.rank_state.slot import FLAG_PENDING
+from stabilityclient.rank_state.wait_looks import WaitLooks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class HeartbeatThread:
     """Runs from ``start`` to ``stop``. Nothing in it ends the thread but ``stop``.
 
     Args:
-        slot, spool, probe: of this process. sidecar: None when offline.
+        slot, spool, probe: of this process. sidecar: None when offline. ranks: of the job.
         local_rank: only the first rank of a node checks often whether the agent lives.
         logged: returns the step of the newest log() and its unix seconds. end_signals: of this process.
     """
@@ -49,6 +50,7 @@ class HeartbeatThread:
         probe: Probe,
         guard: Guard,
         local_rank: int,
+        ranks: int,
         logged: Callable[[], tuple[int, float]],
         end_signals: EndSignals,
     ) -> None:
@@ -64,6 +66,7 @@ class HeartbeatThread:
         self._logged = logged
         self._end_signals = end_signals
         self._poll_beats = POLL_BEATS if local_rank == 0 else OTHER_POLL_BEATS
+        self._waits = WaitLooks(slot, ranks)
         self._wake = threading.Event()
         self._stopped = False
         self._published = 0.0
@@ -113,10 +116,14 @@ class HeartbeatThread:
         while not self._stopped:
             try:
                 self._spool.prepare_spare(_pause)
-                self._wake.wait(max(0.0, next_beat - time.monotonic()))
+                self._wake.wait(max(0.0, min(next_beat, self._waits.due) - time.monotonic()))
                 self._wake.clear()
                 now = time.monotonic()
-                if self._stopped or now < next_beat:
+                if self._stopped:
+                    continue
+                if now >= self._waits.due:
+                    self._waits.look(self._slot.step if self.stepping else self._logged()[0], now)
+                if now < next_beat:
                     continue
                 next_beat = max(next_beat + BEAT_S, now)
                 self._slot.beat += 1
@@ -126,6 +133,7 @@ class HeartbeatThread:
                 self._end_signals.poll()
                 self._ask_main_thread()
                 self._probe.poll()
+                self._waits.begin(now)
                 if self._sidecar is not None and self._poll_due():
                     self._poll(self._sidecar)
             except Exception as error:  # strict or not: an exception in a daemon thread helps nobody

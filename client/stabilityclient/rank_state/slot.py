@@ -77,6 +77,9 @@ _LOSSES_AT = 808
 # things refused, errno of the last record that found no room; behind them, of a child's own hand: whether one logged
 _LOSSES = struct.Struct("<QI")
 _FORKED_AT = _LOSSES_AT + _LOSSES.size
+_WAITS_AT = 824
+# steps looked at, sum of their shares of waiting, sum of the squares of these
+_WAITS = struct.Struct("<Qdd")
 _U32 = struct.Struct("<I")
 _NAME_BYTES = 64
 #: Reads of a slot that is being written before the last copy is given up on.
@@ -122,6 +125,7 @@ class Slot:
         self.dump_signal = 0
         self.flags = 0
         self.probe = 0
+        self.waits = (0, 0.0, 0.0)
         self.top: Phase | None = None
         self.owner = 0
         self._path = path
@@ -222,6 +226,12 @@ class Slot:
         """Publish how many things were refused, and the errno of the last record that found no room (0: none)."""
         _LOSSES.pack_into(self._map, _LOSSES_AT, refused, no_room)
 
+    def add_waits(self, share: float) -> None:
+        """Count a step in which this share of the looks found the loop waiting for other ranks."""
+        steps, waited, squares = self.waits
+        self.waits = (steps + 1, waited + share, squares + share * share)
+        _WAITS.pack_into(self._map, _WAITS_AT, *self.waits)
+
     def say_forked(self) -> None:
         """Say, from a forked child, that it logs: the file itself is written, for it has no map of its own.
 
@@ -270,6 +280,8 @@ class SlotView:
         paused: since when it goes back on order, 0.0 where it does not.
         refused: things that the job gave and that could not be stored. no_room: errno of the last record that found no
             room, 0 for none. forked: a forked child logged, which records nothing.
+        waits: steps looked at, the sum of the shares of each in which its loop waited for other ranks, and of their
+            squares; zeros where nobody looks.
     """
 
     def __init__(self, data: bytes, torn: bool = False) -> None:
@@ -287,6 +299,8 @@ class SlotView:
         self.paused = paused if self.step_start <= paused < MAX_TIME_S else 0.0
         self.refused, self.no_room = _LOSSES.unpack_from(data, _LOSSES_AT)
         self.forked = _U32.unpack_from(data, _FORKED_AT)[0] != 0
+        steps, waited, squares = _WAITS.unpack_from(data, _WAITS_AT)
+        self.waits = (steps, waited, squares) if 0 <= squares <= waited <= steps else (0, 0.0, 0.0)
         self.phases = read_phases(data)
 
 

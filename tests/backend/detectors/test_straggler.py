@@ -63,12 +63,12 @@ def test_a_rank_that_was_slower_from_its_first_step_on_is_a_note(slower: float) 
 
 
 def test_the_longer_ranks_take_turns_by_nature_the_longer_one_has_to_be_slow() -> None:
-    table = RankTable(usual=600, past={0: RankPast(slow=5, before=80, slow_excess=0.3)})
+    table = RankTable(usual=600, past={0: RankPast(slow=5, slow_windows=5, before=80, slow_excess=0.3)})
     event = SlowRankTable("data_time_s", 0, 0, "info", {0: 0.4}, 0.2, 0.01, ["data_time_s"])
     new = table.is_new(event, 8)
     table.turns, table.turn_windows = 6, 48
     assert (new, table.is_new(event, 8)) == (True, False)
-    table.past[0].slow = 80
+    table.past[0].slow_windows = 80
     assert table.is_new(event, 8)
 
 

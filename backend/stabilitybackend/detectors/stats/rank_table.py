@@ -43,6 +43,8 @@ class RankPast:
     #: Windows in a row in which it was slow, or was not.
     slow: int = 0
     usual: int = 0
+    #: The first in windows of the usual length.
+    slow_windows: int = 0
     onset: int = 0
     #: Whether it is part of an event, open or accepted.
     reported: bool = False
@@ -53,7 +55,6 @@ class RankPast:
     #: How far above the others it was in these, and in the windows of the present turn: means, as fractions.
     past_excess: float = 0.0
     slow_excess: float = 0.0
-
 
     @property
     def has_changed(self) -> bool:
@@ -68,8 +69,8 @@ class RankPast:
     def end_turn(self) -> None:
         """Take note that the rank is usual again, if it was slow."""
         if self.slow:
-            self.remember(self.slow_excess, self.slow)
-        self.slow, self.slow_excess, self.reported = 0, 0.0, False
+            self.remember(self.slow_excess, self.slow_windows)
+        self.slow, self.slow_windows, self.slow_excess, self.reported = 0, 0, 0.0, False
 
 
 @dataclass(slots=True)
@@ -139,7 +140,7 @@ class RankTable:
     # --- how ranks compare ---------------------------------------------------------------------------------------
 
     def take(
-        self, times: Mapping[int, float], limit: float, level: float, start: int, whole_s: float
+        self, times: Mapping[int, float], limit: float, level: float, start: int, whole_s: float, windows: int = 1
     ) -> dict[int, float]:
         """Take a window and return the ranks whose slowness is news, with their times.
 
@@ -147,6 +148,7 @@ class RankTable:
             times: rank -> seconds. limit, level: what a slow rank exceeds, and what is usual.
             start: the window's first step.
             whole_s: what a rank's excess is a part of, 0.0 for the usual time.
+            windows: usual ones that this one is as long as.
         """
         self.compared += 1
         for number in times:
@@ -157,8 +159,8 @@ class RankTable:
             past.cost *= 1 - 1 / REMEMBERED_WINDOWS
             if value is not None and value > limit:
                 past.onset = start if not past.slow else past.onset
-                past.slow, past.usual = past.slow + 1, 0
-                past.slow_excess += (_above(value, level) - past.slow_excess) / past.slow
+                past.slow, past.usual, past.slow_windows = past.slow + 1, 0, past.slow_windows + windows
+                past.slow_excess += (_above(value, level) - past.slow_excess) * windows / past.slow_windows
                 past.cost += (value - level) / (whole_s or level) if level > 0 else LARGEST
                 if past.slow >= CONFIRM_WINDOWS and not past.reported:
                     slow[number] = value
@@ -166,23 +168,23 @@ class RankTable:
                 past.usual += 1
                 if past.usual >= CONFIRM_WINDOWS or not past.reported:
                     self.turns += bool(past.slow)
-                    self.turn_windows += past.slow
+                    self.turn_windows += past.slow_windows
                     past.end_turn()
                 if value is not None:
-                    self.usual += 1
-                    past.remember(_above(value, level), 1)
+                    self.usual += windows
+                    past.remember(_above(value, level), windows)
                 if value is None and not past.slow:
                     del self.past[number]  # it is gone
         others = self._others() if slow else 0.0
         return {number: value for number, value in slow.items() if self.past[number].cost > others}
 
-    def lose(self, event: SlowRankTable, times: Mapping[int, float], steps: int) -> None:
+    def lose(self, event: SlowRankTable, times: Mapping[int, float], steps: float) -> None:
         """Count a window of so many steps in which the others waited for the slowest of an event."""
         slowest = max((times[n] for n in self._slow(event) if n in times), default=event.level)
         event.lasted_s += steps * slowest
         event.lost_s += steps * (slowest - event.level)
 
-    def is_new(self, event: SlowRankTable, steps: int) -> bool:
+    def is_new(self, event: SlowRankTable, steps: float) -> bool:
         """Return whether an event is more than the turns that the job's ranks take by nature, in windows of ``steps``.
 
         Ranks that are usual or slow by turns are a chain of two states. How often a turn begins and how likely it goes
@@ -193,7 +195,7 @@ class RankTable:
         worst = [past for past in (self.past[n] for n in self._slow(event)) if past.has_changed]
         begins = (self.turns + 1) / (self.usual + 2)
         goes_on = (self.turn_windows - self.turns + 1) / (self.turn_windows + 2)
-        length = max((past.slow for past in worst), default=0)
+        length = max((past.slow_windows for past in worst), default=0)
         costs = max((past.cost for past in worst), default=0.0)
         return length > 0 and begins * goes_on ** (length - 1) <= FALSE_A_STEP * steps and costs >= self._others()
 

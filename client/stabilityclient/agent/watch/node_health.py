@@ -129,6 +129,8 @@ class NodeHealth:
             "segment_key": slot.segment_key,
             "phases": {name: list(times) for name, times in slot.phases.items()},
         }
+        if slot.waits[0]:
+            entry["waits"] = list(slot.waits)
         if source.main_thread_pending is not None:
             entry["pending"] = source.main_thread_pending
         return entry
