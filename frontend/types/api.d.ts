@@ -1990,6 +1990,7 @@ export interface RankHealth {
   segment_key?: string | null;
   phases?: Record<string, PhaseTimes> | null;
   pending?: number | null;
+  waits?: WaitSamples | null;
   budget_s?: number | null;
   status: "behind" | "dead" | "finished" | "long" | "over" | "running" | "unheard" | "unread" | "waits" | null;
 }
@@ -3597,6 +3598,9 @@ export interface VisibilityGap {
   why?: string | null;
   do?: string | null;
 }
+
+/** Samples of a rank's loop: steps sampled, sum of their shares of waiting for other ranks, and of the squares. */
+export type WaitSamples = [number, number, number];
 
 /**
  * What is watched of a run, and what is not.

@@ -109,6 +109,7 @@ _SLOT = {
     "refused": 0,
     "no_room": 0,
     "forked": False,
+    "waits": (0, 0.0, 0.0),
     "phases": {"data": (2, 3.0, 2.5), "évaluation" * 2 + "évaluatio": (1, 1.25, 1.25)},
 }
 

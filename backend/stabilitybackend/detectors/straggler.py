@@ -289,7 +289,7 @@ class StragglerDetector(Detector):
         a_window = window[1] / windows
         found: list[Finding] = []
         if table.event is not None:
-            found += self._follow(table, table.event, times, window, a_window, step)
+            found += self._follow(table, table.event, times, window, a_window, level, step)
         if news:
             found += self._open(metric, table, news, level, sigma, a_window, step)
         return found
@@ -354,19 +354,15 @@ class StragglerDetector(Detector):
         return True
 
     def _follow(
-        self,
-        table: RankTable,
-        event: SlowRankTable,
-        times: Mapping[int, float],
-        window: tuple[int, int],
-        a_window: float,
-        step: int,
-    ) -> list[Finding]:
+        self, table: RankTable, event: SlowRankTable, times: Mapping[int, float], window: tuple[int, int],
+        a_window: float, level: float, step: int,
+    ) -> list[Finding]:  # fmt: skip
         """Advance an open event by one window."""
         event.windows += 1
         start, steps = window
         still = [n for n in event.ranks if n in table.past and table.past[n].reported]
         if still and event.windows < REMEMBERED_WINDOWS:
+            event.refine(times, level)
             table.lose(event, times, steps)
             return [self._finding(event, "open", step, None)] if self._is_worse(table, event, a_window) else []
         table.event = None

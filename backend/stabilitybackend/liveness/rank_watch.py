@@ -8,7 +8,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from stabilitybackend.liveness.budgets import Budgets, Limits, Seen, is_long
-from stabilitybackend.schema.health import GpuOfRank, PhaseTimes, Proc, RankHealth, WaitLooks
+from stabilitybackend.schema.health import GpuOfRank, PhaseTimes, Proc, RankHealth, WaitSamples
 from stabilitybackend.schema.json_data import NAME_CHARS
 
 #: The beat grows once a second while Python runs. Standing still so long means: stopped, or the GIL is held, seconds.
@@ -99,8 +99,8 @@ class RankWatch:
     gpu: GpuOfRank | None = None
     #: The newest table of phases.
     table: Mapping[str, PhaseTimes] = field(default_factory=dict)
-    #: The newest looks at whether it waits for other ranks.
-    waits: WaitLooks | None = None
+    #: The newest samples of whether it waits for other ranks.
+    waits: WaitSamples | None = None
     _step_start: float = 0.0
     _phase_start: float = 0.0
     _at: float = 0.0

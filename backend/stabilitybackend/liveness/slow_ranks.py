@@ -5,8 +5,8 @@ rank's seconds per step and phase, which the straggler detector judges as it doe
 the sum is equal on all ranks: the fast ones wait, in a phase in which they meet the others. So only a phase that comes
 before the waiting tells, and it is one in which few ranks are slow while the many agree.
 
-Without phases the waiting itself tells: the slots count in which part of the looks a rank's loop waited for others. The
-rest of a step is its own work, and who waits least is slow.
+Without phases the waiting itself tells: the slots count in which part of the samples a rank's loop waited for others.
+The rest of a step is its own work, and who waits least is slow.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from stabilitybackend.liveness.budgets import is_long
 from stabilitybackend.liveness.format import MAX_NAMED_RANKS, capital, gpus_of, seat_of
 from stabilitybackend.liveness.rank_watch import MAX_TABLE, RankWatch
 from stabilitybackend.schema.evidence import StragglerFacts, facts
-from stabilitybackend.schema.health import PhaseTimes, WaitLooks
+from stabilitybackend.schema.health import PhaseTimes, WaitSamples
 
 #: A window lasts at least so many seconds and steps: slots are read once a second.
 WINDOW_S, WINDOW_STEPS = 10.0, 16
-#: Where few looks say nothing yet, they are added up: over so many seconds at most, from so many moments.
+#: Where few samples say nothing yet, they are added up: over so many seconds at most, from so many moments.
 MOST_WAITING_S, MOST_STARTS = 640.0, 16
 #: How the own work of ranks is called that is known by their waiting only.
 OWN_WORK = "its own work"
@@ -51,10 +51,10 @@ class _WindowStart:
 
 @dataclass(slots=True)
 class _WaitStart:
-    """What was known of the ranks' waiting at a moment, by rank: source, step and looks."""
+    """What was known of the ranks' waiting at a moment, by rank: source, step and samples."""
 
     time: float
-    ranks: dict[int, tuple[str, int, WaitLooks]]
+    ranks: dict[int, tuple[str, int, WaitSamples]]
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class SlowRanks:
     def __init__(self) -> None:
         self._starts: dict[int, _WindowStart] = {}
         self._began = 0.0
-        #: Moments from which looks at waiting are added up, oldest first.
+        #: Moments from which samples of waiting are added up, oldest first.
         self._wait_starts: list[_WaitStart] = []
         self._judge = StragglerDetector()
         #: Keys of the detector's events -> ours.
@@ -148,7 +148,7 @@ class SlowRanks:
     def _compared_waits(self, visible: list[RankWatch], starts: list[_WaitStart], now: float) -> list[Finding]:
         """Compare what ranks do when they do not wait, from the moment since which that shows a slow one best.
 
-        While it neither shows one nor that there is none, looks are added up further.
+        While it neither shows one nor that there is none, samples are added up further.
         """
         watches = {watch.rank: watch for watch in visible}
         works = [work for start in starts if (work := _own_work(watches, start, now)) is not None]
@@ -223,6 +223,11 @@ class SlowRanks:
         key = self._keys.setdefault(finding.key, f"straggler:liveness:{rank}")
         if finding.state != "open":
             del self._keys[finding.key]
+        title, text = finding.title, finding.text
+        if phase == OWN_WORK:  # its moment is known by a window, no better
+            title, text = (words.replace("since step", "since about step", 1) for words in (title, text))
+        else:
+            title = title.replace("is slow", f"is slow in {phase}", 1)
         watch = watches.get(rank)
         who = capital(seat_of(watch)) if watch is not None else f"Rank {rank}"
         known = [watches[one] for one in ranks[:MAX_NAMED_RANKS] if one in watches]
@@ -232,8 +237,8 @@ class SlowRanks:
             key=key,
             metric=None,
             node=(watch.node or None) if watch is not None else None,
-            title=finding.title if phase == OWN_WORK else finding.title.replace("is slow", f"is slow in {phase}", 1),
-            text=finding.text.replace(f"Rank {rank} ", f"{who} ", 1),
+            title=title,
+            text=text.replace(f"Rank {rank} ", f"{who} ", 1),
             now_step=self._newest_step,
             evidence=finding.evidence | {"phase": phase, "slow": ranks, "gpus": to_builtins(gpus_of(known))},
         )
@@ -251,7 +256,7 @@ def _wait_start(visible: Iterable[RankWatch], now: float) -> _WaitStart:
 
 
 def _own_work(watches: Mapping[int, RankWatch], start: _WaitStart, now: float) -> _OwnWork | None:
-    """Return what the looks since a moment show, None where fewer than two ranks were looked at in enough steps."""
+    """Return what the samples since a moment show, None where fewer than two ranks were sampled in enough steps."""
     shares: dict[int, float] = {}
     made: list[float] = []
     variances, fewest = 0.0, math.inf
@@ -259,18 +264,18 @@ def _own_work(watches: Mapping[int, RankWatch], start: _WaitStart, now: float) -
         watch = watches.get(rank)
         if watch is None or watch.source != source or watch.waits is None:
             continue
-        steps, looked = watch.step - step, watch.waits.steps - before.steps
-        if min(steps, looked) < WINDOW_STEPS:
+        steps, sampled = watch.step - step, watch.waits.steps - before.steps
+        if min(steps, sampled) < WINDOW_STEPS:
             continue
-        waited = (watch.waits.waited - before.waited) / looked
+        waited = (watch.waits.waited - before.waited) / sampled
         shares[rank] = 1 - waited
-        variances += max(0.0, (watch.waits.squares - before.squares) / looked - waited**2)
-        fewest = min(fewest, looked)
+        variances += max(0.0, (watch.waits.squares - before.squares) / sampled - waited**2)
+        fewest = min(fewest, sampled)
         made.append(float(steps))
     if len(shares) < 2:
         return None
     step_s = (now - start.time) / median(made)
-    # Of the difference of two means of so many steps, none of which is known better than to one look.
+    # Of the difference of two means of so many steps, none of which is known better than to one sample.
     error_s = step_s * math.sqrt(2 * (variances / len(shares) / fewest + fewest**-2))
     first, last = min(start.ranks[rank][1] for rank in shares), max(watches[rank].step for rank in shares)
     times = {rank: share * step_s for rank, share in shares.items()}

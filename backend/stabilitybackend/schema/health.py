@@ -28,7 +28,7 @@ __all__ = [
     "Proc",
     "RankHealth",
     "TypedHealth",
-    "WaitLooks",
+    "WaitSamples",
     "read_health",
 ]
 
@@ -63,8 +63,8 @@ class PhaseTimes(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fr
     longest_s: Finite
 
 
-class WaitLooks(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
-    """Looks at a rank's loop: steps looked at, sum of their shares of waiting for other ranks, and of the squares."""
+class WaitSamples(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
+    """Samples of a rank's loop: steps sampled, sum of their shares of waiting for other ranks, and of the squares."""
 
     steps: Finite
     waited: Finite
@@ -104,7 +104,7 @@ class RankHealth(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
     segment_key: _Text | None = None
     phases: dict[str, PhaseTimes] | None = None
     pending: Whole | None = None
-    waits: WaitLooks | None = None
+    waits: WaitSamples | None = None
     budget_s: float | UnsetType | None = UNSET
     status: RankStatus | None
 

@@ -7,7 +7,7 @@ import operator
 import time
 
 from stabilityclient.rank_state.slot import FLAG_PENDING
-from stabilityclient.rank_state.wait_looks import WaitLooks
+from stabilityclient.rank_state.wait_samples import WaitSamples
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class HeartbeatThread:
         self._logged = logged
         self._end_signals = end_signals
         self._poll_beats = POLL_BEATS if local_rank == 0 else OTHER_POLL_BEATS
-        self._waits = WaitLooks(slot, ranks)
+        self._waits = WaitSamples(slot, ranks)
         self._wake = threading.Event()
         self._stopped = False
         self._published = 0.0
@@ -122,7 +122,7 @@ class HeartbeatThread:
                 if self._stopped:
                     continue
                 if now >= self._waits.due:
-                    self._waits.look(self._slot.step if self.stepping else self._logged()[0], now)
+                    self._waits.sample(self._slot.step if self.stepping else self._logged()[0], now)
                 if now < next_beat:
                     continue
                 next_beat = max(next_beat + BEAT_S, now)

@@ -1,12 +1,13 @@
-"""Looks at the loop's thread some times a second: does it wait for other ranks?
+"""Samples the loop's thread some times a second: does it wait for other ranks?
 
 In synchronous training all ranks need as long for a step, since they wait for the slowest. That one waits least. So
-looks at where the thread is tell the slow rank, without any phase: a look takes some microseconds, and no call of
+samples of where the thread is tell the slow rank, without any phase: a sample takes some microseconds, and no call of
 torch is wrapped.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from math import inf
 
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
 
     from stabilityclient.rank_state.slot import Slot
 
-__all__ = ["WaitLooks", "waits"]
+__all__ = ["WaitSamples", "waits"]
 
-#: Seconds between two looks, on average.
-LOOK_S = 0.25
-#: What the moment of a look is moved by, as a part of that, by turns: the golden ratio's multiples fill a step evenly,
-#: and no step's length is a multiple of the looks'.
-_TURN = 0.6180339887498949
+#: Seconds between two samples, on average; by chance half as much to half as much again. At even moments, or by turns,
+#: samples go along with the steps and see one part of them only.
+SAMPLE_S = 0.25
+#: Numbers that seem random (Knuth's MMIX): the job's own generators are not to be touched.
+_TIMES, _PLUS, _STATES = 6364136223846793005, 1442695040888963407, 2**64
 #: Libraries by which ranks meet; where none is imported there is nothing to wait for.
 _LIBRARIES = ("torch.distributed", "horovod", "mpi4py")
 #: Files in which a thread meets other ranks or may wait for them: backward waits for the gradients' sum, and a GPU's
@@ -44,37 +45,34 @@ MAX_PLACES = 1_024
 _places: dict[tuple[CodeType, int], bool] = {}
 
 
-class WaitLooks:
-    """The looks of one process. A step counts once, however long it is: an evaluation of minutes is one step.
+class WaitSamples:
+    """The samples of one process. A step counts once, however long it is: an evaluation of minutes is one step.
 
     Args:
         slot: gets what was seen. ranks: of the job.
 
     Attributes:
-        due: monotonic seconds of the next look, infinite while the ranks can't meet.
+        due: monotonic seconds of the next sample, infinite while the ranks can't meet.
     """
 
     def __init__(self, slot: Slot, ranks: int) -> None:
         self.due = inf
         self._slot = slot
         self._ranks = ranks
-        self._looks = 0
-        self._begun = 0.0
+        self._random = os.getpid()
         self._step = -1
         self._of_step = 0
         self._waited = 0
 
     def begin(self, now: float) -> None:
-        """Begin to look as soon as ranks may meet; called with each beat."""
+        """Begin to sample as soon as ranks may meet; called with each beat."""
         if self.due == inf and self._ranks > 1 and any(name in sys.modules for name in _LIBRARIES):
-            self._begun, self.due = now, now + LOOK_S
+            self.due = now
 
-    def look(self, step: int, now: float) -> None:
-        """Look, in the newest step that the loop reported; -1 where it reported none, which says nothing."""
-        self._looks += 1
-        # After a suspended machine there is nothing to catch up with.
-        begun = self._begun if now - self._begun - self._looks * LOOK_S < 1.0 else now - self._looks * LOOK_S
-        self._begun, self.due = begun, begun + LOOK_S * (self._looks + 1 + (_TURN * self._looks) % 1.0)
+    def sample(self, step: int, now: float) -> None:
+        """Sample, in the newest step that the loop reported; -1 where it reported none, which says nothing."""
+        self._random = (self._random * _TIMES + _PLUS) % _STATES
+        self.due = now + SAMPLE_S * (0.5 + self._random / _STATES)
         if step < 0:
             return
         if step != self._step:
