@@ -78,12 +78,9 @@ def quiet(job: Job) -> str | None:
 
 
 def train(job: Job) -> str | None:
-    """Stop what only follows others like it, once one of the train was sent; one that is graver is none of it.
-
-    What its patience is over for did not heal as the others did.
-    """
-    again = job.alert.recurring or job.alert.notify_at > 0
-    return "in_train" if job.change == "opened" and job.train_known and not again else None
+    """Stop what only follows others like it, once one of the train was sent; one that is graver is none of it."""
+    follows = job.change == "opened" and job.train_known and not job.alert.recurring
+    return "in_train" if follows else None
 
 
 def patience(job: Job) -> str | None:

@@ -206,7 +206,7 @@ class IncidentBook:
         else:
             closed_step = finding.now_step if new.closed_step is None else new.closed_step
             new = replace(new, resolved=new.resolved or time, closed_step=closed_step)
-            if time < new.notify_at and not new.recurring:
+            if _healed(new) and kind_of(new.kind).of_machine and not new.recurring:
                 new = replace(new, severity="info")  # it healed before anybody was to act
         if not kind_of(finding.kind).of_machine:
             self.now_step = max(self.now_step, finding.now_step)
@@ -339,13 +339,15 @@ class IncidentBook:
             last = max(trains, key=lambda one: (one.opened, one.nth), default=None)
             if last is None or new.opened - last.opened > TRAIN_GAP_S:
                 return replace(new, train=new.incident_id, nth=1)
-            members = [one for one in trains if one.train == last.train]
-            in_vain = new.notify_at > 0 or all(one.dead for one in members)
+            in_vain = all(one.dead or _healed(one) for one in trains[-last.nth :])
             new = replace(new, train=last.train, nth=last.nth + 1, recurring=in_vain and last.nth + 1 == RECURS_AT)
+            if (
+                kind_of(new.kind).of_machine and new.notify_at
+            ):  # one that does not heal is no follower of those that did
+                return replace(new, train=new.incident_id)
         first = self._incidents.get(new.train)
         worse = new.severity == "critical" and first is not None and first.severity != "critical"
-        patient = new.notify_at > 0  # what has healed is mild by that
-        return replace(new, train=new.incident_id) if worse and not patient else new
+        return replace(new, train=new.incident_id) if worse else new
 
     def _alike(self, new: Incident) -> list[Incident]:
         """Return the other incidents that look the same: of processes by their cause, else by what they are about."""
@@ -396,8 +398,13 @@ class IncidentBook:
         self.dropped += 1
 
 
+def _healed(incident: Incident) -> bool:
+    """Say whether an incident was over before receivers were to be notified."""
+    return incident.resolved is not None and incident.resolved < incident.notify_at
+
+
 def _looks(incident: Incident) -> tuple[object, ...]:
-    if not kind_of(incident.kind).patience_s:
+    if incident.kind != "process_death":
         return incident.metric, incident.dataset, incident.rank
     raised = facts(incident.evidence, DeathFacts).exception
     return incident.verdict.kind, "" if raised is None else raised.type
