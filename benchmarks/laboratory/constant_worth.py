@@ -1,8 +1,8 @@
 """What each constant of the detectors is worth: what changes when it is 0.7 or 1.4 times as large, or is left out.
 
-    python benchmarks/laboratory/constant_worth.py FOLDER [FOLDER...] [--only detectors/plateau.py ...]
-    python benchmarks/laboratory/constant_worth.py FOLDER [FOLDER...] --only detectors/plateau.py --without
-    python benchmarks/laboratory/constant_worth.py FOLDER --set stats/wander.py:OVER_TAKEN_BACK=0.0
+    python benchmarks/laboratory/constant_worth.py FOLDER [FOLDER...] [--only detectors/curve/flat.py ...]
+    python benchmarks/laboratory/constant_worth.py FOLDER [FOLDER...] --only detectors/curve/flat.py --without
+    python benchmarks/laboratory/constant_worth.py FOLDER --set detectors/curve/engine.py:MOST_OF_PROOF=1.0
 
 The folders hold labelled logs; the recorded traces of ``tests/traces`` are judged as well. One constant is changed at a
 time; integers by at least one, the numbers of a tuple all at once. Prints a table: in how many logs an alarm changes
@@ -126,7 +126,7 @@ def _sets(given: Sequence[str]) -> list[Variant]:
     for text in given:
         pairs = [one.partition("=") for one in text.split(",")]
         if not all(value for _, _, value in pairs):
-            raise SystemExit(f"--set {text}: expected NAME=VALUE, such as stats/wander.py:OVER_TAKEN_BACK=0.0")
+            raise SystemExit(f"--set {text}: expected NAME=VALUE, such as detectors/curve/engine.py:MOST_OF_PROOF=1.0")
         full = {name if name.startswith("detection/") else f"detectors/{name}": value for name, _, value in pairs}
         variants.append(full)
     return variants

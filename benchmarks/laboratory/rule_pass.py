@@ -1,7 +1,7 @@
 """One pass of the detectors over many logs under other numbers: constants replaced in the source, or settings.
 
-A constant is named by its file and name, ``detectors/spike/detector.py:DATASET_DEMAND``, a setting of a detector as in
-``stabilityboard backtest --set``: ``spike.sensitivity``. The logs are read once; each variant is judged by a fork of
+A constant is named by its file and name, ``detectors/curve/detector.py:DATASET_DEMAND``, a setting of a detector as in
+``stabilityboard backtest --set``: ``curve.sensitivity``. The logs are read once; each variant is judged by a fork of
 this process that imports the backend afresh with the numbers replaced, so that what is derived from a constant,
 imported from it or a default of a function follows. What was judged is kept by the code, the variant and the logs.
 """

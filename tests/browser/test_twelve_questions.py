@@ -311,7 +311,7 @@ def test_a_quieter_detector_takes_two_clicks(night: Server, own: str, mouse: Mou
     mouse.click("#quieter-half")
     mouse.sees(".toast", "sensitivity 0.5, from now on")
     mouse.sees(".quieter", "Sensitivity 0.5")
-    assert night.get(f"/runs/{own}/detectors")["settings"] == {"spike": {"sensitivity": 0.5}}
+    assert night.get(f"/runs/{own}/detectors")["settings"] == {"curve": {"sensitivity": 0.5}}
 
 
 @pytest.mark.soak
@@ -323,7 +323,7 @@ def test_by_keys_a_quieter_detector(night: Server, own: str, keys: Keyboard) -> 
     keys.search("half as", "Half as sensitive")
     keys.sees(".toast", "sensitivity 0.5, from now on")
     keys.sees(".quieter", "Sensitivity 0.5")
-    assert night.get(f"/runs/{own}/detectors")["settings"] == {"spike": {"sensitivity": 0.5}}
+    assert night.get(f"/runs/{own}/detectors")["settings"] == {"curve": {"sensitivity": 0.5}}
 
 
 # --- 12: all open incidents ------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from golden import samples, stored
+from stabilitybackend.detectors.registry import renamed
 from stabilityclient.wire import decode_message, encode_message
 from support.cli_program import program_in
 from support.plain_redis import PlainRedis
@@ -42,6 +43,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 )
 def test_each_value_that_an_older_server_showed_of_a_run_is_shown_today(server: RunningServer, path: str) -> None:
     then = stored.without_words(_ANSWERS[path])
+    for change in (then, *then["changes"]) if path.endswith("/detectors") else ():
+        change["settings"] = renamed(change["settings"])  # six detectors of curves are one since
 
     now = stored.without_words(server.client.get(f"/api/v1{path}").raise_for_status().json())
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from stabilitybackend.detectors.curve.detector import CurvesDetector
 from stabilitybackend.detectors.engine import conformance
 from stabilitybackend.detectors.engine.base import Detector, Finding, Mark, Point, Row, fresh
 from stabilitybackend.detectors.engine.context import Claim
@@ -18,7 +19,6 @@ from stabilitybackend.detectors.engine.row_blocks import QuietRows
 from stabilitybackend.detectors.engine.synthetic import noisy, rows
 from stabilitybackend.detectors.nonfinite import NonfiniteDetector
 from stabilitybackend.detectors.registry import DETECTORS, DetectorFactory
-from stabilitybackend.detectors.spike.detector import SpikeDetector
 from stabilitybackend.schema.kinds import KINDS
 
 Check = Callable[[DetectorFactory], None]
@@ -50,10 +50,8 @@ def test_check_all_runs_every_check_in_order(monkeypatch: pytest.MonkeyPatch) ->
     assert ran == [(0, NonfiniteDetector), (1, NonfiniteDetector), (2, NonfiniteDetector)]
 
 
-class _Wrapped(SpikeDetector):
+class _Wrapped(CurvesDetector):
     """A good detector to be broken by its subclasses."""
-
-    name: ClassVar[str] = "spike"
 
 
 class _ReadsTheClock(_Wrapped):
@@ -140,7 +138,7 @@ class _SaysObjects(_Wrapped):
 
 class _SaysAnotherKind(_Wrapped):
     def update(self, point: Point) -> list[Finding]:
-        return [replace(f, kind="plateau") for f in super().update(point)]
+        return [replace(f, kind="straggler") for f in super().update(point)]
 
 
 class _Nervous(Detector):

@@ -37,7 +37,7 @@ class SettingsBody(BaseModel):
 
     settings: Any = Field(
         description="detector -> parameter -> number, as GET /api/v1/detectors lists them; {} brings the defaults back",
-        examples=[{"spike": {"sensitivity": 0.5}}],
+        examples=[{"curve": {"sensitivity": 0.5}}],
     )
 
 

@@ -1,4 +1,4 @@
-"""Settings of detectors as people type them: ``spike.sensitivity=2``; and the list of what can be set."""
+"""Settings of detectors as people type them: ``curve.sensitivity=2``; and the list of what can be set."""
 
 from __future__ import annotations
 

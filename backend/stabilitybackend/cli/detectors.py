@@ -28,7 +28,7 @@ def detectors(
     api_key: ApiKey = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Show the detectors and settings of a run, or change them from now on: --set spike.sensitivity=0.5 is quieter."""
+    """Show the detectors and settings of a run, or change them from now on: --set curve.sensitivity=0.5 is quieter."""
     from stabilitybackend.backtest.settings import parse_settings  # loads NumPy, which no other command waits for
 
     wished = parse_settings(sets or [])

@@ -32,7 +32,6 @@ from stabilitybackend.detection.onset import BAND_POINTS, onset_band
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LOSS, dataset_of, of_machine, role_of
 from stabilitybackend.detectors.repeat_data_report import KNOWN_DATA
-from stabilitybackend.detectors.spike.event import RECOVERY_RING, back_below
 from stabilitybackend.detectors.stats import left_range as at_resume
 from stabilitybackend.lineage.returns import left_by
 from stabilitybackend.points.store import SeriesKey
@@ -169,15 +168,10 @@ class Evidence(Stateful):
         if not more and dataset == finding.dataset:
             return finding
         # The detector's own facts come first: the bound on entries cuts from the end.
-        text, said = finding.text, finding.evidence
+        text = finding.text
         if dataset is not None and "datasets" in more:
             text += f" The loss of {dataset} carries it."
-        if dataset is not None and said.get("regained") and rank is not None:
-            part = next((name for name in store.metrics() if part_of(names.compared_as(name) or "") == dataset), None)
-            if part is not None and not _is_back(store, fold, part, rank, finding, interval):
-                text += " It has not come back itself: others make up for it, and its level counts as the usual one."
-                said = {name: fact for name, fact in said.items() if name != "regained"}
-        return replace(finding, dataset=dataset, text=text, evidence={**said, **more})
+        return replace(finding, dataset=dataset, text=text, evidence={**finding.evidence, **more})
 
     def _around(self, finding: Finding, interval: float) -> list[dict[str, Any]]:
         if finding.metric is None:
@@ -234,17 +228,6 @@ def _series(
             begin = bisect_left(points, onset, key=lambda point: point[0])
             series[name] = points[max(0, begin - BEFORE_POINTS) : begin + SINCE_POINTS]
     return series
-
-
-def _is_back(store: RunStore, fold: LineageFold, part: str, rank: int, finding: Finding, interval: float) -> bool:
-    """Return whether the loss of the data set that carries a spike is back, asked as the spike's detector does."""
-    before = usual(value for _, value in _before(store, fold, part, rank, finding)[-BASELINE_POINTS:])
-    first = finding.now_step - int(2 * RECOVERY_RING * interval)
-    newest = _read(store, fold, part, rank, max(first, finding.onset_step), finding.now_step)[-RECOVERY_RING:]
-    if before is None or not newest:
-        return True  # not known
-    level, spread = before
-    return median(value for _, value in newest) <= back_below(level, spread)
 
 
 def _band(

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from stabilitybackend.registering import check_class
 
+from .curve.detector import CurvesDetector
 from .data_mix_drift import DataMixDriftDetector
-from .dataset_loss import DatasetLossDetector
-from .divergence import DivergenceDetector
 from .engine.base import Detector, DetectorSettingError
 from .frozen import FrozenDetector
-from .grad_norm import GradNormDetector
 from .learning_rate import LearningRateDetector
-from .level_shift import LevelShiftDetector
 from .mixture import MixtureDetector
 from .nonfinite import NonfiniteDetector
-from .plateau import PlateauDetector
 from .repeat_data import RepeatDataDetector
 from .resume_artifact import ResumeArtifactDetector
-from .spike.detector import SpikeDetector
 from .starts_over import StartsOverDetector
 from .straggler import StragglerDetector
 from .throughput import ThroughputDetector
 
-__all__ = ["DETECTORS", "DetectorFactory", "Settings", "check_settings", "register"]
+__all__ = ["DETECTORS", "DetectorFactory", "Settings", "check_settings", "register", "renamed"]
 
 #: Makes a fresh detector. Must be importable, so that a law test can name it.
 DetectorFactory = Callable[[], Detector]
@@ -40,17 +36,19 @@ DETECTORS: dict[str, DetectorFactory] = {
     FrozenDetector.name: FrozenDetector,
     StartsOverDetector.name: StartsOverDetector,
     ResumeArtifactDetector.name: ResumeArtifactDetector,
-    SpikeDetector.name: SpikeDetector,
-    DivergenceDetector.name: DivergenceDetector,
+    CurvesDetector.name: CurvesDetector,
     RepeatDataDetector.name: RepeatDataDetector,
-    LevelShiftDetector.name: LevelShiftDetector,
-    DatasetLossDetector.name: DatasetLossDetector,
-    PlateauDetector.name: PlateauDetector,
-    GradNormDetector.name: GradNormDetector,
     MixtureDetector.name: MixtureDetector,
     DataMixDriftDetector.name: DataMixDriftDetector,
     ThroughputDetector.name: ThroughputDetector,
     StragglerDetector.name: StragglerDetector,
+}
+
+
+#: Detectors that the one of the curves replaced, the best known first -> their parameters that it has.
+_REPLACED: Mapping[str, tuple[str, ...]] = {
+    "spike": ("sensitivity", "min_rise"),
+    **dict.fromkeys(("level_shift", "divergence", "dataset_loss", "plateau", "grad_norm"), ("sensitivity",)),
 }
 
 
@@ -79,7 +77,7 @@ def check_settings(settings: object) -> dict[str, dict[str, float]]:
     if not isinstance(settings, Mapping):
         raise DetectorSettingError(f"settings are {type(settings).__name__}, expected detector -> parameter -> number")
     checked: dict[str, dict[str, float]] = {}
-    for name, values in settings.items():
+    for name, values in renamed(settings).items():
         if name not in DETECTORS:
             raise DetectorSettingError(f"there is no detector {name!r}, expected one of {', '.join(DETECTORS)}")
         if not isinstance(values, Mapping):
@@ -89,3 +87,31 @@ def check_settings(settings: object) -> dict[str, dict[str, float]]:
         if values:
             checked[name] = {parameter: detector.settings[parameter] for parameter in values}
     return checked
+
+
+def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with those of detectors that the one of the curves replaced under its name.
+
+    Args:
+        settings: detector -> parameter -> number, as people or an older version wrote them.
+
+    Raises:
+        DetectorSettingError: a parameter is gone, or two that are one now have two values.
+    """
+    found = {name: values for name, values in settings.items() if name not in _REPLACED}
+    curve = CurvesDetector.name
+    for name, known in _REPLACED.items():
+        for parameter, value in _mapping(settings.get(name)).items():
+            place = f"{name}.{parameter}"
+            if parameter not in known:
+                raise DetectorSettingError(f"{place} is gone: detector {curve} replaces {name} and has no such setting")
+            values = found.setdefault(curve, {})
+            if _mapping(values).get(parameter, value) != value:
+                have = values[parameter]
+                raise DetectorSettingError(f"{place} is {value!r} and {curve}.{parameter} {have!r}: they are one now")
+            found[curve] = {**values, parameter: value}
+    return found
+
+
+def _mapping(values: object) -> Mapping[str, Any]:
+    return values if isinstance(values, Mapping) else {}

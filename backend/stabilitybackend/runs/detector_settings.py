@@ -117,12 +117,11 @@ class DetectorSettings:
         usable: dict[str, dict[str, float]] = {}
         for detector, values in settings.items():
             for name, value in values.items():
+                together = {**usable, detector: {**usable.get(detector, {}), name: value}}
                 try:
-                    known = check_settings({detector: {name: value}})
+                    usable = check_settings(together)
                 except DetectorSettingError as error:
                     _log.warning("run %s: a stored setting is left out: %s", self._run_id, error)
-                else:
-                    usable.setdefault(detector, {}).update(known[detector])
         return usable
 
     def settled(self, judge: _Configurable) -> bool:

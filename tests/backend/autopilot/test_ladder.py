@@ -77,7 +77,7 @@ def test_trouble_that_comes_again_is_met_further_back_with_less_rate_and_a_new_s
     assert asked.severity == "critical"
     lead = job.state.incidents.get(asked.caused_by)
     assert lead is not None, "alerting tells it behind the incident that it is about"
-    assert (lead.kind, lead.state) == ("spike", "open")
+    assert (lead.kind, lead.state) == ("divergence", "open"), "a spike that rises on"
     assert "2 rollbacks did not cure it" in asked.text
     assert job.shown.phase == "handed over"
 

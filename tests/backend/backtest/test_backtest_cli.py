@@ -84,9 +84,9 @@ def test_a_setting_that_is_tried_changes_the_verdict(tmp_path: Path) -> None:
     [
         ("spike", "expected detector.parameter=number"),
         ("spike.sensitivity=much", "expected detector.parameter=number"),
-        ("spikes.sensitivity=2", "no detector 'spikes', expected one of .*spike"),
-        ("spike.height=2", "spike has no 'height', expected one of sensitivity"),
-        ("spike.sensitivity=99", "spike.sensitivity is 99.0, expected a number from 0 to 4"),
+        ("spikes.sensitivity=2", "no detector 'spikes', expected one of .*curve"),
+        ("spike.height=2", "spike.height is gone: detector curve replaces spike and has no such setting"),
+        ("spike.sensitivity=99", "curve.sensitivity is 99.0, expected a number from 0 to 4"),
     ],
 )
 def test_a_wrong_setting_is_refused_naming_what_exists(given: str, said: str) -> None:
@@ -104,8 +104,8 @@ def test_only_and_severity_choose_what_is_shown(tmp_path: Path) -> None:
 
 
 def test_the_list_names_every_parameter_with_its_range() -> None:
-    assert re.search(r"spike\.sensitivity\s+│\s+1 │ 0 to 4", run("--list").stdout)
-    assert {"spike", "nonfinite"} <= {each["name"] for each in json.loads(run("--list", "--json").stdout)}
+    assert re.search(r"curve\.sensitivity\s+│\s+1 │ 0 to 4", run("--list").stdout)
+    assert {"curve", "nonfinite"} <= {each["name"] for each in json.loads(run("--list", "--json").stdout)}
 
 
 @pytest.mark.soak

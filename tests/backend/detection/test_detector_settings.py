@@ -24,7 +24,7 @@ from support.manager_stack import KEYS, Stage, rows
 from support.server_stack import RunningServer
 from support.waiting import wait_until
 
-DEAF = {"spike": {"sensitivity": 0.0}}
+DEAF = {"curve": {"sensitivity": 0.0}}
 
 
 def spiky(job: Job, first: int, last: int, *spikes: int) -> list[Frame]:
@@ -64,7 +64,7 @@ async def test_a_restart_comes_to_the_same_state_and_tells_nothing_twice(stage: 
     worker = await stage.send(*spiky(job, 1, 300, 200))
     await worker.detectors.replace(DEAF, "ada", worker.cursor)
     worker = await stage.send(*spiky(job, 301, 700, 500))
-    await worker.detectors.replace({"spike": {"sensitivity": 0.5}}, "ada", worker.cursor)
+    await worker.detectors.replace({"curve": {"sensitivity": 0.5}}, "ada", worker.cursor)
     worker = await stage.send(*spiky(job, 701, 760))
     before, told, shown = detectors_of(worker), worker.state.incidents.all(), worker.detectors.shown()
     await stage.restart()
@@ -96,7 +96,7 @@ async def test_changes_while_frames_come_are_met_at_the_same_frames_again(stage:
         for at, frame in enumerate(spiky(job, 61, 1_200, *range(100, 1_200, 90))):
             await ingest.append("run-1", frame.source, frame.first_seq, frame.last_seq, encode_message(frame))
             if at % 5 == 0:
-                await worker.detectors.replace({"spike": {"sensitivity": (0, 0.5, 2)[at % 3]}}, "ada", worker.cursor)
+                await worker.detectors.replace({"curve": {"sensitivity": (0, 0.5, 2)[at % 3]}}, "ada", worker.cursor)
     last: Any = (await stage.redis.xinfo_stream(KEYS.frames))["last-generated-id"]
     await stage.until(lambda: worker.cursor == last.decode(), "all is folded")
     before, found = detectors_of(worker), spikes(worker)
@@ -119,12 +119,12 @@ async def test_a_deleted_run_takes_its_settings_along(stage: Stage) -> None:
 async def test_only_the_newest_changes_are_kept_and_all_are_in_the_audit(stage: Stage) -> None:
     worker = await stage.send(*rows(Job(), 1, 40))
     for at in range(MAX_CHANGES + 5):
-        await worker.detectors.replace({"spike": {"sensitivity": 0.5 + at / 1000}}, "ada", worker.cursor)
+        await worker.detectors.replace({"curve": {"sensitivity": 0.5 + at / 1000}}, "ada", worker.cursor)
     changes = worker.detectors.shown().changes
     await stage.restart()
     again = await stage.manager.get("run-1")
     assert again.detectors.shown().changes == changes
-    assert (len(changes), changes[0].settings) == (MAX_CHANGES, {"spike": {"sensitivity": 0.604}})
+    assert (len(changes), changes[0].settings) == (MAX_CHANGES, {"curve": {"sensitivity": 0.604}})
     audit: Any = await stage.redis.xrange(KEYS.command_audit)
     assert [orjson.loads(fields[b"d"])["who"] for _, fields in audit] == ["ada"] * (MAX_CHANGES + 5)
 
@@ -136,7 +136,7 @@ async def test_a_stored_setting_that_this_version_does_not_know_is_left_out(stag
         KEYS.detector_settings, orjson.dumps({"position": "0-1", "settings": old, "who": "ada", "time": 1.0})
     )
     await stage.restart()
-    assert (await stage.manager.get("run-1")).detectors.shown().settings == {"spike": {"sensitivity": 0.5}}
+    assert (await stage.manager.get("run-1")).detectors.shown().settings == {"curve": {"sensitivity": 0.5}}
 
 
 async def test_what_the_next_owner_of_a_run_sets_is_shown_by_whoever_read_it_before(stage: Stage) -> None:
@@ -144,9 +144,9 @@ async def test_what_the_next_owner_of_a_run_sets_is_shown_by_whoever_read_it_bef
     await worker.detectors.replace(DEAF, "ada", worker.cursor)
     other = stage._manager()
     there = await other.get("run-1")
-    await there.detectors.replace({"spike": {"sensitivity": 2.0}}, "bob", there.cursor)
+    await there.detectors.replace({"curve": {"sensitivity": 2.0}}, "bob", there.cursor)
     await worker.detectors.refresh()
-    assert worker.detectors.shown().settings == {"spike": {"sensitivity": 2.0}}
+    assert worker.detectors.shown().settings == {"curve": {"sensitivity": 2.0}}
     assert [change.who for change in worker.detectors.shown().changes] == ["bob", "ada"]
     await other.stop()
 
@@ -161,27 +161,27 @@ async def test_settings_are_listed_set_and_refused_over_http(server: RunningServ
     await _sent(server, *spiky(Job(), 1, 60), last_step=60)
     every = server.get("/detectors")
     listed = {one["name"]: one for one in every["detectors"]}
-    sensitivity = listed["spike"]["parameters"][0]
+    sensitivity = listed["curve"]["parameters"][0]
     assert (sensitivity["name"], sensitivity["default"], sensitivity["low"], sensitivity["high"]) == (
         "sensitivity", 1.0, 0.0, 4.0
     )  # fmt: skip
     assert all(one["text"] and one["title"] and one["kinds"] for one in listed.values())
     assert server.get("/runs/run-1/detectors") == {"settings": {}, "changes": [], **every}
     path = "/api/v1/runs/run-1/detectors"
-    put = server.client.put(path, json={"settings": {"spike": {"sensitivity": 0.5}, "nonfinite": {"sensitivity": 1}}})
+    put = server.client.put(path, json={"settings": {"curve": {"sensitivity": 0.5}, "nonfinite": {"sensitivity": 1}}})
     assert put.status_code == 200
     assert put.json() | every == server.get("/runs/run-1/detectors")
-    assert put.json()["settings"] == {"spike": {"sensitivity": 0.5}}  # what is the default is no override
+    assert put.json()["settings"] == {"curve": {"sensitivity": 0.5}}  # what is the default is no override
     for settings, words in (
-        ({"spike": {"sensitivity": 9}}, "spike.sensitivity is 9, expected a number from 0 to 4"),
-        ({"spike": {"loudness": 1}}, "detector spike has no 'loudness'"),
+        ({"curve": {"sensitivity": 9}}, "curve.sensitivity is 9, expected a number from 0 to 4"),
+        ({"curve": {"loudness": 1}}, "detector curve has no 'loudness'"),
         ({"noise": {}}, "there is no detector 'noise'"),
         ([], "settings are list, expected"),
     ):
         refused = server.client.put(path, json={"settings": settings})
         assert refused.status_code == 422
         assert words in refused.json()["error"]["message"]
-    assert server.get("/runs/run-1/detectors")["settings"] == {"spike": {"sensitivity": 0.5}}
+    assert server.get("/runs/run-1/detectors")["settings"] == {"curve": {"sensitivity": 0.5}}
     assert server.client.put(path, json={"setting": {}}).status_code == 422
     assert len(server.client.put(path, json={"settings": {"x" * 100_000: {}}}).text) < 1_000
 
@@ -197,13 +197,13 @@ async def test_what_is_tried_is_judged_whole_and_changes_nothing(server: Running
     assert (same["now"], same["points"], same["rows"]) == (same["then"], 600, 600)
     deaf = server.client.post(path, json={"settings": DEAF}).json()
     assert [one for one in deaf["incidents"] if one["kind"] == "spike"] == []
-    assert sum(same["now"]["spike"].values()) == sum(deaf["now"]["spike"].values()) == 2
+    assert sum(same["now"]["curve"].values()) == sum(deaf["now"]["curve"].values()) == 2
     newest = server.client.post(path, json={"settings": {}, "last_steps": 200}).json()
     assert (newest["first_step"], [one["onset_step"] for one in newest["incidents"]]) == (401, [500])
     assert newest["rows"] < 600
     assert server.get("/runs/run-1/detectors")["settings"] == {}
     assert server.get("/runs/run-1/incidents")["incidents"] == told
-    assert server.client.post(path, json={"settings": {"spike": {"sensitivity": -1}}}).status_code == 422
+    assert server.client.post(path, json={"settings": {"curve": {"sensitivity": -1}}}).status_code == 422
 
 
 async def test_a_run_with_more_points_than_one_try_may_have_is_refused_with_what_to_do(
@@ -233,18 +233,18 @@ async def test_the_program_lists_sets_and_resets(
         return server.get("/runs/run-1/detectors")["settings"]
 
     code, out, err = await call()
-    assert (code, err, "spike" in out, "sensitivity" in out) == (0, "", True, True)
+    assert (code, err, "curve" in out, "sensitivity" in out) == (0, "", True, True)
     assert (await call("run-1", "--set", "spike.sensitivity=0.5"))[0] == 0
     code, out, err = await call("run-1", "--set", "nonfinite.sensitivity=0")
     assert (code, err, out.splitlines()[-1].startswith("last changed by ")) == (0, "", True)
-    assert now() == {"spike": {"sensitivity": 0.5}, "nonfinite": {"sensitivity": 0.0}}
+    assert now() == {"curve": {"sensitivity": 0.5}, "nonfinite": {"sensitivity": 0.0}}
     assert (await call("run-1", "--reset", "--set", "spike.sensitivity=2"))[0] == 0
-    assert now() == {"spike": {"sensitivity": 2.0}}
+    assert now() == {"curve": {"sensitivity": 2.0}}
     code, out, err = await call("run-1", "--set", "spike.sensitivity=99")
     assert (code, "expected a number from 0 to 4" in err) == (2, True)
-    code, out, err = await call("run-1", "--set", "spike=much")
+    code, out, err = await call("run-1", "--set", "curve=much")
     assert (code, "expected detector.parameter=number" in err) == (2, True)
-    assert now() == {"spike": {"sensitivity": 2.0}}
+    assert now() == {"curve": {"sensitivity": 2.0}}
 
 
 async def test_one_try_a_run_at_a_time_and_it_stops_when_nobody_waits_for_it(

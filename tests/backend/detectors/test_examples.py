@@ -8,25 +8,19 @@ import importlib
 import pytest
 
 MODULES = [
-    "stats.baseline",
+    "curve.detector",
+    "curve.flat",
+    "engine.row_blocks",
     "stats.before_fork",
-    "stats.blocks",
     "data_mix_drift",
-    "divergence",
     "stats.fingerprint",
-    "grad_norm",
-    "level_shift",
     "stats.levels",
     "nonfinite",
-    "plateau",
     "repeat_data",
     "resume_artifact",
     "stats.robust",
-    "spike.detector",
     "straggler",
-    "stats.tail",
     "throughput",
-    "stats.wander",
 ]
 
 

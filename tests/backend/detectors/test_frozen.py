@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from stabilitybackend.detectors.curve.detector import CurvesDetector
 from stabilitybackend.detectors.engine.bank import DetectorBank
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.detectors.frozen import FrozenDetector
-from stabilitybackend.detectors.level_shift import LevelShiftDetector
 from stabilitybackend.detectors.nonfinite import NonfiniteDetector
 
 Curve = Callable[[int], float]
@@ -18,7 +18,7 @@ Curve = Callable[[int], float]
 
 def found(*, block: int = 64, **curves: Curve) -> list[Finding]:
     """Return what is found in 600 rows, given ``block`` at a time."""
-    bank = DetectorBank({one.name: one for one in (NonfiniteDetector, FrozenDetector, LevelShiftDetector)})
+    bank = DetectorBank({one.name: one for one in (NonfiniteDetector, FrozenDetector, CurvesDetector)})
     rows = {name: [of(step) for step in range(600)] for name, of in curves.items()}
     said: list[Finding] = []
     for at in range(0, 600, block):

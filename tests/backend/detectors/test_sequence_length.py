@@ -6,13 +6,13 @@ import random
 
 import pytest
 
+from stabilitybackend.detectors.curve.detector import CurvesDetector
 from stabilitybackend.detectors.engine.bank import DetectorBank
 from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.detectors.level_shift import LevelShiftDetector
 
 
 def found(name: str, lengths: list[float], block: int = 600) -> tuple[list[Finding], DetectorBank]:
-    rng, bank = random.Random(2), DetectorBank({"level_shift": LevelShiftDetector})
+    rng, bank = random.Random(2), DetectorBank({"curve": CurvesDetector})
     losses = [2.0 + rng.gauss(0, 0.01) - (0.3 if step >= 400 else 0.0) for step in range(600)]
     said: list[Finding] = []
     for at in range(0, 600, block):

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from stabilitybackend.detectors.curve.detector import CurvesDetector
 from stabilitybackend.detectors.engine.bank import DetectorBank
 from stabilitybackend.detectors.engine.base import Finding, Mark
-from stabilitybackend.detectors.spike.detector import SpikeDetector
 from stabilitybackend.detectors.starts_over import StartsOverDetector
 
 AGAIN = 500
@@ -29,7 +29,7 @@ def rate(step: int) -> float:
 
 
 def found(columns: dict[str, list[float]], block: int = 900) -> list[Finding]:
-    bank = DetectorBank({one.name: one for one in (StartsOverDetector, SpikeDetector)})
+    bank = DetectorBank({one.name: one for one in (StartsOverDetector, CurvesDetector)})
     said: list[Finding] = []
     rows = len(columns["loss"])
     for at in range(0, rows, block):
@@ -71,7 +71,7 @@ def test_a_spike_to_the_first_loss_without_another_sign_is_none(seed: int) -> No
         "lr": [3e-4 * min(1.0, (step + 1) / 60) for step in range(900)],
         "epoch": [float(step // 200) for step in range(900)],
     }
-    assert {one.detector for one in found(columns)} == {"spike"}
+    assert {one.kind for one in found(columns)} == {"spike"}
 
 
 def test_a_schedule_that_restarts_and_an_epoch_that_begins_are_silent() -> None:

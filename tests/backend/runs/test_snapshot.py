@@ -260,7 +260,7 @@ def test_an_open_spike_goes_on_under_its_key_when_its_detector_judged_the_past_a
     frames += [job.rows([s], {"loss": [9.0]}) for s in range(301, 306)]
     end = [job.rows([s], {"loss": [2.0 + 0.01 * (s % 3)]}) for s in range(306, 330)]
     first = _Fold().feed(frames)
-    data = _with(snapshot.freeze(first.state), lambda part: None if part.name == "detectors.spike" else part)
+    data = _with(snapshot.freeze(first.state), lambda part: None if part.name == "detectors.curve" else part)
     second = first.restarted(data).feed(end)
     found = [(i.kind, i.onset_step, i.state) for i in second.state.incidents.all()]
     assert found == [("spike", 301, "recovered")]

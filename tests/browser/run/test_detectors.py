@@ -41,7 +41,7 @@ def test_a_noisy_incident_is_made_quieter_in_two_clicks_and_one_takes_it_back(se
     page.locator("[data-less]").first.click()
     page.keyboard.press("Enter")  # the first choice has the focus
     page.wait_for_selector("#detectors-badge:has-text('1 detector tuned')")
-    assert settings(server) == {"spike": {"sensitivity": 0.5}}
+    assert settings(server) == {"curve": {"sensitivity": 0.5}}
     page.click("#offer-do")
     page.wait_for_selector("#detectors-badge", state="hidden")
     assert settings(server) == {}
@@ -54,7 +54,7 @@ def test_settings_are_tried_on_the_run_and_then_saved_and_another_page_sees_it(
     page, other = visit(f"/runs/{RUN}"), open_page(f"{server.url}/runs/{RUN}", scheme="light", width=390)
     other.wait_for_selector("#detectors-panel:not([hidden])")
     page.click("#detectors-open")
-    page.click('[data-detector=spike] [data-value="0"]')
+    page.click('[data-detector=curve] [data-value="0"]')
     assert page.is_enabled("#detectors-save")
     page.click("#detectors-try")
     page.wait_for_selector(".found-then")
@@ -62,11 +62,11 @@ def test_settings_are_tried_on_the_run_and_then_saved_and_another_page_sees_it(
     assert page.evaluate("stability.page.view().incidents.length") == 0  # what the chart shows
     assert settings(server) == {}
     page.click("#detectors-save")
-    other.wait_for_selector("#detectors-badge:has-text('spike muted')")
-    assert settings(server) == {"spike": {"sensitivity": 0.0}}
+    other.wait_for_selector("#detectors-badge:has-text('curve muted')")
+    assert settings(server) == {"curve": {"sensitivity": 0.0}}
     # Its own answer may come after the other page's news.
     wait_until(lambda: page.evaluate("stability.page.view().incidents.length") == len(SPIKES), 20, "the trial is over")
-    page.fill('[data-detector=spike] [data-parameter="sensitivity"]', "9")
+    page.fill('[data-detector=curve] [data-parameter="sensitivity"]', "9")
     assert page.is_disabled("#detectors-save")  # out of range: as it was
     page.click("#detectors-reset")
     other.wait_for_selector("#detectors-badge", state="hidden")

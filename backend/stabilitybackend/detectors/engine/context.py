@@ -115,9 +115,6 @@ class Context:
     _claims: dict[str, Claim] = field(default_factory=dict)
     _intervals: deque[int] = field(default_factory=lambda: deque(maxlen=INTERVALS))
     _warming: bool = True
-    #: Loss of the whole or of a data set -> by how much a mean of it is less certain than one of independent points,
-    #: >= 1; from the detector of spikes.
-    drags: dict[str, float] = field(default_factory=dict)
     #: Whether what the job takes of each data set is compared with what it declared: then nobody else judges shares.
     mixture: bool = False
 
@@ -246,10 +243,6 @@ class Context:
     def excuses_between(self, first: int, last: int) -> list[Excuse]:
         """Return the known reasons with a step from ``first`` to ``last``, oldest first."""
         return [excuse for excuse in self.excuses if first <= excuse.step <= last]
-
-    def drag(self, metric: str) -> float:
-        """Return by how much a mean of a loss is less certain than one of independent points, >= 1."""
-        return self.drags.get(metric, 1.0)
 
     def last_fork(self) -> Mark | None:
         """Return the newest fork, None when the run never went back nor restarted."""

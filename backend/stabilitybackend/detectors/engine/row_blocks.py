@@ -10,7 +10,7 @@ from typing import NamedTuple
 #: It is treated as if it were missing; sums and squares of what is left are finite.
 LARGEST = 1e38
 
-__all__ = ["LARGEST", "QuietRows", "RowBlock", "rows_in_order"]
+__all__ = ["LARGEST", "QuietRows", "RowBlock", "quiet_from", "rows_in_order"]
 
 
 class RowBlock(NamedTuple):
@@ -47,3 +47,15 @@ def rows_in_order(blocks: Sequence[RowBlock]) -> Iterator[tuple[int, float, int,
     """Yield (step, time, block, row) of all rows, as places: of one block as they came, of several by step and time."""
     rows = [zip(block.steps, block.times, repeat(at), count()) for at, block in enumerate(blocks)]
     return rows[0] if len(rows) == 1 else iter(sorted(chain.from_iterable(rows)))
+
+
+def quiet_from(values: Sequence[float], low: float, high: float) -> int:
+    """Return how many of some finite values, from the first on, lie between two others.
+
+    Example:
+        >>> quiet_from([1.0, 2.0, 9.0, 1.0], 0.0, 3.0)
+        2
+    """
+    if not values or (low < min(values) and max(values) < high):
+        return len(values)
+    return next(at for at, value in enumerate(values) if not low < value < high)

@@ -9,7 +9,6 @@ from typing import Any
 
 from stabilitybackend.detectors.engine.context import Context
 
-from .alike import drag_of
 from .fingerprint import correlation
 from .levels import Level, level_of, quantum
 from .robust import MEDIAN_ERROR, MIDMEAN_ERROR, median, midmean
@@ -34,6 +33,8 @@ SAME_DATA = 0.4
 EXCUSING = ("seed", "skip", "data", "mix", "batch")
 #: Declared changes that are kept.
 MAX_CHANGES = 16
+#: A mean of points that resemble their neighbours is less certain than one of as many others: at most so much less.
+MAX_DRAG = 3.0
 
 __all__ = [
     "BEFORE_POINTS",
@@ -94,6 +95,21 @@ class BeforeFork:
         """Return whether ``lr`` lies further than the fraction ``by`` from what it was declared to be."""
         expected = self.lr * self.lr_scale
         return math.isfinite(lr) and expected > 0 and abs(lr / expected - 1) > by
+
+
+def drag_of(neighbours: float) -> float:
+    """Return by how much the error of a mean is larger than that of as many independent points, 1 to MAX_DRAG.
+
+    Args:
+        neighbours: their correlation. The factor is that of an autoregression of order 1: Box, Jenkins, Reinsel and
+            Ljung, Time Series Analysis, chapter 2.1.
+
+    Example:
+        >>> drag_of(0.0), drag_of(0.6), drag_of(-0.3)
+        (1.0, 2.0, 1.0)
+    """
+    alike = min(max(0.0, neighbours), (MAX_DRAG**2 - 1) / (MAX_DRAG**2 + 1))
+    return math.sqrt((1 + alike) / (1 - alike))
 
 
 def before_fork(

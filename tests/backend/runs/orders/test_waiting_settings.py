@@ -18,7 +18,7 @@ from stabilityclient.wire import Frame
 from support.job_frames import Job
 from support.manager_stack import KEYS, Stage
 
-DEAF: dict[str, dict[str, float]] = {"spike": {"sensitivity": 0}}
+DEAF: dict[str, dict[str, float]] = {"curve": {"sensitivity": 0}}
 
 
 def spiky(job: Job, first: int, last: int, spike: int) -> list[Frame]:
@@ -121,5 +121,5 @@ async def test_who_sets_them_at_the_owner_before_it_took_those_that_wait_comes_a
 async def test_what_can_not_be_set_is_refused_and_nothing_waits(stage: Stage) -> None:
     reader = await stage.reader()
     with pytest.raises(BadRequest, match="sensitivity"):
-        await reader.detectors.replace({"spike": {"sensitivity": 9}}, "anna", reader.cursor)
+        await reader.detectors.replace({"curve": {"sensitivity": 9}}, "anna", reader.cursor)
     assert await waiting(stage) == 0

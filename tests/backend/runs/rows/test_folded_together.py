@@ -73,7 +73,7 @@ class _Run:
         nowhere: Any = SimpleNamespace(redis=None)
         self.settings = DetectorSettings("run", nowhere, nowhere, nowhere, nowhere)
         self.settings._changes = [
-            DetectorChange(f"{at}-0", {"spike": {"sensitivity": 1.0 + 0.5 * (number % 2)}}, "ada", 1.0)
+            DetectorChange(f"{at}-0", {"curve": {"sensitivity": 1.0 + 0.5 * (number % 2)}}, "ada", 1.0)
             for number, at in enumerate(sorted(changes))
         ]
         self.limit_bytes, self.applied = limit_bytes, f"{applied}-0"
@@ -201,7 +201,7 @@ def test_a_setting_that_comes_while_messages_wait_holds_from_the_next_one(at_onc
     for run, wait in ((before, len(messages)), (after, 1)):
         for some in _batches(_numbered(messages[:180]), [wait]):
             run.take(some)
-        run.settings._changes = [DetectorChange("180-0", {"spike": {"sensitivity": 0.0}}, "ada", 1.0)]
+        run.settings._changes = [DetectorChange("180-0", {"curve": {"sensitivity": 0.0}}, "ada", 1.0)]
         for some in _batches([*_numbered(messages)][180:], [1] * wait if run is after else [wait]):
             run.take(some)
     assert before.seen() == after.seen()

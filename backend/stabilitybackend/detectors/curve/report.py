@@ -1,0 +1,113 @@
+"""What is reported of the events of curves: the words and the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stabilitybackend.detectors.stats.levels import change, percent
+
+from .engine import CurveEvent
+
+__all__ = ["clauses", "evidence_of", "score_of", "text_of", "title_of"]
+
+_TITLES = {
+    "spike": "{what} spike at step {onset}",
+    "level_shift": "{what} jumps up to another level at step {onset}",
+    "divergence": "{what} climbs since step {onset}",
+    "grad_norm": "{what} jumped at step {onset}",
+}
+
+
+def clauses(explained: Sequence[str]) -> list[str]:
+    """Return known causes in words, without the kind before each.
+
+    Example:
+        >>> clauses(["lr_jump: the learning rate went from 0.1 to 1"])
+        ['the learning rate went from 0.1 to 1']
+    """
+    return [text.partition(": ")[2] for text in explained]
+
+
+def title_of(event: CurveEvent, kind: str, what: str) -> str:
+    """Return the title of an event.
+
+    Args:
+        kind: of the incident. what: name of the curve, e.g. ``loss of web``.
+    """
+    name = what[:1].upper() + what[1:]
+    return (
+        f"One high {what} at step {event.onset}" if event.lone else _TITLES[kind].format(what=name, onset=event.onset)
+    )
+
+
+def text_of(
+    event: CurveEvent, kind: str, what: str, now_step: int, waits: Sequence[str], explained: Sequence[str]
+) -> str:
+    """Return the sentences about an event.
+
+    Args:
+        kind, what: as of ``title_of``. now_step: of the finding.
+        waits: data sets whose own loss is not back. explained: known changes that it began with.
+    """
+    size = change(event.peak, event.level, event.scale)
+    if event.lone:
+        return (
+            f"The {what} was {event.peak:.4g}{size} in one logged point, at a level of {event.level:.4g}, and usual "
+            "again in the next one. As a rule that is one odd batch."
+        )
+    verb = "climbs" if event.life == "rising" else "rose"
+    text = f"The {what} {verb} from {event.level:.4g} to {event.peak:.4g}{size}, onset at step {event.onset}."
+    text += _ending(event, now_step, waits)
+    if explained:
+        text += f" It began with a known change: {'; '.join(clauses(explained))}."
+    return text
+
+
+def _ending(event: CurveEvent, now_step: int, waits: Sequence[str]) -> str:
+    """Return the sentence that says whether the curve came back."""
+    still = f" The loss of {' and '.join(waits)} has not come back: the event is not over." if waits else ""
+    if event.life == "back":
+        slowly = "" if event.recovery == "fast" else " slowly"
+        return f" It came back{slowly} by itself at step {event.recovered_step}.{still}"
+    if event.life == "regained":
+        return (
+            f" Training has come down to the level from before it by step {now_step}; it did not come back by itself."
+            + still
+        )
+    if event.new_level is not None and event.recovery == "none":
+        return (
+            f" It does not come back by itself: it stays at {event.new_level:.4g}, and new events are measured there."
+        )
+    if event.new_level is not None:
+        return f" It is flat at {event.new_level:.4g}; whether it comes back by itself is not known yet."
+    if event.life == "rising":
+        return " It is still rising."
+    if event.life == "coming back":
+        return " It is coming back."
+    return " It is still high; whether it comes back by itself is not known yet."
+
+
+def score_of(event: CurveEvent) -> float:
+    """Return the height of an event, robust sigmas."""
+    return max(0.0, min(event.score, 1e9))
+
+
+def evidence_of(event: CurveEvent, threshold: str, explained: Sequence[str]) -> dict[str, Any]:
+    """Return the facts of an event."""
+    return {
+        "level_before": event.level,
+        "sigma": event.scale,
+        "peak": event.peak,
+        "rise_percent": percent(event.peak, event.level),
+        "direction": "up",
+        "score_unit": "robust sigmas",
+        "threshold": threshold,
+        "points": event.points,
+        "back_below": event.back_below,
+        "level_after": event.new_level,
+        "life": event.life,
+        "recovered_at": event.recovered_step,
+        **({"regained": True} if event.life == "regained" else {}),
+        "explained_by": list(explained),
+    }

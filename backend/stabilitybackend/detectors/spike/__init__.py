@@ -1,1 +1,0 @@
-"""The detector of loss spikes."""
