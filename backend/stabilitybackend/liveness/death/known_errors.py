@@ -523,7 +523,7 @@ KNOWN_ERRORS: Sequence[KnownError] = (
         "Checkpoint needs more than weights",
         (("Weights only load failed",),),
         "torch.load refused objects in the file that are not plain tensors.",
-        "since PyTorch 2.6 weights_only is True unless told otherwise.",
+        "since PyTorch 2.6 weights_only is True by default.",
         (
             "Allow the named classes by torch.serialization.add_safe_globals, if the file is your own.",
             "weights_only=False runs code of the file: only for files that you trust.",
