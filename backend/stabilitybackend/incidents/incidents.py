@@ -407,4 +407,6 @@ def _looks(incident: Incident) -> tuple[object, ...]:
     if incident.kind != "process_death":
         return incident.metric, incident.dataset, incident.rank
     raised = facts(incident.evidence, DeathFacts).exception
-    return incident.verdict.kind, "" if raised is None else raised.type
+    cause = incident.verdict.kind
+    # An end from outside may leave no trace, and its status may not be read in time.
+    return "signal" if cause == "unknown" else cause, "" if raised is None else raised.type
