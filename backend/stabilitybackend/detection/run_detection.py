@@ -9,10 +9,11 @@ from itertools import groupby, takewhile
 
 from stabilitybackend.detection.naming.mixture_schedule import MixtureSchedule
 from stabilitybackend.detection.naming.watched_names import WatchedNames
+from stabilitybackend.detectors.curve.detector import CurvesDetector
 from stabilitybackend.detectors.engine.bank import BEFORE_FIRST_STEP, DetectorBank
 from stabilitybackend.detectors.engine.base import Detector, Finding, Mark, Row
 from stabilitybackend.detectors.engine.long_past import LongPast
-from stabilitybackend.detectors.engine.metric_roles import LOSS, dataset_of, role_of
+from stabilitybackend.detectors.engine.metric_roles import LOSS, dataset_of, is_of_reward, may_rise, role_of
 from stabilitybackend.detectors.engine.row_blocks import RowBlock
 from stabilitybackend.detectors.registry import DETECTORS, Settings
 from stabilitybackend.detectors.repeat_data import RepeatDataDetector
@@ -215,9 +216,24 @@ class Judge(Stateful):
     def _own_names(self, found: list[Found]) -> list[Found]:
         """Report what was found under the names that the job logs."""
         return found and [
-            (time, finding if (name := self._own_name(finding)) == finding.metric else replace(finding, metric=name))
+            (
+                time,
+                self._may_rise(
+                    finding if (name := self._own_name(finding)) == finding.metric else replace(finding, metric=name)
+                ),
+            )
             for time, finding in found
         ]
+
+    def _may_rise(self, finding: Finding) -> Finding:
+        """Return a finding of a loss that may rise without harm as a note: by its name, or its sign beside a reward."""
+        if finding.detector != CurvesDetector.name or finding.severity == "info" or finding.metric is None:
+            return finding
+        signed = finding.evidence.get("below_zero") and any(map(is_of_reward, self.store.metrics()))
+        if not signed and not may_rise(finding.metric):
+            return finding
+        text = f"{finding.text} A loss of reinforcement or adversarial training may rise: this is no alarm."
+        return replace(finding, severity="info", text=text)
 
     def _own_name(self, finding: Finding) -> str | None:
         return finding.metric and self.names.own_name(finding.metric)

@@ -25,8 +25,8 @@ RATE_POINTS = 8
 
 
 def alone(incident: Incident) -> bool:
-    """Say whether it is another level of one data set that the whole loss hardly shows: nobody goes back for that."""
-    return incident.kind in ("level_shift", "divergence") and dataset_of(incident.metric or "") is not None
+    """Say whether it is a rise of one data set that the whole loss hardly shows: nobody goes back for that."""
+    return incident.kind in ("spike", "level_shift", "divergence") and dataset_of(incident.metric or "") is not None
 
 
 def beginning(incident: Incident) -> int:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.incidents.causes import alarms, cause_of, first_to_read, may_cause
 from stabilitybackend.incidents.from_finding import bounded, discarded, fields_of, gone_back, incident_id_of
-from stabilitybackend.incidents.illness import off_at, rates_of, spoiling
+from stabilitybackend.incidents.illness import interval_of, off_at, rates_of, spoiling
 from stabilitybackend.incidents.rollback_target import Usable
 from stabilitybackend.incidents.suggest import suggest
 from stabilitybackend.incidents.suggestion import JobNow
@@ -25,6 +25,11 @@ from stabilitybackend.schema.states.severity import NotBack
 
 #: Incidents kept per run. Beyond it the oldest ones that are over are dropped and counted.
 MAX_INCIDENTS = 2_000
+#: The detector of curves, and those that it replaced: what one of them opened and this one goes on with has the same
+#: metric, and begins as near as they agree on an onset, points.
+CURVES = "curve"
+OLDER_CURVES = frozenset({"spike", "level_shift", "divergence", "dataset_loss", "plateau", "grad_norm"})
+OLDER_REACH_POINTS = 16
 #: An incident belongs to the train of one like it when it opens so soon after the newest of that, seconds. As long as
 #: Alertmanager waits before it repeats a notification (``repeat_interval``, 4 h).
 TRAIN_GAP_S = 4 * 3_600.0
@@ -297,7 +302,19 @@ class IncidentBook:
 
     def known(self, finding: Finding) -> Incident | None:
         """Return the incident that a finding is about, None where it is a new one."""
-        return self._incidents.get(self._by_key.get(finding.key, ""))
+        found = self._incidents.get(self._by_key.get(finding.key, ""))
+        if found is not None or finding.detector != CURVES:
+            return found
+        older = (one for one in self._incidents.values() if one.detector in OLDER_CURVES and one.state == "open")
+        reach = OLDER_REACH_POINTS
+        near = (
+            one
+            for one in older
+            if abs(one.onset_step - finding.onset_step) <= reach * interval_of(one) and not one.dead
+        )
+        return next(
+            (one for one in near if (one.metric, one.alarm) == (finding.metric, finding.severity != "info")), None
+        )
 
     def acknowledge(self, incident_id: str, who: str, time: float, at: float | None = None) -> Incident | None:
         """Write down who has seen an incident and return it, None if there is none such. The first one counts.

@@ -32,7 +32,7 @@ def spiky(job: Job, first: int, last: int, *spikes: int) -> list[Frame]:
 
     def loss(step: int) -> float:
         high = any(at <= step < at + 6 for at in spikes)
-        return 9.0 if high else 2.0 + 0.01 * math.sin(step)
+        return 9.0 + 0.1 * math.cos(step) if high else 2.0 + 0.01 * math.sin(step)
 
     return [
         job.rows(range(at, at + 20), {"loss": [loss(s) for s in range(at, at + 20)]}) for at in range(first, last, 20)

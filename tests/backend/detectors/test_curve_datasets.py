@@ -94,3 +94,16 @@ def test_healthy_data_sets_that_come_late_or_seldom_are_silent() -> None:
     sets["set1"] = [math.nan if i < 300 else value + 2.0 * 0.99 ** (i - 300) for i, value in enumerate(sets["set1"])]
     sets["set2"] = [value if dice.random() < 0.1 else math.nan for value in sets["set2"]]
     assert [finding.key for finding in found_in(sets) if finding.metric != "loss"] == []
+
+
+def test_the_whole_loss_is_back_only_when_the_data_set_that_rose_with_it_is() -> None:
+    quiet = curves(6, 1_000)
+    sets = {**quiet, "set0": [loss * (3.0 if 400 <= at < 800 else 1.0) for at, loss in enumerate(quiet["set0"])]}
+    others = [name for name in sets if name != "set0"]
+    for at in range(460, 800):  # the others make up for it
+        for name in others:
+            sets[name][at] -= 2.0 * quiet["set0"][at] / len(others)
+    found = [finding for finding in found_in(sets) if finding.key == "curve:loss:400"]
+    assert {finding.state for finding in found if finding.now_step < 800} == {"open"}
+    assert any("The loss of set0 has not come back" in finding.text for finding in found)
+    assert (found[-1].state, found[-1].recovered_step) == ("recovered", 800)

@@ -406,3 +406,25 @@ def test_what_is_over_or_only_worth_knowing_is_not_the_worst() -> None:
 def test_incidents_about_processes_get_advice_of_their_own(kind: str, action: str) -> None:
     incident = apply(IncidentBook("run"), replace(hang(), kind=kind), checkpoints=[checkpoint(100)])
     assert incident.suggestion.action == action
+
+
+def test_the_kind_of_one_incident_may_change_and_it_stays_the_same_incident() -> None:
+    book, curve = IncidentBook("run"), {"detector": "curve", "key": "curve:loss:200"}
+    first = apply(book, spike(**curve))
+    last = apply(
+        book,
+        spike(**curve, kind="divergence", severity="critical", title="Loss climbs since step 200", now_step=260),
+    )
+    assert (last.incident_id, last.version, last.opened) == (first.incident_id, 2, first.opened)
+    assert (last.kind, last.title, last.severity) == ("divergence", "Loss climbs since step 200", "critical")
+    assert [one.incident_id for one in book.all()] == [first.incident_id]
+
+
+def test_what_an_older_version_opened_is_gone_on_with_under_its_id() -> None:
+    book = IncidentBook("run")
+    old = apply(book, spike())
+    over = recovered()
+    now = apply(book, replace(over, detector="curve", key="curve:loss:201", onset_step=201, severity="warning"))
+    other = apply(book, spike(600, detector="curve", key="curve:loss:600"))
+    assert (now.incident_id, now.state, now.detector) == (old.incident_id, "recovered", "curve")
+    assert other.incident_id != old.incident_id

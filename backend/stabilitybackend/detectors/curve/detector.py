@@ -74,7 +74,7 @@ class Incident:
         severity: the worst so far. explained: known changes that it began with.
         waits: data sets (metrics) that are part of it and are not back -> onset of their event.
         said: what was reported last; said_peak: the peak then; peaks: how often a higher one was.
-        let_go: other detectors may report what comes now.
+        let_go: other detectors may report what comes now. sets_back: first step at which all data sets in it were back.
         before, after, error: of all data sets together, where it is theirs.
     """
 
@@ -88,6 +88,7 @@ class Incident:
     said_peak: float = 0.0
     peaks: int = 0
     let_go: bool = False
+    sets_back: int = -1
     before: float = 0.0
     after: float = 0.0
     error: float = 1.0
@@ -401,7 +402,10 @@ class CurvesDetector(Detector):
         event, dataset = one.event, dataset_of(one.metric)
         what = "gradient norm" if one.metric == self._norm else f"loss of {dataset}" if dataset else "loss"
         waits = [dataset_of(metric) or metric for metric in one.waits]
-        recovered = event.recovered_step if state == "recovered" else None
+        recovered = max(event.recovered_step or 0, one.sets_back) if state == "recovered" else None
+        text = text_of(event, kind, what, step, waits, one.explained)
+        if recovered is not None and one.sets_back > (event.recovered_step or 0):
+            text += f" The data sets that rose with it were back at step {one.sets_back}."
         threshold = "1 point, noted" if event.lone else f"evidence of {PROOF:g} nats"
         made = Finding(
             self.name,
@@ -410,7 +414,7 @@ class CurvesDetector(Detector):
             state,
             one.severity,
             title_of(event, kind, what),
-            text_of(event, kind, what, step, waits, one.explained),
+            text,
             event.onset,
             event.seen,
             step,
@@ -420,7 +424,8 @@ class CurvesDetector(Detector):
             recovered_step=recovered,
             recovery="pending" if state == "open" and event.life == "back" else event.recovery,
             score=score_of(event),
-            evidence=evidence_of(event, threshold, one.explained),
+            evidence=evidence_of(event, threshold, one.explained)
+            | ({"below_zero": True} if self._curves[one.metric].linear else {}),
         )
         if one.metric == self._norm:
             alone = " Alone this is no alarm: most such jumps have no effect on the loss."
@@ -509,6 +514,7 @@ class CurvesDetector(Detector):
         for one in list(self._incidents.values()):
             if one.waits.get(metric) == event.onset:
                 del one.waits[metric]
+                one.sets_back = max(one.sets_back, step if event.recovered_step is None else event.recovered_step)
                 found += self._advance(one, self._now(one), step)
         return found
 

@@ -557,8 +557,19 @@ class Curve:
             return
         if self.fresh:
             self._refresh()
-        self._shift(median([one for one, _ in self.fall]) - self.level)
+        low = median([one for one, _ in self.fall])
+        self._fell_back(low, self.step - round(self.interval * (len(self.fall) - 1)))
+        self._shift(low - self.level)
         self.fall, self.fall_proof = [], 0.0
+
+    def _fell_back(self, low: float, step: int) -> None:
+        """End the events that stayed up until the curve fell from there to the level from before them, at once."""
+        for event in list(self.left):
+            level = self._foretold(event)
+            if low <= level + self._back_width(event, LASTS) and self.level >= 0.5 * (level + event.settled):
+                self.left.remove(event)
+                event.length = self.points - event.born
+                self._close(event, step)
 
     def _forget_fall(self) -> None:
         for _, depth in self.fall:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 __all__ = [
     "BATCH_SIZE", "GRAD_NORM", "LOSS", "LR", "NAMES_REMEMBERED", "OTHERS", "RATIO", "ROLES", "SAMPLES",
     "SEQUENCE_LENGTH", "SPEED",
-    "STEP_TIME", "TOKENS", "VAL_LOSS", "MixtureName", "best_of", "dataset_of", "is_of_evaluation", "likely_role_of",
-    "loss_of",
+    "STEP_TIME", "TOKENS", "VAL_LOSS", "MixtureName", "best_of", "dataset_of", "is_of_evaluation", "is_of_reward",
+    "likely_role_of", "loss_of", "may_rise",
     "mixture_of", "of_machine", "role_of",
 ]  # fmt: skip
 
@@ -206,6 +206,34 @@ def is_of_evaluation(metric: str) -> bool:
         (True, True, False)
     """
     return not _OF_EVALUATION.isdisjoint(_words(metric))
+
+
+_OF_PLAYERS = frozenset(
+    ("policy", "actor", "critic", "value", "adversarial", "generator", "discriminator", "gan", "ppo")
+)
+_OF_REWARD = frozenset(("reward", "rewards", "return", "returns", "advantage", "advantages"))
+
+
+@lru_cache(maxsize=NAMES_REMEMBERED)
+def may_rise(metric: str) -> bool:
+    """Return whether a loss measures one against a moving other, so that a rise of it is no harm, by its name.
+
+    Example:
+        >>> may_rise("policy_loss"), may_rise("loss_critic"), may_rise("train/loss")
+        (True, True, False)
+    """
+    return not _OF_PLAYERS.isdisjoint(_words(metric))
+
+
+@lru_cache(maxsize=NAMES_REMEMBERED)
+def is_of_reward(metric: str) -> bool:
+    """Return whether a metric is a reward or return, by its name: what is trained with one need not lower its loss.
+
+    Example:
+        >>> is_of_reward("rollout/ep_reward"), is_of_reward("loss")
+        (True, False)
+    """
+    return not _OF_REWARD.isdisjoint(_words(metric))
 
 
 @lru_cache(maxsize=NAMES_REMEMBERED)

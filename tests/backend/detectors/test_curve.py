@@ -1,0 +1,238 @@
+"""Laws of the detector of curves, each over a family of logs: an event is one incident of its kind, quiet is none."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import pytest
+
+from stabilitybackend.detectors.curve.detector import CurvesDetector
+from stabilitybackend.detectors.engine.bank import DetectorBank
+from stabilitybackend.detectors.engine.base import Finding
+
+#: STABILITY_SEED hands in other logs than those of every day.
+SEEDS = [int(os.environ.get("STABILITY_SEED", "1")) * 100 + at for at in range(3)]
+ONSET = 600
+Planted = Callable[[int], float]
+#: Name -> factor on the loss so many points after the onset, the kinds that it may end as, and points until it is seen.
+EVENTS: dict[str, tuple[Planted, set[str], int]] = {
+    "fast": (lambda at: 1.5 if at < 6 else 1.0, {"spike"}, 6),
+    "slow": (lambda at: 1 + 0.6 * math.exp(-at / 20), {"spike"}, 6),
+    "stays": (lambda at: 1.4, {"level_shift"}, 6),
+    "climb": (lambda at: 1 + 0.006 * min(at, 200), {"divergence"}, 120),
+}
+
+
+class Last(NamedTuple):
+    """One incident as it was reported last."""
+
+    kind: str
+    onset: int
+    seen: int
+    state: str
+    severity: str
+    recovered: int | None
+
+
+def quiet(points: int, seed: int, sigma: float = 0.015) -> list[float]:
+    """Return a loss that falls by a power law, with independent noise."""
+    rng = random.Random(seed)
+    return [2.0 * (1 + at / 50) ** -0.12 * math.exp(rng.gauss(0, sigma)) for at in range(points)]
+
+
+def planted(name: str, seed: int, onset: int = ONSET, points: int = 900) -> list[float]:
+    shape = EVENTS[name][0]
+    return [value * (shape(at - onset) if at >= onset else 1.0) for at, value in enumerate(quiet(points, seed))]
+
+
+def found(
+    losses: Sequence[float],
+    *,
+    name: str = "loss",
+    first: int = 0,
+    every: int = 1,
+    cuts: Sequence[int] = (),
+    **more: Sequence[float],
+) -> list[Finding]:
+    """Return what is found in rows, cut into batches behind ``cuts``."""
+    bank, columns, news = DetectorBank({"curve": CurvesDetector}), {name: losses, **more}, list[Finding]()
+    places = [0, *cuts, len(losses)]
+    for begin, end in pairwise(places):
+        steps = [first + every * at for at in range(begin, end)]
+        part = {metric: list(values[begin:end]) for metric, values in columns.items()}
+        news += [one for _, one in bank.feed_rows(list(part), steps, [float(step) for step in steps], part)]
+    assert bank.failures == {}
+    return news
+
+
+def alarms(news: Sequence[Finding], by: int = 0) -> list[Last]:
+    """Return each incident that is no note, as it was reported last; by: how much later it is than it would be."""
+    last = {one.key: one for one in news if one.severity != "info"}
+    return [
+        Last(one.kind, one.onset_step - by, one.step - by, one.state, one.severity,
+             None if one.recovered_step is None else one.recovered_step - by)
+        for one in last.values()
+    ]  # fmt: skip
+
+
+def is_reported_once(name: str, news: Sequence[Finding], onset: int = ONSET) -> bool:
+    kinds, delay = EVENTS[name][1:]
+    near = [one for one in alarms(news) if onset - 64 <= one.onset <= onset + delay]
+    return len(near) == 1 and near[0].kind in kinds and near[0].seen <= onset + delay
+
+
+each = pytest.mark.parametrize(("name", "seed"), [(name, seed) for name in EVENTS for seed in SEEDS])
+
+
+@each
+def test_a_planted_event_is_one_incident_of_its_kind_within_its_time(name: str, seed: int) -> None:
+    news = found(planted(name, seed))
+    assert is_reported_once(name, news)
+    assert len(alarms(news)) == 1
+
+
+@pytest.mark.parametrize("points", [60, 250, 2_000, 20_000])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_where_nothing_is_planted_nothing_is_reported(points: int, seed: int) -> None:
+    assert alarms(found(quiet(points, seed))) == []
+
+
+@each
+def test_what_comes_back_is_recovered_and_never_critical_and_what_stays_is_open_and_critical(
+    name: str, seed: int
+) -> None:
+    (one,) = alarms(found(planted(name, seed)))
+    back = name in ("fast", "slow")
+    assert (one.state, one.severity) == (("recovered", "warning") if back else ("open", "critical"))
+    assert (one.recovered is not None) == back
+
+
+@pytest.mark.parametrize("factor", [0.01, 100.0])
+@each
+def test_the_scale_of_a_loss_changes_nothing(name: str, seed: int, factor: float) -> None:
+    losses = planted(name, seed)
+    assert alarms(found([factor * loss for loss in losses])) == alarms(found(losses))
+
+
+@each
+def test_steps_and_their_distance_change_nothing(name: str, seed: int) -> None:
+    losses = planted(name, seed)
+    assert alarms(found(losses, first=1_000_000), by=1_000_000) == alarms(found(losses))
+    sparse = [one.onset // 10 for one in alarms(found(losses, every=10))]
+    assert sparse == [one.onset for one in alarms(found(losses))]
+
+
+@each
+def test_a_log_cut_into_batches_anywhere_gives_the_same_findings(name: str, seed: int) -> None:
+    losses, rng = planted(name, seed), random.Random(seed)
+    cuts = sorted(rng.sample(range(1, len(losses)), 40))
+    assert found(losses, cuts=cuts) == found(losses) == found(losses, cuts=range(1, len(losses)))
+
+
+@each
+def test_the_name_of_the_metric_and_the_order_of_others_change_nothing(name: str, seed: int) -> None:
+    losses, rates = planted(name, seed), [1e-3] * 900
+    bare = alarms(found(losses))
+    assert alarms(found(losses, name="train/loss", lr=rates)) == bare
+    assert alarms(found(losses, name="lm loss", a_metric=rates)) == bare
+
+
+@each
+def test_rows_without_a_number_between_change_no_kind(name: str, seed: int) -> None:
+    losses = planted(name, seed)
+    holes = [math.nan if at % 7 == 3 and at < ONSET else loss for at, loss in enumerate(losses)]
+    assert is_reported_once(name, found(holes))
+
+
+@each
+def test_another_thousand_quiet_points_before_change_no_kind(name: str, seed: int) -> None:
+    assert is_reported_once(name, found(planted(name, seed, onset=ONSET + 1_000, points=1_900)), ONSET + 1_000)
+
+
+@pytest.mark.parametrize("before", ["lone", "healed", "stayed"])
+@each
+def test_what_happened_before_hides_nothing(name: str, seed: int, before: str) -> None:
+    past: Planted = {
+        "lone": lambda at: 1.7 if at == 0 else 1.0,
+        "healed": lambda at: 1.5 if 0 <= at < 8 else 1.0,
+        "stayed": lambda at: 1.3 if at >= 0 else 1.0,
+    }[before]
+    losses = [loss * past(at - 300) for at, loss in enumerate(planted(name, seed, points=1_000))]
+    assert is_reported_once(name, found(losses))
+
+
+@pytest.mark.parametrize("constant", [-50.0, -3.0])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_constant_added_to_a_loss_below_0_changes_nothing(seed: int, constant: float) -> None:
+    rng = random.Random(seed)
+    losses = [rng.gauss(0, 0.05) + (2.0 if ONSET <= at < ONSET + 8 else 0.0) for at in range(900)]
+    low = alarms(found([loss + constant for loss in losses]))
+    assert [(one.kind, one.onset, one.state) for one in low] == [("spike", ONSET, "recovered")]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_event_that_stays_keeps_its_onset_and_is_over_only_when_the_loss_is_back(seed: int) -> None:
+    losses = [loss * (1.4 if ONSET <= at < 1_200 else 1.0) for at, loss in enumerate(quiet(1_500, seed))]
+    news = [one for one in found(losses) if one.severity != "info"]
+    until = [one for one in news if one.now_step < 1_200]
+    assert {one.key for one in news} == {f"curve:loss:{ONSET}"}
+    assert {one.state for one in until} == {"open"}
+    assert (until[-1].recovery, news[-1].state) == ("none", "recovered")
+    assert news[-1].recovered_step is not None
+    assert 1_200 <= news[-1].recovered_step <= 1_264
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_loss_that_learned_its_way_down_has_not_come_back(seed: int) -> None:
+    losses = [
+        loss * (1.4 * math.exp(-max(0, at - 900) / 2_000) if at >= ONSET else 1.0)
+        for at, loss in enumerate(quiet(2_400, seed))
+    ]
+    last = [one for one in found(losses) if one.severity != "info"][-1]
+    assert (last.state, last.recovered_step, last.evidence.get("regained")) == ("resolved", None, True)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_loss_of_two_clouds_is_silent(seed: int) -> None:
+    rng = random.Random(seed)
+    losses = [loss * (1.6 if rng.random() < 0.3 else 1.0) for loss in quiet(1_500, seed)]
+    assert alarms(found(losses)) == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_gradient_norm_leaves_notes_and_alarms_nobody(seed: int) -> None:
+    rng = random.Random(seed)
+    norms = [math.exp(rng.gauss(0, 0.15)) * (5.0 if ONSET <= at < ONSET + 8 else 1.0) for at in range(900)]
+    news = found(quiet(900, seed), grad_norm=norms)
+    of_norm = {(one.kind, one.severity, one.onset_step) for one in news if one.metric == "grad_norm"}
+    assert of_norm == {("grad_norm", "info", ONSET)}
+    assert alarms(news) == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_sudden_drop_is_a_note(seed: int) -> None:
+    losses = [loss * (0.7 if at >= ONSET else 1.0) for at, loss in enumerate(quiet(900, seed))]
+    news = found(losses)
+    assert {(one.kind, one.severity, one.evidence["direction"]) for one in news} == {("level_shift", "info", "down")}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_rise_that_a_larger_batch_explains_is_a_note(seed: int) -> None:
+    losses = [loss * (1.3 if at >= ONSET else 1.0) for at, loss in enumerate(quiet(900, seed))]
+    news = found(losses, batch_size=[64.0 if at < ONSET else 128.0 for at in range(900)])
+    assert {one.severity for one in news} == {"info"}
+    assert any("batch size" in text for text in news[-1].evidence["explained_by"])
+
+
+@pytest.mark.parametrize("level", [math.log(50_304), math.log(1_000)])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_loss_that_never_falls_from_that_of_guessing_is_one_warning(seed: int, level: float) -> None:
+    rng = random.Random(seed)
+    (one,) = {found.key: found for found in found([level + rng.gauss(0, 0.01) for _ in range(1_200)])}.values()
+    assert (one.kind, one.severity, one.state, one.evidence["never_learnt"]) == ("plateau", "warning", "open", True)
+    assert 500 <= one.step <= 900
