@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
@@ -12,14 +13,16 @@ from fastapi import APIRouter, Query, Response
 from stabilitybackend.api.access import Manager, Reader, check_project
 from stabilitybackend.api.answers import JSON, answers
 from stabilitybackend.api.reading import Threads
+from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.query.compare import MAX_RUNS, Align, ComparedRun, compare, parse_forks, parse_shifts
 from stabilitybackend.query.lineage_view import LineageView
 from stabilitybackend.query.request import SeriesRequest
+from stabilitybackend.query.spike_score import spike_scores
 from stabilitybackend.runs.worker import RunWorker
-from stabilitybackend.schema.series import Comparison
+from stabilitybackend.schema.series import Comparison, SpikeScores
 
-__all__ = ["router"]
+__all__ = ["router", "scores_of"]
 
 router = APIRouter(prefix="/api/v1/compare", tags=["runs"])
 
@@ -64,3 +67,12 @@ def _compared(worker: RunWorker, request: SeriesRequest, fork: int | None, shift
     name = worker.run().name or worker.run_id
     lineage = LineageView.of(state.fold)
     return ComparedRun(worker.run_id, name, view, lineage, origin, fork, state.judge.past, shift)
+
+
+def scores_of(worker: RunWorker) -> Callable[[], SpikeScores]:
+    """Return a function that reads the SpikeScores of a run, for a thread; call this one on the event loop."""
+    state, names = worker.state, worker.state.judge.names
+    loss = worker.run().loss_metric
+    norm = next((name for name in state.store.metrics() if names.compared_as(name) == GRAD_NORM), None)
+    view = state.store.view([name for name in (loss, norm) if name is not None])
+    return partial(spike_scores, view, LineageView.of(state.fold), loss, norm)

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from stabilitybackend.api.access import Reader, Worker
 from stabilitybackend.api.answers import answer, answers
-from stabilitybackend.api.spike_score import scores_of
+from stabilitybackend.api.compare import scores_of
 from stabilitybackend.errors import NotFound
 from stabilitybackend.export.export import Export, ExportView
 from stabilitybackend.export.jsonl import jsonl_export

@@ -16,9 +16,9 @@ from stabilitybackend.about.view import line_of
 from stabilitybackend.api.about import run_launches
 from stabilitybackend.api.access import Commander, Manager, Reader, Recorded, Worker
 from stabilitybackend.api.answers import answer, answers
+from stabilitybackend.api.compare import scores_of
 from stabilitybackend.api.packing import Packs, packed, packed_answer
 from stabilitybackend.api.reading import MaxAge, Shared, Threads
-from stabilitybackend.api.spike_score import scores_of
 from stabilitybackend.errors import NotFound
 from stabilitybackend.process.shared_answers import Read
 from stabilitybackend.query import query

@@ -14,7 +14,7 @@ from .engine.base import SENSITIVITY, Detector, Event, Finding, Mark, Parameter,
 from .engine.metric_roles import GRAD_NORM, LOSS, role_of
 from .engine.row_blocks import LARGEST, QuietRows
 
-#: By chance a metric stands still for so long once in so many stretches.
+#: By chance a metric repeats one number for so long once in so many stretches.
 CHANCE = 1e-9
 #: Points from which it is known how often two neighbours are equal: a log of three digits has many such pairs.
 LEAST_POINTS = 32
@@ -139,7 +139,7 @@ class FrozenDetector(Detector):
         for metric, values in rows.columns.items():
             if self.wants(metric):
                 past = self._pasts.get(metric)
-                if past is None or metric not in rows.ranges or self._stands(past, values[start:stop]):
+                if past is None or metric not in rows.ranges or self._repeats(past, values[start:stop]):
                     return start
         for metric, values in rows.columns.items():
             if self.wants(metric):
@@ -158,7 +158,7 @@ class FrozenDetector(Detector):
             self._newest[metric].append(value)
 
     @staticmethod
-    def _stands(past: _Past, values: Sequence[float]) -> bool:
+    def _repeats(past: _Past, values: Sequence[float]) -> bool:
         """Say whether any value comes so often in a row that it is to be looked at point by point."""
         if 0.0 in values:
             return True

@@ -16,7 +16,7 @@ from .engine.row_blocks import QuietRows
 #: Logs round the rate to two digits: what is less above the maximum is the maximum.
 ROUNDING = 0.05
 #: Points for which a rate stays where it is that has never fallen, and points in a row in which it rises then, until
-#: that is no warm-up: one that goes up in stairs stands for as long, but does not rise with each point.
+#: that is no warm-up: one that goes up in stairs stays for as long, but does not rise with each point.
 STEADY_POINTS = 64
 RISING_POINTS = 8
 #: Logs of two digits write one value for up to this part of it. A stand in which the rise after it would have moved the
@@ -36,7 +36,7 @@ WARNING_TIMES = 2.0
 #: After a resume the first rate is off when it is so many times the last one, or so much less: past its warm-up no
 #: schedule moves so far from one point to the next, unless it starts again.
 RESUME_TIMES = 3.0
-#: After a resume the rate is a warning when it is so many times lower, or 0: training stands still and looks calm.
+#: After a resume the rate is a warning when it is so many times lower, or 0: training is at a halt and looks calm.
 STILL_TIMES = 10.0
 #: What turns down more often than once in so many points is no schedule; the shortest cycles last longer.
 SMOOTH_POINTS = 6
@@ -309,14 +309,14 @@ class LearningRateDetector(CurveDetector):
         elif step > event.seen and rate <= last:
             self._low = None
             event.seen = step
-            event.severity = "warning" if self._stands_still(event) else "info"
+            event.severity = "warning" if self._is_constant(event) else "info"
             event.reported = event.peak
             self._open(event)
             return [self._found(event, step, "open")]
         return []
 
     @staticmethod
-    def _stands_still(event: _RateEvent) -> bool:
+    def _is_constant(event: _RateEvent) -> bool:
         return event.peak * STILL_TIMES <= event.usual * (1 + ROUNDING)
 
     # --- its events ----------------------------------------------------------------------------------------------
@@ -335,7 +335,7 @@ class LearningRateDetector(CurveDetector):
         if event.since >= ACCEPT_POINTS and event.peak > 0:
             self._top = max(self._top, event.peak)
             return self._end(event, step, "resolved")
-        if (not low and event.peak >= WARNING_TIMES * event.usual) or (low and self._stands_still(event)):
+        if (not low and event.peak >= WARNING_TIMES * event.usual) or (low and self._is_constant(event)):
             event.severity = "warning"
         graver = not low and event.severity == "warning"
         if event.reported is not None and not (graver and event.reported < WARNING_TIMES * event.usual):

@@ -33,7 +33,7 @@ OLDER_REACH_POINTS = 16
 #: An incident belongs to the train of one like it when it opens so soon after the newest of that, seconds. As long as
 #: Alertmanager waits before it repeats a notification (``repeat_interval``, 4 h).
 TRAIN_GAP_S = 4 * 3_600.0
-#: What healed by itself, or was gone back for, so many times is told once more: once is chance, twice may be.
+#: What healed by itself, or was gone back for, so many times is news once more: once is chance, twice may be.
 RECURS_AT = 3
 #: Where a job took long to come back before, it is waited for this many times as long; at most so long, seconds.
 PATIENCE_FACTOR, MAX_PATIENCE_S = 2.0, 900.0
@@ -368,9 +368,9 @@ class IncidentBook:
 
     def _alike(self, new: Incident) -> list[Incident]:
         """Return the other incidents that look the same: of processes by their cause, else by what they are about."""
-        what = _looks(new)
+        what = _likeness(new)
         others = (one for one in self._incidents.values() if one.incident_id != new.incident_id)
-        return [one for one in others if one.kind == new.kind and _looks(one) == what]
+        return [one for one in others if one.kind == new.kind and _likeness(one) == what]
 
     def _patience(self, new: Incident) -> float:
         """Return until when an incident may heal by itself, unix seconds; 0 where its kind does not."""
@@ -420,7 +420,7 @@ def _healed(incident: Incident) -> bool:
     return incident.resolved is not None and incident.resolved < incident.notify_at
 
 
-def _looks(incident: Incident) -> tuple[object, ...]:
+def _likeness(incident: Incident) -> tuple[object, ...]:
     if incident.kind != "process_death":
         return incident.metric, incident.dataset, incident.rank
     raised = facts(incident.evidence, DeathFacts).exception

@@ -26,7 +26,7 @@ MAX_EXCUSES = 32
 MAX_MARKS = 16
 #: A change of the learning rate or the batch size by this fraction from one value to the next is a step, not a slope.
 JUMP = 0.1
-#: A sequence length that stood for so many points is a setting; one that is another in each batch is its padding.
+#: A sequence length that held for so many points is a setting; one that is another in each batch is its padding.
 STOOD_POINTS = 4
 #: What is known to have changed so many points before an onset still explains it.
 EXCUSE_POINTS = 12
@@ -82,7 +82,7 @@ class Companion:
         """Return the newest value of an earlier step, NaN where none is remembered."""
         return next((value for at, value in reversed(self.values) if at < step), math.nan)
 
-    def stood(self, points: int) -> bool:
+    def held(self, points: int) -> bool:
         """Return whether the newest points all have one value."""
         newest = list(self.values)[-points:]
         return len(newest) == points and len({value for _, value in newest}) == 1
@@ -163,7 +163,7 @@ class Context:
             self._jumped(self.lr, value, "lr_jump", "learning rate")
         elif role == BATCH_SIZE:
             self._jumped(self.batch_size, value, "batch_size", "batch size")
-        elif role == SEQUENCE_LENGTH and not self.sequence_length.stood(STOOD_POINTS):
+        elif role == SEQUENCE_LENGTH and not self.sequence_length.held(STOOD_POINTS):
             self.sequence_length.values.append((self.step, value))
         elif role == SEQUENCE_LENGTH:  # it excuses what a batch of another size does
             self._jumped(self.sequence_length, value, "batch_size", "sequence length")

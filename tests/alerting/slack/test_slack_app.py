@@ -142,7 +142,7 @@ class Killed:
     """An alerting process of its own, with this workspace, to be killed."""
 
     def __init__(self, redis_url: str, slack: FakeSlack) -> None:
-        script = Path(__file__).with_name("alerting_process.py")
+        script = Path(__file__).parent.with_name("alerting_process.py")
         env = {**os.environ, **slack.variables()}
         self.process = subprocess.Popen([sys.executable, str(script), redis_url, "0.2", STREAM], env=env)
 
