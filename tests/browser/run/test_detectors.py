@@ -26,7 +26,8 @@ def _run(server: Server) -> None:
     """A run of three spikes."""
     steps = range(1, 501)
     noise = random.Random(1)
-    losses = [9.0 if any(at <= s < at + 6 for at in SPIKES) else 2.0 + noise.gauss(0, 0.01) for s in steps]
+    level = {s: 9.0 if any(at <= s < at + 6 for at in SPIKES) else 2.0 for s in steps}
+    losses = [level[s] * (1 + noise.gauss(0, 0.005)) for s in steps]
     log_frames(server.url, Job().rows(steps, {"loss": losses}), run_id=RUN)
     found = lambda answer: len(answer["incidents"]) == len(SPIKES)  # noqa: E731
     server.wait_for(f"/runs/{RUN}/incidents", found, "all are found")

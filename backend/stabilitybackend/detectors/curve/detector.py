@@ -209,10 +209,7 @@ class CurvesDetector(Detector):
                 if stop <= start:
                     return start
                 parts.append((curve, rows.columns[metric]))
-            elif metric in self._shares and not self._declared:
-                low, high = rows.ranges.get(metric, (-1.0, 0.0))
-                if not 0 <= low <= high <= 1:
-                    return start
+            elif metric in self._shares and not self._declared and _are_shares(rows, metric):
                 shares.append(metric)
             elif self.wants(metric) and not self._passes_over(metric):
                 return start
@@ -254,10 +251,10 @@ class CurvesDetector(Detector):
 
     def _passes_over(self, metric: str) -> bool:
         """Say whether points of a metric without a curve change nothing."""
-        if metric in self._curves:
+        if metric in self._curves or (metric in self._shares and not self._declared):
             return False
         if metric.startswith(f"{RATIO}/"):
-            return self._declared or (metric not in self._shares and len(self._shares) >= MAX_DATASETS)
+            return self._declared or len(self._shares) >= MAX_DATASETS
         role = role_of(metric)
         if role in (LOSS, GRAD_NORM):
             return bool(self._whole if role == LOSS else self._norm)
@@ -694,3 +691,9 @@ class CurvesDetector(Detector):
                 "explained_by": flat.explained, "recovered_at": recovered,
             },
         )  # fmt: skip
+
+
+def _are_shares(rows: QuietRows, metric: str) -> bool:
+    """Say whether all values of a metric may be shares."""
+    low, high = rows.ranges.get(metric, (-1.0, 0.0))
+    return 0 <= low <= high <= 1
