@@ -47,7 +47,7 @@ def test_a_rollback_is_done_at_its_first_new_point_however_much_comes_with_it(in
 @pytest.mark.parametrize("in_one", [False, True], ids=["frame by frame", "all in one frame"])
 def test_a_spike_that_was_thrown_away_is_found_however_much_came_with_it(in_one: bool) -> None:
     job, state = Job(), RunState("run", lambda: 1010.0)
-    losses = [2.0 + step % 7 / 100 for step in range(100)] + [9.0] * 20
+    losses = [2.0 + step % 7 / 100 for step in range(100)] + [9.0 + step % 5 / 10 for step in range(20)]
     frames = [
         job.rows(range(120), {"loss": losses}),
         job.rows(range(90, 130), {"loss": losses[:40]}),

@@ -257,7 +257,7 @@ def test_detectors_that_judge_the_past_again_find_what_they_would_have_found(
 def test_an_open_spike_goes_on_under_its_key_when_its_detector_judged_the_past_again() -> None:
     job = Job()
     frames = [job.rows([s], {"loss": [2.0 + 0.01 * (s % 3)]}) for s in range(1, 301)]
-    frames += [job.rows([s], {"loss": [9.0]}) for s in range(301, 306)]
+    frames += [job.rows([s], {"loss": [9.0 + 0.1 * (s % 3)]}) for s in range(301, 306)]
     end = [job.rows([s], {"loss": [2.0 + 0.01 * (s % 3)]}) for s in range(306, 330)]
     first = _Fold().feed(frames)
     data = _with(snapshot.freeze(first.state), lambda part: None if part.name == "detectors.curve" else part)
