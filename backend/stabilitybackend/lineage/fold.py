@@ -148,6 +148,7 @@ class LineageFold(Branching):
         return (
             first > self.tree[state.segment].fork_step
             and state.high(names) <= first
+            and (state.stray_until < first or state.high(names) < first)
             and not self._should_follow_head(state, first, time)
             and not self._relaunches.succeeded(state, last)
         )

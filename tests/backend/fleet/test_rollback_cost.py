@@ -235,7 +235,7 @@ def test_the_spike_that_a_rollback_answers_is_named_and_one_that_was_over_before
     job = Job()
     loss = [2.0 + 0.01 * (step % 3) for step in range(1, 201)]
     loss[99:102] = [9.0] * 3  # comes back by itself
-    loss[190:] = [9.0] * 10
+    loss[190:] = [9.0 + 0.01 * (step % 3) for step in range(10)]
     frames = [job.rows([step], {"loss": [value]}) for step, value in enumerate(loss, 1)]
     state = _run(*frames, job.rolled_back(150, "a"), job.rows([151, 152], {"loss": [2.0, 2.0]}))
     (entry,) = _shown(state, 5_000.0)["rollbacks"]

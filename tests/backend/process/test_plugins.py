@@ -53,8 +53,8 @@ def test_files_and_folders_are_loaded_in_order_but_not_what_begins_with_an_under
         ("import math\n\nmath.sqrt(-1)\n", "line 3: ValueError: math domain error"),
         ("def f(:\n", "line 1: SyntaxError"),
         (
-            "from stabilitybackend.detectors.registry import DETECTORS, register\nregister(DETECTORS['spike'])\n",
-            "line 2: ValueError: there is a detector 'spike' already, give this one another name",
+            "from stabilitybackend.detectors.registry import DETECTORS, register\nregister(DETECTORS['curve'])\n",
+            "line 2: ValueError: there is a detector 'curve' already, give this one another name",
         ),
         (
             "from stabilitybackend.detectors.registry import register\n@register\nclass A:\n    name = 'a'\n",

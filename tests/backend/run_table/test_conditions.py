@@ -30,7 +30,7 @@ EVERY: list[tuple[str, dict[str, Any], Severity | None]] = [
     for (name, view), severity in itertools.product(
         [
             *((status, {"status": status, "last_step": 9, "logged": 1.0}) for status in get_args(RunStatus)),
-            ("stopped", {"status": "finished", "last_step": 9, "logged": 1.0, "stopped": STOPPED}),
+            ("ordered", {"status": "finished", "last_step": 9, "logged": 1.0, "stopped": STOPPED}),
             ("empty", {"status": "unreachable"}),
         ],
         (None, *get_args(Severity)),
