@@ -120,7 +120,7 @@ class CurvesDetector(Detector):
     level shift where it went up in one step and stays, or a divergence where it goes on rising; its kind may change
     while it lasts. It is back when as many points as the noise needs are within 2 %, or three standard errors, of
     where the trend from before it leads, in the whole loss and in each data set that moved with it. A loss that is up
-    and flat for 160 points does not come back by itself: it is critical and stays open, though later events are
+    and flat for 192 points does not come back by itself: it is critical and stays open, though later events are
     measured from its new level. A rise up to 50 % that begins with a higher learning rate or batch size is a note.
     The losses of data sets (loss/<data set>) are judged alike. What the whole loss shows is one incident of the whole
     loss; of one data set alone it is a warning where it moves the whole by half a percent, else a note. The gradient

@@ -56,7 +56,7 @@ def text_of(
             f"The {what} was {event.peak:.4g}{size} in one logged point, at a level of {event.level:.4g}, and usual "
             "again in the next one. As a rule that is one odd batch."
         )
-    verb = "climbs" if event.life == "rising" else "rose"
+    verb = "climbed" if event.life == "rising" else "rose"
     text = f"The {what} {verb} from {event.level:.4g} to {event.peak:.4g}{size}, onset at step {event.onset}."
     text += _ending(event, now_step, waits)
     if explained:
@@ -77,15 +77,16 @@ def _ending(event: CurveEvent, now_step: int, waits: Sequence[str]) -> str:
         )
     if event.new_level is not None and event.recovery == "none":
         return (
-            f" It does not come back by itself: it stays at {event.new_level:.4g}, and new events are measured there."
+            f" It did not come back by itself: it settled at {event.new_level:.4g}, and later events are measured from"
+            " there."
         )
     if event.new_level is not None:
-        return f" It is flat at {event.new_level:.4g}; whether it comes back by itself is not known yet."
+        return f" It became flat at {event.new_level:.4g}; whether it comes back by itself was not known yet."
     if event.life == "rising":
-        return " It is still rising."
+        return f" It was still rising at step {now_step}."
     if event.life == "coming back":
-        return " It is coming back."
-    return " It is still high; whether it comes back by itself is not known yet."
+        return f" It was coming back at step {now_step}."
+    return f" It was still high at step {now_step}; whether it comes back by itself was not known yet."
 
 
 def score_of(event: CurveEvent) -> float:
