@@ -21,7 +21,7 @@ SUSPECT = "gpu-017"
 #: Of the code of the run that ended well, and of those after it.
 COMMIT, LATER = "0123456789abcdef0123456789abcdef01234567", "89abcdef0123456789abcdef0123456789abcdef"
 #: Of the job in a spike: since when `code` stays up, the last step that it logged, its checkpoints.
-ONSET, STOOD, SAVED = 220, 320, (200, 250)
+ONSET, STOOD, SAVED = 220, 420, (200, 250)
 #: Between two words of an agent that lives, seconds.
 BEAT_S = 0.5
 CONFIG = {"model": {"layers": 32, "width": 4096}, "optimizer": {"lr": 6e-4, "warmup": 2000}, "batch_size": 1024}
@@ -112,14 +112,14 @@ class HangingJob(LiveJob):
 
 
 class SpikingJob(LiveJob):
-    """One rank in whose step 220 the loss of the data set `code` went up and stayed there.
+    """One rank in whose step 220 the loss of the data set `code` jumped, and stayed up.
 
     It has checkpoints at 200 and 250 and evaluates, for as long as somebody looks: nothing happens by itself. Ordered
     to roll back, it does, as a rank does it: it trains up to the common boundary, goes back and trains some steps more.
     A rollback to a checkpoint from before the spike heals it, one to a later one, or undoing the first, does not.
 
     Args:
-        ago_s: the spike began so long before now, at least as long as it lasts already (10 s).
+        ago_s: the spike began so long before now, at least as long as it lasts already (20 s).
     """
 
     def __init__(self, url: str, run_id: str, name: str, ago_s: float = 30.0) -> None:
@@ -166,7 +166,8 @@ class SpikingJob(LiveJob):
         wave = [0.01 * math.sin(1.7 * step) for step in steps]
         fall = [math.exp(-step / 40) for step in steps]
         web = [2.0 + 3.0 * f + w for f, w in zip(fall, wave, strict=True)]
-        up = [6.0 if self._spoilt and step >= ONSET else 0.0 for step in steps]
+        since = [step - ONSET for step in steps]
+        up = [2.4 + 3.6 * math.exp(-n / 5) if self._spoilt and n >= 0 else 0.0 for n in since]
         code = [1.6 + 2.0 * f - w + u for f, w, u in zip(fall, wave, up, strict=True)]
         self._step = last
         return self._job.rows(

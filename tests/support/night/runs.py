@@ -94,7 +94,7 @@ def a_job_of_ones_own(server: Server, run: str) -> Iterator[str]:
 
     Its spike is newer than that of `sick`, so that it stands above it.
     """
-    with SpikingJob(server.url, run, run, ago_s=12.0):
+    with SpikingJob(server.url, run, run, ago_s=22.0):
         advised = lambda facts: (facts["worst_incident"] or {}).get("advice") == "roll_back"  # noqa: E731
         server.wait_for(f"/runs/{run}", advised, "it is advised to roll back", 60)
         yield run
