@@ -58,6 +58,8 @@ YOUNG = 30
 BLOCK = 16
 YOUNG_BLOCK = 4
 OLD = 256
+#: A run of so many points hardly changes: it refreshes its level after twice as many, its noise once in WINDOW points.
+AGED = 2048
 GROWING = 64
 NOISE_POINTS = 64
 #: Least noise of a logarithm: a bf16 log moves in steps of 0.4 to 0.8 %, a quarter of a step is its noise at most.
@@ -227,6 +229,8 @@ class Curve:
     left: list[CurveEvent] = field(default_factory=list)
     blocks: deque[float] = field(default_factory=lambda: deque(maxlen=CLIMB_BLOCKS))
     block_steps: deque[int] = field(default_factory=lambda: deque(maxlen=CLIMB_BLOCKS))
+    #: How far each block's median was from the one before it.
+    moves: deque[float] = field(default_factory=lambda: deque(maxlen=CLIMB_BLOCKS - 1))
     #: Points so far, the first ones, and what they are like.
     points: int = 0
     first: list[float] = field(default_factory=list)
@@ -301,6 +305,7 @@ class Curve:
         """Measure climbs from here on: what lies before another event is no neighbour of what comes now."""
         self.blocks.clear()
         self.block_steps.clear()
+        self.moves.clear()
         self.climb, self.slow_proof, self.slow_run = [], 0.0, 0
 
     def usual(self) -> tuple[float, float]:
@@ -358,6 +363,7 @@ class Curve:
         self.distances.extend(value - median(values) for value in values)
         self.blocks.clear()
         self.block_steps.clear()
+        self.moves.clear()
         if values:
             self._refresh()
 
@@ -376,7 +382,9 @@ class Curve:
     # --- level and noise ----------------------------------------------------------------------------------------
 
     def _limit(self) -> int:
-        return BLOCK if self.points > OLD else YOUNG_BLOCK if self.points >= GROWING else 1
+        if self.points > OLD:
+            return BLOCK if self.points <= AGED else 2 * BLOCK
+        return YOUNG_BLOCK if self.points >= GROWING else 1
 
     def _absorb(self) -> None:
         """Take the pending points into the domain; a climb that they show is followed at once."""
@@ -389,7 +397,10 @@ class Curve:
         distance = self.interval = max(1.0, (self.step - self.flushed) / count) if self.flushed >= 0 else 1.0
         begin = self.step - distance * (count - 1)
         self.flushed = self.step
-        values, self.pending = [self.of(value) for value in self.pending], []
+        least, values = SMALLEST * self.start, self.pending
+        if not self.linear:
+            values = [math.log(value if value > least else least) for value in values]
+        self.pending = []
         at = 0
         while at < count and self.event is None:
             stop = min(count, at + CLIMB_BLOCK - len(self.climb))
@@ -420,7 +431,8 @@ class Curve:
             if self.level != self.level or len(self.values) < SHORT:
                 self._locate()
         self.fresh = []
-        if len(self.distances) >= 8 and (self.points <= OLD or self.points - self.measured >= NOISE_POINTS):
+        since, every = self.points - self.measured, NOISE_POINTS if self.points <= AGED else WINDOW
+        if len(self.distances) >= 8 and (self.points <= OLD or since >= every):
             self.measured = self.points
             self._measure()
         self._locate()
@@ -771,13 +783,14 @@ class Curve:
         if len(self.climb) < CLIMB_BLOCK:
             return
         middle, self.climb = median(self.climb), []
-        blocks = list(self.blocks)
+        blocks, moves = list(self.blocks), list(self.moves)
         self.blocks.append(middle)
         self.block_steps.append(self.climb_step)
+        if blocks:
+            self.moves.append(abs(middle - blocks[-1]))
         self.slow.points += 1
         if len(blocks) < 6 or self.event is not None:
             return
-        moves = [abs(after - before) for before, after in pairwise(blocks)]
         shared = (1 + self.neighbours) / (1 - self.neighbours)
         error = MEDIAN_ERROR * max(self.sigma, self._floor()) * math.sqrt(2 * shared / CLIMB_BLOCK)
         noise = max(MAD_TO_SIGMA * median(moves), error)
