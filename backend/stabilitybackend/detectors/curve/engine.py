@@ -28,8 +28,8 @@ PROOF = 12.0
 #: One point adds at most this part of the proof beyond its allowance: none proves anything alone.
 MOST_OF_PROOF = 0.75
 #: Sigmas from which points are counted, the share of points above it in other runs, how the share falls with the
-#: height, and how many points the other runs count for: mean, slope and spread between 39 public logs (dev, dev2 and
-#: Llama 8B of MLPerf v5.1 without an event: 0.41 % above 3, 0.14 % above 4, 0.012 % above 8).
+#: height, and how many points the other runs count for: mean, slope and spread between 39 public logs
+#: without an event, a dozen of Llama 8B in MLPerf v5.1 among them (0.41 % above 3, 0.14 % above 4, 0.012 % above 8).
 SUSPECT = 3.0
 PRIOR_SHARE = 4e-3
 PRIOR_POWER = 3.5
@@ -113,7 +113,7 @@ class CurveEvent:
     """One excursion from its first point until it is back, or settled at a new level.
 
     Attributes:
-        onset, seen: its first step, and the step at which it was proved.
+        onset, seen: its first step, and the step at which it was proved (training steps, as all steps here).
         kind: as far as is known now; it may change in its life.
         severity: the worst so far.
         life: where it is now; ``regained`` when training came down to its level long after, without a way back.
@@ -254,10 +254,9 @@ class Curve:
     fall: list[tuple[float, float]] = field(default_factory=list)
     fall_proof: float = 0.0
     fall_evidence: Evidence = field(default_factory=Evidence)
-    #: The same of blocks, the points of the newest one, and blocks since the sum began.
+    #: The same of blocks, and the points of the newest one.
     slow: Evidence = field(default_factory=lambda: Evidence(PRIOR_POINTS / CLIMB_BLOCK))
     slow_proof: float = 0.0
-    slow_run: int = 0
     climb: list[float] = field(default_factory=list)
     climb_step: int = -1
     flushed: int = -1
@@ -306,7 +305,7 @@ class Curve:
         self.blocks.clear()
         self.block_steps.clear()
         self.moves.clear()
-        self.climb, self.slow_proof, self.slow_run = [], 0.0, 0
+        self.climb, self.slow_proof = [], 0.0
 
     def usual(self) -> tuple[float, float]:
         """Return the usual level and its noise, as they are logged; NaN before the first ones."""
@@ -466,9 +465,6 @@ class Curve:
             self.slope = max(STEEPEST, min(0.0, way / math.log(second / first)))
         lag = math.log(self.points / max(self.points - len(newest) / 2, 1)) if self.points > 1 else 0.0
         self.level = median(newest) + self.slope * lag
-
-    def _middle(self, points: int) -> float:
-        return median(list(self.values)[-points:])
 
     def _floor(self) -> float:
         if not self.linear:
@@ -798,7 +794,6 @@ class Curve:
         height = (middle - low) / noise / self.demand
         proves = (self.slow.nats(height) if height >= SUSPECT else 0.0) - ALLOW
         self.slow_proof = max(0.0, self.slow_proof + proves)
-        self.slow_run = self.slow_run + 1 if self.slow_proof else 0
         if self.slow_proof < PROOF:
             self.slow.seen(height)
         elif middle - low >= self._rise():
@@ -818,7 +813,7 @@ class Curve:
         event.points = CLIMB_BLOCK * (len(blocks) - at)
         event.values.extend(list(self.values)[-event.points :])
         event.steps.extend([step] * len(event.values))
-        self.event, self.slow_proof, self.slow_run, self.excursion, self.proof = event, 0.0, 0, [], 0.0
+        self.event, self.slow_proof, self.excursion, self.proof = event, 0.0, [], 0.0
         self.news.append(event)
 
     def _changed(self) -> list[CurveEvent]:
