@@ -6,7 +6,6 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from statistics import median
 from typing import ClassVar
 
@@ -136,13 +135,14 @@ class FrozenDetector(Detector):
     def take_quiet(self, rows: QuietRows, start: int, stop: int) -> int:
         if self._events:
             return start
-        for metric, values in rows.columns.items():
-            if self.wants(metric):
-                past = self._pasts.get(metric)
-                if past is None or metric not in rows.ranges or self._repeats(past, values[start:stop]):
-                    return start
-        for metric, values in rows.columns.items():
-            if self.wants(metric):
+        wanted = [(metric, values) for metric, values in rows.columns.items() if self.wants(metric)]
+        for metric, values in wanted:
+            past = self._pasts.get(metric)
+            if past is None or metric not in rows.ranges:
+                return start
+            stop = self._first_repeat(past, values, start, stop)
+        if start < stop:
+            for metric, values in wanted:
                 self._learn_all(metric, self._pasts[metric], values[start:stop], rows.steps[start:stop])
         return stop
 
@@ -158,14 +158,19 @@ class FrozenDetector(Detector):
             self._newest[metric].append(value)
 
     @staticmethod
-    def _repeats(past: _Past, values: Sequence[float]) -> bool:
-        """Say whether any value comes so often in a row that it is to be looked at point by point."""
-        if 0.0 in values:
-            return True
-        if not any(map(float.__eq__, values, [past.last, *values])):
-            return False
-        runs = [sum(1 for _ in run) for _, run in groupby([*[past.last] * past.in_a_row, *values])]
-        return max(runs) >= FEWEST
+    def _first_repeat(past: _Past, values: Sequence[float], start: int, stop: int) -> int:
+        """Return the place of the first value that is 0 or comes FEWEST times in a row, ``stop`` where there is none.
+
+        It reads no value after that place: a metric that never changes is read once, not once for each row.
+        """
+        last, in_a_row = past.last, past.in_a_row
+        for at in range(start, stop):
+            value = values[at]
+            in_a_row = in_a_row + 1 if value == last else 1
+            if value == 0 or in_a_row >= FEWEST:
+                return at
+            last = value
+        return stop
 
     def _learn_all(self, metric: str, past: _Past, values: Sequence[float], steps: Sequence[int]) -> None:
         """Take values of which none is 0 and none comes FEWEST times in a row."""
