@@ -7,7 +7,7 @@ import contextlib
 import json
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -247,7 +247,15 @@ async def test_a_run_that_takes_no_frame_for_a_minute_is_named_by_the_probe_its_
     assert worker.storing_problem is not None
     assert worker.storing_problem.problem.startswith("Nothing new of this run is stored: the window of run run-1 is")
     stage.folder.unlink()
-    stage.now += 61.0
-    await stage.until(lambda: not reasons(stage.manager, storing, Watched()), "there is room again")
-    stage.now += 61.0
-    await stage.until(lambda: worker._storing_problem is None, "browsers hear of that, too")
+
+    def a_minute_later(holds: Callable[[], bool]) -> Callable[[], bool]:
+        """Look a minute later each time: a try that was under way may fail after the folder is mended."""
+
+        def look() -> bool:
+            stage.now += 61.0
+            return holds()
+
+        return look
+
+    await stage.until(a_minute_later(lambda: not reasons(stage.manager, storing, Watched())), "there is room again")
+    await stage.until(a_minute_later(lambda: worker._storing_problem is None), "browsers hear of that, too")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -43,8 +43,14 @@ class Trained:
         self.server, self.run_id, self.first, self.values = server, run_id, first, values
         self.job, self.agent, self.done = Job(), RawAgent(server.agent_url), 0
 
-    async def begin(self, project: str = "p", config: Mapping[str, Any] | None = None) -> None:
+    async def __aenter__(self) -> Self:
         await self.agent.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.agent.__aexit__()
+
+    async def begin(self, project: str = "p", config: Mapping[str, Any] | None = None) -> None:
         hello = Hello(
             self.run_id, "a1", "n0", "0.1.0", project=project, name=f"name of {self.run_id}",
             sources=[self.job.info], config=dict(config or {}),
@@ -64,10 +70,10 @@ class Trained:
         )
 
     async def until(self, holds: Callable[[], object], ids: Sequence[int] = ()) -> None:
-        """Go on, 16 values at a time, until something holds."""
+        """Go on, 16 values at a time as long as there are any, until something holds."""
         async with asyncio.timeout(60):
             while not holds():
-                await self.log(16, ids)
+                await (self.log(16, ids) if self.done < len(self.values) else asyncio.sleep(0.05))
 
     async def found(self, ids: Sequence[int] = ()) -> dict[str, Any]:
         """Go on until another run is named; return what is said of it."""
@@ -85,16 +91,12 @@ class Trained:
         [found] = [one for one in every if one["evidence"]["detector"] == "other_runs"]
         return dict(found)
 
-    async def end(self) -> None:
-        await self.agent.__aexit__()
-
 
 async def trained(server: RunningServer, run_id: str, values: Sequence[float], ids: Sequence[int] = ()) -> None:
     """Let a run log from step 1 on, and go."""
-    run = Trained(server, run_id, 1, values)
-    await run.begin()
-    await run.log(len(values), ids)
-    await run.end()
+    async with Trained(server, run_id, 1, values) as run:
+        await run.begin()
+        await run.log(len(values), ids)
 
 
 async def test_a_run_that_was_started_again_under_another_id_names_the_run_that_had_its_data(
@@ -102,28 +104,26 @@ async def test_a_run_that_was_started_again_under_another_id_names_the_run_that_
 ) -> None:
     hard = batches(1_200, 1)
     await trained(server, "first", losses(hard, 2))
-    again = Trained(server, "again", 1_201, losses(hard, 3, 2.0))
-    await again.begin()
-    found = await again.found()
-    assert (found["other_run"], found["other_name"], found["by"]) == ("first", "name of first", "loss")
-    assert (found["first"], found["other_step"], found["learned"]) == (1_201, 1, False)
-    incident = again.incident()
-    assert (incident["kind"], incident["severity"], incident["alarm"]) == ("shared_data", "info", False)
-    await again.end()
+    async with Trained(server, "again", 1_201, losses(hard, 3, 2.0)) as again:
+        await again.begin()
+        found = await again.found()
+        assert (found["other_run"], found["other_name"], found["by"]) == ("first", "name of first", "loss")
+        assert (found["first"], found["other_step"], found["learned"]) == (1_201, 1, False)
+        incident = again.incident()
+        assert (incident["kind"], incident["severity"], incident["alarm"]) == ("shared_data", "info", False)
 
 
 async def test_a_run_of_a_sweep_names_one_of_the_others_once(server: RunningServer) -> None:
     hard = batches(1_200, 1)
     await trained(server, "one", losses(hard, 2))
     await trained(server, "two", losses(hard, 3))
-    third = Trained(server, "three", 1, losses(hard, 4, 2.0))
-    await third.begin()
-    found = await third.found()
-    assert (found["first"], found["other_step"]) == (1, 1)
-    assert "compared point by point" in third.incident()["text"]
-    await third.log(64)
-    assert third.incident()["version"] == 1
-    await third.end()
+    async with Trained(server, "three", 1, losses(hard, 4, 2.0)) as third:
+        await third.begin()
+        found = await third.found()
+        assert (found["first"], found["other_step"]) == (1, 1)
+        assert "compared point by point" in third.incident()["text"]
+        await third.log(64)
+        assert third.incident()["version"] == 1
 
 
 async def test_data_that_the_weights_have_learned_in_the_run_they_come_from_is_an_alarm_until_new_data_comes(
@@ -131,36 +131,33 @@ async def test_data_that_the_weights_have_learned_in_the_run_they_come_from_is_a
 ) -> None:
     hard = batches(600, 1)
     await trained(server, "base", losses(hard, 2))
-    run = Trained(server, "more", 1, losses([*hard[64:], *batches(1_200, 7)], 3, 2.0))
-    await run.begin(config={"fork_from": "base?_step=600"})
-    found = await run.found()
-    assert (found["other_run"], found["learned"], found["first"] - found["other_step"]) == ("base", True, -64)
-    incident = run.incident()
-    assert (incident["kind"], incident["severity"], incident["state"]) == ("repeat_data", "warning", "open")
-    await run.until(lambda: run.incident()["state"] == "recovered")
-    assert run.done >= 536
-    await run.end()
+    async with Trained(server, "more", 1, losses([*hard[64:], *batches(1_200, 7)], 3, 2.0)) as run:
+        await run.begin(config={"fork_from": "base?_step=600"})
+        found = await run.found()
+        assert (found["other_run"], found["learned"], found["first"] - found["other_step"]) == ("base", True, -64)
+        incident = run.incident()
+        assert (incident["kind"], incident["severity"], incident["state"]) == ("repeat_data", "warning", "open")
+        await run.until(lambda: run.incident()["state"] == "recovered")
+        assert run.done >= 536
 
 
 async def test_a_run_that_goes_on_with_the_data_behind_its_fork_is_no_alarm(server: RunningServer) -> None:
     hard = batches(1_200, 1)
     await trained(server, "base", losses(hard, 2))
-    run = Trained(server, "right", 201, losses(hard[200:], 3, 2.0))
-    await run.begin(config={"fork_from": "base?_step=200"})
-    found = await run.found()
-    assert (found["other_run"], found["learned"], found["first"], found["other_step"]) == ("base", False, 201, 201)
-    await run.end()
+    async with Trained(server, "right", 201, losses(hard[200:], 3, 2.0)) as run:
+        await run.begin(config={"fork_from": "base?_step=200"})
+        found = await run.found()
+        assert (found["other_run"], found["learned"], found["first"], found["other_step"]) == ("base", False, 201, 201)
 
 
 async def test_equal_batch_ids_name_the_other_run_where_the_losses_show_nothing(server: RunningServer) -> None:
     rng = random.Random(1)
     ids = [rng.getrandbits(64) for _ in range(256)]
     await trained(server, "first", [3.0] * 256, ids)
-    again = Trained(server, "again", 501, [2.0] * 224)
-    await again.begin()
-    found = await again.found(ids[32:])
-    assert (found["by"], found["other_run"], found["first"] - found["other_step"]) == ("ids", "first", 468)
-    await again.end()
+    async with Trained(server, "again", 501, [2.0] * 224) as again:
+        await again.begin()
+        found = await again.found(ids[32:])
+        assert (found["by"], found["other_run"], found["first"] - found["other_step"]) == ("ids", "first", 468)
 
 
 async def test_runs_with_other_data_or_of_another_project_name_none(server: RunningServer) -> None:
@@ -170,12 +167,11 @@ async def test_runs_with_other_data_or_of_another_project_name_none(server: Runn
         Trained(server, name, 1, losses(data, seed))
         for seed, (name, data) in enumerate([("other", batches(192, 6)), ("same", hard[:192]), ("third", hard)])
     )
-    await other.begin()
-    await same.begin(project="elsewhere")
-    await third.begin()
-    await other.log(192)
-    await same.log(192)
-    await third.found()  # those that waited longer were compared before it
-    assert (other.named(), same.named()) == ([], [])
-    for run in (other, same, third):
-        await run.end()
+    async with other, same, third:
+        await other.begin()
+        await same.begin(project="elsewhere")
+        await third.begin()
+        await other.log(192)
+        await same.log(192)
+        await third.found()  # those that waited longer were compared before it
+        assert (other.named(), same.named()) == ([], [])
