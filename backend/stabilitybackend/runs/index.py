@@ -253,11 +253,12 @@ class RunIndex:
         """Return whether the stream of a run holds anything."""
         return bool(await self._redis.xlen(RunKeys(run_id).frames))
 
-    async def forget(self, run_id: str) -> None:
-        """Remove every key of a run, and it from the lists."""
+    async def forget(self, run_id: str) -> bool:
+        """Remove every key of a run, and it from the lists; return False where another process was faster."""
         await self._redis.unlink(*RunKeys(run_id).all())
-        for key in (RUNS, RUNS_ACTIVE, RUNS_FOLLOWED, RUNS_LIVE, RUNS_WITH_INCIDENTS):
+        for key in (RUNS_ACTIVE, RUNS_FOLLOWED, RUNS_LIVE, RUNS_WITH_INCIDENTS):
             await self._redis.zrem(key, run_id)
+        return bool(await self._redis.zrem(RUNS, run_id))
 
     async def note_reported(self, run_id: str, updated: float) -> None:
         """Note when a run last reported, unix seconds; not of one that is being deleted."""

@@ -289,7 +289,7 @@ class RunManager:
             force: also while its job is live; an agent that goes on makes the run again.
 
         Raises:
-            NotFound: there is no such run.
+            NotFound: there is no such run, or another process deleted it meanwhile.
             Conflict: its job is live.
         """
         try:
@@ -311,10 +311,12 @@ class RunManager:
             await worker.delete_files()
             self._workers.pop(run_id, None)
             with redis_errors():
-                await self._index.forget(run_id)
+                forgotten = await self._index.forget(run_id)
         finally:
             self._leaving.discard(run_id)
         await self.fleet.deleted(run_id)
+        if not forgotten:
+            raise NotFound(f"run {run_id} was deleted by another process", hint="GET /api/v1/runs lists those left")
         _log.warning("run %s deleted", run_id)
 
     # --- whether what comes is stored ----------------------------------------------------------------------------

@@ -77,6 +77,27 @@ async def stage(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
     await stage.manager.stop()
 
 
+async def test_a_run_that_two_processes_delete_at_once_is_deleted_by_one_of_them(
+    redis: Redis, stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stage.run("old", day=0)
+    stage.now = 30
+    other = Stage(redis, tmp_path / "archive")
+    other.now = 30
+    both_are_there, forget = asyncio.Barrier(2), RunIndex.forget
+
+    async def forget_together(index: RunIndex, run_id: str) -> bool:
+        await both_are_there.wait()
+        return await forget(index, run_id)
+
+    monkeypatch.setattr(RunIndex, "forget", forget_together)
+    async with asyncio.timeout(30):
+        both = await asyncio.gather(*(each.retention.apply(7, who="ann") for each in (stage, other)))
+    await other.manager.stop()
+    assert sorted(run.deleted for runs in both for run in runs) == [False, True]
+    assert [entry.action for entry in await stage.audit.newest(10)] == ["run.delete"]
+
+
 def _ended(steps: int = 20) -> list[Frame]:
     job = Job()
     return [*(job.rows(range(at, at + 20)) for at in range(1, steps, 20)), job.event("finish", steps)]
