@@ -169,8 +169,7 @@ def test_the_heartbeat_of_a_server_ends_while_its_alerting_can_not_send(
         monkeypatch.setenv("STABILITY_WEBHOOK_SECRET", "s3cret")
         with RunningServer(redis_url, tmp_path / "server") as server, blocking.Redis.from_url(redis_url) as store:
             wait_until(lambda: outside.heard("/beat"), 20, "it is well")
-            store.delete(LEASE_KEY)
-            store.hset(LEASE_KEY, "not", "a string")
+            store.pipeline().delete(LEASE_KEY).hset(LEASE_KEY, "not", "a string").execute()  # no renewal in between
             wait_until(lambda: outside.heard("/beat/fail", "alerting"), 20, "the watcher is told why")
             said = server.get("/receivers")
             assert (said["ready"], [one["code"] for one in said["reasons"]]) == (False, ["alerting"])

@@ -117,7 +117,7 @@ async def test_a_restart_takes_up_a_run_under_way_that_is_older_than_six_hundred
 
 
 async def test_runs_under_way_are_watched_though_redis_went_away_while_the_server_started(tmp_path: Path) -> None:
-    with PlainRedis(tmp_path, "--appendonly", "yes") as plain:
+    with PlainRedis(tmp_path, "--appendonly", "yes", "--appendfsync", "always") as plain:
         client = make_redis(plain.url)
         stage = Stage(client, tmp_path / "archive")
         await _register(RunIndex(client), ["old"], first=stage.now)
