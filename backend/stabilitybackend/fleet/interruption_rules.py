@@ -47,13 +47,21 @@ _GPU_GONE = re.compile(
     r"no CUDA-capable device|device.{0,20}lost|cudaErrorDevicesUnavailable|hardware (?:stack )?error", re.I
 )
 _CUDA_OOM = re.compile(
-    r"CUDA out of memory|OutOfMemoryError|std::bad_alloc|Cannot allocate memory|^MemoryError", re.I | re.M
+    r"CUDA (?:error: )?out of memory|ncclUnhandledCudaError.{0,200}out of memory|OutOfMemoryError|std::bad_alloc|"
+    r"Cannot allocate memory|^MemoryError", re.I | re.M | re.S,
+)  # fmt: skip
+_SHARED_MEMORY = re.compile(
+    r"out of shared memory|shared memory.{0,80}No space left|unable to allocate shared memory|"
+    r"killed by signal: Bus error", re.I | re.S,
+)  # fmt: skip
+_WORKER_KILLED = re.compile(r"DataLoader worker.{0,80}killed by signal: Killed", re.I | re.S)
+_DISK = re.compile(r"(?:Input/output|Remote I/O) error|Errno (?:5|121)\]|Stale file handle|Read-only file system", re.I)
+_FULL = re.compile(
+    r"No space left|Errno 28\]|Disk quota exceeded|Errno 122\]|PytorchStreamWriter failed writing file", re.I
 )
-_DISK = re.compile(r"Input/output error|Errno 5\]|Stale file handle|Read-only file system", re.I)
-_FULL = re.compile(r"No space left|Errno 28\]|Disk quota exceeded|Errno 122\]", re.I)
 _DEPENDENCY = re.compile(
     r"ModuleNotFoundError|ImportError|ConnectionRefused|HTTPError|HTTPSConnection|Name or service not known|"
-    r"Temporary failure in name resolution|SSLError|botocore|\bS3\b|gcsfs|huggingface\.co", re.I,
+    r"Temporary failure in name resolution|SSLError|botocore|\bS3\b|gcsfs|huggingface\.co|GatedRepoError", re.I,
 )  # fmt: skip
 
 
@@ -318,7 +326,15 @@ _WORDS: tuple[tuple[re.Pattern[str], Judgement], ...] = (
             "A connection broke: a rank that died elsewhere, a network card, a switch, a cable look alike from here.",
         ),
     ),
-    (_FULL, Judgement("software_bug", "medium", "A volume is full: checkpoints or logs that nobody removes.")),
+    (
+        _SHARED_MEMORY,
+        Judgement("oom", "medium", "The shared memory (/dev/shm) is full, which a container often limits."),
+    ),
+    (
+        _WORKER_KILLED,
+        Judgement("oom", "low", "A worker of the data loader was killed, which is mostly for its memory."),
+    ),
+    (_FULL, Judgement("storage_full", "high", "")),
     (_DISK, Judgement("ssd", "medium", "A file could not be read or written: disk or network storage.")),
     (_DEPENDENCY, Judgement("dependency", "low", "Something that the job needs did not answer.")),
 )

@@ -96,6 +96,7 @@ _ROWS = (
     Category("cpu", "CPU", "indirect", "machine checks in the kernel's log, where it can be read", 2),
     Category("system_memory", "System Memory", "indirect", "SIGBUS, memory errors in the kernel's log", 2),
     Category("oom", "Out of memory", "direct", "the kernel's own report, or the exception of CUDA"),
+    Category("storage_full", "Storage full", "direct", "the exception of a write: no space left, or a quota used up"),
     Category("unknown", "Unknown", "no", "a person who knows can say so"),
     Category(
         "user_stop", "Stopped by hand", "direct", "listed, not counted: nobody was interrupted against their will"
