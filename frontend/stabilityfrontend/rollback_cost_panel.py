@@ -58,7 +58,8 @@ def rollback_costs(run: str, api: Api) -> Any:
         titles = {one["incident_id"]: one["title"].partition(" at step ")[0] for one in incidents}
     counted = sum(not one["undone"] for one in found)
     timed = costs["totals"]["wall_s"] > 0
-    rows = [_row(one, run, labels, titles, timed=timed) for one in found[:MOST]]
+    gpus = costs["totals"]["gpus"] > 0
+    rows = [_row(one, run, labels, titles, timed=timed, gpus=gpus) for one in found[:MOST]]
     numbers = [totals("total", _totals(costs["totals"], counted), className="totals")] if counted else []
     return [*numbers, *saving, plain_table(_HEADS, rows, "rollback-costs", "rollback-costs")]
 
@@ -82,7 +83,7 @@ def changes(given: Mapping[str, Any] | None, *, ordered: bool = False) -> str:
 
 
 def _row(
-    one: Mapping[str, Any], run: str, labels: Mapping[int, str], titles: Mapping[str, str], *, timed: bool
+    one: Mapping[str, Any], run: str, labels: Mapping[int, str], titles: Mapping[str, str], *, timed: bool, gpus: bool
 ) -> html.Tr:
     fork, last = one["fork_step"], one["last_dead_step"]
     end = max(fork if last is None else last, fork + 10)
@@ -110,7 +111,7 @@ def _row(
                 title=notes or None,
             ),
             html.Td(_time(one["downtime_s"]), className="num"),
-            html.Td(_hours(one["gpu_hours_lost"]) if timed else "–", className="num"),
+            html.Td(_hours(one["gpu_hours_lost"]) if timed and gpus else "–", className="num"),
             html.Td("?" if skipped is None else count(skipped) if skipped else "–", className="num", title=unknown),
             html.Td(ordered or "–", className="words"),
             html.Td(done, className="words"),
@@ -173,7 +174,7 @@ def _totals(all_: Mapping[str, Any], rollbacks: int) -> list[tuple[str, str, str
         (
             "gpu",
             "GPU-hours lost",
-            _hours(all_["gpu_hours_lost"]) if timed else "–",
+            _hours(all_["gpu_hours_lost"]) if timed and all_["gpus"] else "–",
             gpus if timed else no_times,
             "(Wall time lost + downtime) x GPUs: those that agents report, at most one a rank; one a rank of an "
             "imported run.",
@@ -222,7 +223,8 @@ def _saving(saving: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
             "MTBI",
             duration(saving["mtbi_s"]),
             stops,
-            "Mean time between interruptions: time in which jobs ran / interruptions that count, as on that page.",
+            "Mean time between interruptions: time in which the job ran / interruptions that count. Of all runs: by "
+            "the time of their ranks, for as many ranks as this job has: the page of interruptions goes by runs.",
         ),
     ]
 

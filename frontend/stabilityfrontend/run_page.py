@@ -58,7 +58,7 @@ def _bar() -> list[Any]:
             [html.Span("elapsed", className="label"), html.Span(id="run-elapsed", className="value")], className="fact"
         ),
         html.Span(id="live-pill", className="pill quiet"),
-        html.Button("Orders", id="orders-open", className="button", type="button"),
+        html.Button("Orders", id="orders-open", className="button", type="button", disabled=True),
         html.Button("Run a task …", id="task-open", className="button", type="button", disabled=True),
         html.Button("Checkpoint now", id="checkpoint-open", className="button", type="button", disabled=True),
         html.Button("Stop …", id="stop-open", className="button", type="button", disabled=True),

@@ -9,6 +9,7 @@ import pytest
 from dash import html
 
 from stabilityfrontend import format as words
+from stabilityfrontend.fleet.down_and_lost import lost_to_rollbacks
 from stabilityfrontend.fleet.interruptions_page import interruptions_page
 from stabilityfrontend.parts import plain
 from stabilityfrontend.viewer import Theme
@@ -158,6 +159,13 @@ def test_no_interruption_is_said_in_words() -> None:
 )
 def test_numbers_are_written_as_people_read_them(given: str | html.Time, expected: str) -> None:
     assert given == expected
+
+
+def test_rollbacks_on_machines_without_a_gpu_cost_no_gpu_hours() -> None:
+    bare = SUM | {"gpu_hours_lost": 0.0}
+    lost = LOST | bare | {"month": bare, "runs": [LOST["runs"][0] | bare]}
+    text = str(plain(lost_to_rollbacks(lost), Theme("dark")))
+    assert text.count("'–'") == 3
 
 
 def test_what_is_down_stands_first_and_what_rollbacks_cost_names_this_month() -> None:

@@ -67,6 +67,13 @@ def test_a_log_without_times_has_steps_and_no_durations() -> None:
     assert "data-unix" not in text, "an invented moment is not shown"
 
 
+def test_a_job_without_a_gpu_loses_no_gpu_hours() -> None:
+    text = str(shown(COST | {"gpu_hours_lost": 0.0}, totals=TOTALS | {"gpus": 0, "gpus_from": "agents"}))
+    tile = text[text.index("GPU-hours lost") :][:400]
+    assert "'–'" in tile
+    assert "no GPU is seen" in tile
+
+
 def test_what_was_taken_back_is_listed_and_not_counted() -> None:
     text = str(shown(COST | {"undone": True}))
     assert "taken back" in text

@@ -41,6 +41,12 @@ def test_a_server_of_which_nobody_notices_that_it_is_away_says_so_and_what_to_se
     assert note not in shown(heartbeat={"name": "heartbeat", **_WELL})
 
 
+def test_a_server_without_a_receiver_does_not_say_that_alerts_can_be_sent() -> None:
+    slack = {"name": "slack", **_WELL}
+    assert "Every live run is judged and stored, and no receiver of alerts is set up." in shown()
+    assert "Every live run is judged and stored, and alerts can be sent." in shown(receivers=[slack])
+
+
 def test_what_a_receiver_refused_is_said_with_the_status_code_of_its_answer() -> None:
     refused = {"name": "slack", "set_up": True, "status": "refused", "accepted": None, "refused": 900.0}
     texts = shown(receivers=[refused | {"why": "answered 403"}])

@@ -38,7 +38,7 @@ def offers(job: JobView) -> OrderOffers:
     """Return what this job can do of both, before anybody orders one."""
     reached = max((one.step for one in job.checkpoints if one.usable), default=None)
     boundary = job.boundary(1)
-    lost = None if boundary is None else max(0, boundary - 1 - (reached or 0))
+    lost = None if boundary is None or not job.agents else max(0, boundary - 1 - (reached or 0))
     return OrderOffers(
         stop=_offer("stop", job),
         checkpoint_now=_offer("checkpoint_now", job),

@@ -323,6 +323,9 @@ def _window(
     calm = usual((value for _, value in before))
     if calm is not None:
         level, spread = calm
+        # The level that the sentence names, where it names one: one figure has one source.
+        said = finding.evidence.get("level_before")
+        level = level if said is None or finding.kind == "straggler" else said
         window["level"] = _short(level)
         low = level - BAND_SIGMAS * spread
         never_below_0 = all(value >= 0 for _, value in before if math.isfinite(value))

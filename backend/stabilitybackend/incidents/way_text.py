@@ -50,7 +50,7 @@ def way_text(way: Way, incident: Incident, checkpoints: Usable, own: str = "", n
     if way.back is not None and way.incurable:
         sentences.append(
             f"With that corrected, go on from the checkpoint of step {way.back.to_step}, which is from before all of "
-            f"it. {way.back.lost} steps are trained again."
+            f"it. {_again(way.back)}"
         )
     elif way.back is not None:
         way_back = _way_back(way, way.back, no_rollback)
@@ -141,8 +141,13 @@ def _way_back(way: Way, back: Target, no_rollback: str) -> str:
         text += ". No batches are left out: the data are not the cause."
     if way.lr_scale is not None:
         text += f" Go on with the learning rate times {way.lr_scale:g}: {LR_RELATIVE}."
-    text += f" {back.lost} steps are trained again."
+    text += f" {_again(back)}"
     return f"{text} A rollback can't be ordered: {no_rollback}." if no_rollback else text
+
+
+def _again(back: Target) -> str:
+    """Return what a rollback costs. Their number grows with each step, and this text stands for as long as it may."""
+    return f"The steps from {back.to_step + 1} on are trained again."
 
 
 def _why_there(way: Way) -> str:

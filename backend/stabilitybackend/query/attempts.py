@@ -175,7 +175,9 @@ def _curve(line: _Line, start: int) -> AlignedCurve:
 
 def _start(segment: Segment) -> int:
     """Return the step after which an attempt began; of the first one that before its first step."""
-    return (segment.first_step or 1) - 1 if segment.fork_step is None else segment.fork_step
+    if segment.fork_step is not None:
+        return segment.fork_step
+    return 0 if segment.first_step is None else segment.first_step - 1
 
 
 def _end(next_one: Segment) -> tuple[str, str]:

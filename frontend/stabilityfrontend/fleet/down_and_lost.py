@@ -85,14 +85,14 @@ def lost_to_rollbacks(data: Mapping[str, Any]) -> html.Section:
         (
             "month",
             "GPU-hours this month",
-            _hours(month["gpu_hours_lost"]),
+            _hours(month),
             f"{plural(month['rollbacks'], 'rollback')}, since the 1st (UTC)",
             "Time of discarded steps and of the downtime, times the GPUs of the job, of all rollbacks of this month.",
         ),
         (
             "hours",
             f"GPU-hours {period}",
-            _hours(data["gpu_hours_lost"]),
+            _hours(data),
             f"{plural(data['rollbacks'], 'rollback')} of {plural(data['run_count'], 'run')}",
             "The same for the days that are chosen above.",
         ),
@@ -133,7 +133,7 @@ def _by_run(runs: list[dict[str, Any]]) -> Any:
             "run": Cell(one["run_name"], sub="the run is deleted")
             if one["deleted"]
             else Cell(one["run_name"], sub=one["project"] or "no project", href=f"/runs/{one['run_id']}"),
-            "hours": Cell(one["gpu_hours_lost"], _hours(one["gpu_hours_lost"])),
+            "hours": Cell(one["gpu_hours_lost"], _hours(one)),
             "rollbacks": one["rollbacks"],
             "steps": Cell(one["steps_lost"], count(one["steps_lost"])),
             "wall": Cell(one["wall_lost_s"], duration(one["wall_lost_s"])),
@@ -145,5 +145,8 @@ def _by_run(runs: list[dict[str, Any]]) -> Any:
     return table(rows, columns, key="id", id="lost-runs")
 
 
-def _hours(hours: float) -> str:
-    return "0" if not hours else "< 0.01" if hours < 0.01 else number(hours) if hours >= 100 else f"{hours:.2f}"
+def _hours(lost: Mapping[str, Any]) -> str:
+    """Return the GPU-hours of rollbacks; a dash where they cost time on machines without a GPU."""
+    hours: float = lost["gpu_hours_lost"]
+    none = "–" if lost["wall_lost_s"] or lost["downtime_s"] else "0"
+    return none if not hours else "< 0.01" if hours < 0.01 else number(hours) if hours >= 100 else f"{hours:.2f}"

@@ -56,7 +56,8 @@ def watchers_panel(api: Api) -> list[Any]:
 def _state(data: Mapping[str, Any]) -> html.Section:
     word, look = ("ready", "chip") if data["ready"] else ("not ready", "chip critical")
     why = [html.Li([html.Strong(one["message"]), f". {one['hint']}"]) for one in data["reasons"]]
-    well = "Every live run is judged and stored, and alerts can be sent."
+    alerts = "alerts can be sent" if data["receivers"] else "no receiver of alerts is set up"
+    well = f"Every live run is judged and stored, and {alerts}."
     said = html.Ul(why) if why else html.P(well, className="nothing")
     return _panel("server-state", "This server", [html.Span(word, className=look)], said)
 

@@ -44,6 +44,12 @@ async def test_attempts_lie_over_each_other_by_the_steps_since_each_began_and_sa
     assert found["attempts"][1]["curve"]["values"][0] == 21 / 8
 
 
+async def test_the_first_attempt_begins_with_the_first_step_that_was_logged(server: RunningServer) -> None:
+    await _told(server, _rows(Job(), 0, 9, 0), last_step=9)
+    [one] = server.get("/runs/run-1/attempts", metric="loss")["attempts"]
+    assert (one["start_step"] + 1, one["steps"]) == (0, 10)
+
+
 async def test_the_branches_of_a_fork_are_aligned_at_it_with_their_difference_and_values(server: RunningServer) -> None:
     job = Job()
     await _told(

@@ -105,6 +105,11 @@ def test_the_offer_says_what_a_stop_loses() -> None:
     assert offer.seconds_lost == pytest.approx(5.4)
 
 
+def test_a_job_that_is_gone_has_nothing_that_a_stop_would_lose() -> None:
+    offer = offers(replace(JOB, agents=0))
+    assert (offer.steps_lost, offer.seconds_lost, offer.stop.possible) == (None, None, False)
+
+
 def test_one_order_that_ranks_agree_on_waits_for_another_until_that_is_over() -> None:
     book, command = issued("checkpoint_now")
     for request in (CommandRequest("stop"), CommandRequest("checkpoint_now"), CommandRequest("rollback", 150)):

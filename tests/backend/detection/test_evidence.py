@@ -97,6 +97,12 @@ def test_the_rise_of_the_metric_itself_is_the_one_of_its_detector() -> None:
     assert next(move for move in moves if move["metric"] == "loss/code")["rise_percent"] != 150.0
 
 
+def test_the_level_of_the_small_chart_is_the_one_of_the_sentence() -> None:
+    window = run_of(range(300)).of(finding(evidence={"level_before": 2.125, "peak": 5.0})).evidence["window"]
+    assert window["level"] == 2.125
+    assert sum(window["band"]) / 2 == pytest.approx(2.125)
+
+
 def test_a_climb_that_begins_with_a_high_point_still_may_have_begun_where_the_gradient_norm_rose() -> None:
     steps, rose, seen = range(ONSET + 21), ONSET - 80, ONSET + 20
     loss = [2.0 + 0.01 * (step % 5) + 0.01 * max(0, step - ONSET) for step in steps]

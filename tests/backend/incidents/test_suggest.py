@@ -182,6 +182,11 @@ def test_when_it_comes_again_after_a_rollback_it_goes_further_back_with_a_new_se
     assert "IDEFICS" in found["source"]
 
 
+def test_an_advice_that_stands_for_long_counts_no_steps_that_grow_meanwhile() -> None:
+    text = advice(incident(recovery="none"))["text"]
+    assert "The steps from 1101 on are trained again." in text
+
+
 def test_trouble_long_after_a_rollback_is_another_one_and_goes_back_for_itself() -> None:
     before = incident(
         onset=190, dead=True, state="resolved", evidence={"rolled_back_to": 100, "rolled_back_into": 1, "now_step": 260}

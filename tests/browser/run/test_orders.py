@@ -11,7 +11,20 @@ import pytest
 from support.processes import Ranks, Server
 
 if TYPE_CHECKING:
-    from browser.run.conftest import Visit
+    from browser.run.conftest import Imported, Visit
+
+
+def test_nothing_is_offered_of_a_run_that_has_ended_nor_of_one_that_is_not_there(
+    visit: Visit, imported: Imported
+) -> None:
+    imported("r-over", [{"step": step, "loss": 2.0} for step in range(20)])
+    page = visit("/runs/r-over")
+    page.wait_for_selector("#run-status:has-text('finished')")
+    page.wait_for_selector("#orders-open:disabled")
+    assert page.get_attribute("#orders-open", "title") == "This run has ended: there is no job that could obey."
+    page = visit("/runs/r-nowhere", quiet=False)
+    page.wait_for_selector("#run-empty h2")
+    assert page.is_disabled("#orders-open")
 
 
 @pytest.mark.soak

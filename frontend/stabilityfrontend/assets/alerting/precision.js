@@ -38,7 +38,7 @@ export function precisionOf(answer) {
       h("td", {}, formatCount(one.useful)),
       h("td", {}, formatCount(one.noise)),
       h("td", {}, percent(one.precision)),
-      h("td", {}, perDay(one.noise_per_job_day)),
+      h("td", {}, perDay(one.useful + one.noise ? one.noise_per_job_day : null)),
     ),
   );
   const by = receivers.map((one) =>

@@ -131,6 +131,7 @@ export function drawHeader(page) {
   if (!run) {
     setText(byId("run-name"), page.id);
     for (const id of ["run-step", "run-elapsed"]) setText(byId(id), "–");
+    byId("orders-open").disabled = true;
     return;
   }
   setText(byId("run-name"), page.name());
@@ -153,17 +154,19 @@ export function drawHeader(page) {
   drawLogNotes(run.log_notes || []);
   setText(byId("run-step"), formatCount(page.lastStep()));
   setText(byId("run-elapsed"), duration(elapsed(run, page.now())));
-  const over = statusFacts(run.status).over;
+  const { over, ended: left } = statusFacts(run.status);
   const back = byId("rollback-open");
-  const closed = !page.ready || page.lost === true || over;
-  const task = byId("task-open");
+  const ended = over || (left && run.agents === 0);
+  const closed = !page.ready || page.lost === true || ended;
+  const [orders, task] = [byId("orders-open"), byId("task-open")];
   const [save, stop] = [byId("checkpoint-open"), byId("stop-open")];
-  for (const button of [task, save, stop]) if (button.disabled !== closed) button.disabled = closed;
+  for (const button of [orders, task, save, stop]) if (button.disabled !== closed) button.disabled = closed;
   const noRollback = asText(run.no_rollback);
   if (back.disabled !== (closed || noRollback !== "")) back.disabled = closed || noRollback !== "";
-  setTitle(save, over ? "This run has ended: there is nothing to save." : "All ranks save their state after one step");
-  setTitle(stop, over ? "This run has ended." : "All ranks end training after one step; shows what is lost, then asks");
-  setTitle(task, over ? "This run has ended: no agent would run it." : "A function that the nodes of the job have");
+  setTitle(orders, ended ? "This run has ended: there is no job that could obey." : "");
+  setTitle(save, ended ? "This run has ended: there is nothing to save." : "All ranks save their state after one step");
+  setTitle(stop, ended ? "This run has ended." : "All ranks end training after one step; shows what is lost, then asks");
+  setTitle(task, ended ? "This run has ended: no agent would run it." : "A function that the nodes of the job have");
   setTitle(back, noRollback ? sentence(noRollback) : "");
   const gone = page.rollbackCosts.stepsLost();
   const forks = page.forkList.length;
