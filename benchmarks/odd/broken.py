@@ -168,7 +168,7 @@ def _norm_nan(job: Language, attempt: int, extra: dict[str, float]) -> None:
     def gradient(step: int) -> bool:
         if step == AT:
             with torch.no_grad():
-                job.net.blocks[1].norm_2.weight[3] = math.nan
+                job.net.blocks[0].norm_2.weight[3] = math.nan
         return True
 
     job.on_gradient = gradient

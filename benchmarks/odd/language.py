@@ -17,10 +17,10 @@ from torch.nn import functional
 __all__ = ["CONTEXT", "VOCAB", "Language"]
 
 #: Characters of a sample, and how many there are.
-CONTEXT, VOCAB = 47, 96
+CONTEXT, VOCAB = 23, 96
 #: Samples of each source; the source ``sums`` is arithmetic, ``text`` is Python's library.
 SAMPLES = 6_000
-_WIDTH, _HEADS = 48, 4
+_WIDTH, _HEADS = 32, 2
 
 
 class _Block(nn.Module):
@@ -42,7 +42,7 @@ class _Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.tokens, self.places = nn.Embedding(VOCAB, _WIDTH), nn.Embedding(CONTEXT, _WIDTH)
-        self.blocks = nn.Sequential(_Block(), _Block())
+        self.blocks = nn.Sequential(_Block())
         self.norm, self.head = nn.LayerNorm(_WIDTH), nn.Linear(_WIDTH, VOCAB)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -72,7 +72,10 @@ class Language:
         torch.manual_seed(self.seed)
         self.net = _Net()
         self.optimizer = torch.optim.AdamW(self.net.parameters(), self.lr, weight_decay=0.1)
-        self.sources = {"text": samples_of("fixed", SAMPLES, self.seed).long(), "sums": _sums(self.seed)}
+        self.sources = {
+            "text": samples_of("fixed", SAMPLES, self.seed)[:, : CONTEXT + 1].long(),
+            "sums": _sums(self.seed),
+        }
         #: What a fault does: to a batch, to the logits of a batch, between the gradient and the step.
         self.on_batch: Callable[[int, dict[str, Tensor]], dict[str, Tensor]] = lambda step, batch: batch
         self.on_gradient: Callable[[int], bool] = lambda step: True
@@ -107,8 +110,9 @@ class Language:
             group["lr"] = rate
         drawn = self.ids(step if number is None else number)
         batch = self.on_batch(step, {name: self.sources[name][ids] for name, ids in drawn.items()})
-        losses = {name: self.loss_of(step, rows) for name, rows in batch.items()}
-        loss = torch.cat(list(losses.values())).mean()
+        each = self.loss_of(step, torch.cat(list(batch.values())))
+        losses = dict(zip(batch, each.split([len(rows) for rows in batch.values()]), strict=True))
+        loss = each.mean()
         self.optimizer.zero_grad()
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.net.parameters(), self.clip or math.inf)
@@ -136,6 +140,6 @@ def _order(seed: int) -> Tensor:
 
 def _sums(seed: int) -> Tensor:
     dice = torch.Generator().manual_seed(seed + 17)
-    numbers = torch.randint(0, 1_000, (SAMPLES, 12, 2), generator=dice).tolist()
+    numbers = torch.randint(0, 1_000, (SAMPLES, 4, 2), generator=dice).tolist()
     lines = ("".join(f"{a}+{b}={a + b}\n" for a, b in row)[: CONTEXT + 1] for row in numbers)
     return torch.tensor([[min(VOCAB - 1, max(0, ord(one) - 31)) for one in line] for line in lines])

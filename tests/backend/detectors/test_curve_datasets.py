@@ -21,13 +21,14 @@ def curves(seed: int = 1, points: int = POINTS) -> Curves:
     return {f"set{i}": noisy(points, seed=100 * seed + i, sigma=0.02, level=1.0 + 0.2 * i) for i in range(SETS)}
 
 
-def found_in(sets: Curves, *marks: Mark) -> list[Finding]:
+def found_in(sets: Curves, *marks: Mark, **settings: list[float]) -> list[Finding]:
     """Feed the data sets and their mean, the whole loss, to those that judge losses; return what is loud."""
     bank = DetectorBank({"curve": CurvesDetector})
     found = [finding for mark in marks for finding in bank.mark(mark)]
     for step, row in enumerate(zip(*sets.values(), strict=True)):
         values = {f"loss/{name}": value for name, value in zip(sets, row, strict=True)}
         present = [value for value in row if math.isfinite(value)]
+        values |= {name: each[step] for name, each in settings.items()}
         found += bank.feed_row(Row(step, 1e9 + step, {"loss": sum(present) / len(present), **values}))
     assert bank.failures == {}
     return [finding for finding in found if finding.severity != "info"]
@@ -80,6 +81,15 @@ def test_a_rise_of_all_data_sets_is_one_event_of_the_whole_loss() -> None:
 
 def test_what_hardly_moves_the_whole_loss_is_a_note() -> None:
     assert found_in(raised(curves(4), ["set0"], 0.05)) == []
+
+
+@pytest.mark.parametrize("setting", ["seq_len", "batch_size"])
+@pytest.mark.parametrize("rise", [0.1, 0.2])
+def test_one_data_set_alone_at_a_step_of_a_setting_is_no_alarm(setting: str, rise: float) -> None:
+    stepped = [256.0 if i < BEGIN else 512.0 for i in range(POINTS)]
+    sets = raised(curves(6), ["set2"], rise)
+    assert {finding.dataset for finding in found_in(sets)} == {"set2"}
+    assert found_in(sets, **{setting: stepped}) == []
 
 
 def test_a_data_set_weighs_as_much_as_the_job_declared() -> None:

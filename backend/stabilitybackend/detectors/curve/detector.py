@@ -388,7 +388,9 @@ class CurvesDetector(Detector):
         if one.metric == self._norm or event.lone:
             now: Severity = "info"
         elif one.metric != self._whole:
-            now = "warning" if self._moves_the_whole(one) else "info"
+            # A step of a setting acts on all data: beside it one data set alone is no alarm, at any height.
+            stepped = not one.of_all and any(not text.startswith("lr:") for text in one.explained)
+            now = "warning" if self._moves_the_whole(one) and not stepped else "info"
         elif one.explained and event.peak - event.level <= EXCUSED_RISE * abs(event.level):
             now = "info"
         else:
