@@ -13,7 +13,7 @@ from stabilitybackend.detectors.curve.detector import CurvesDetector
 from stabilitybackend.detectors.engine.bank import BEFORE_FIRST_STEP, DetectorBank
 from stabilitybackend.detectors.engine.base import Detector, Finding, Mark, Row
 from stabilitybackend.detectors.engine.long_past import LongPast
-from stabilitybackend.detectors.engine.metric_roles import LOSS, dataset_of, is_of_reward, may_rise, role_of
+from stabilitybackend.detectors.engine.metric_roles import LOSS, dataset_of, is_of_reward, loss_rank, may_rise, role_of
 from stabilitybackend.detectors.engine.row_blocks import RowBlock
 from stabilitybackend.detectors.registry import DETECTORS, Settings
 from stabilitybackend.detectors.repeat_data import RepeatDataDetector
@@ -56,6 +56,8 @@ class Judge(Stateful):
 
     #: The rank that is judged, None before any rank logged one of PRIMARY_METRICS.
     primary: int | None = None
+    #: Whether a name told so: the first that logs anything of a training is judged until another one logs a loss.
+    primary_known: bool = False
     #: Segments whose mark the detectors have got, and the one whose rows they saw last.
     _marked: set[int] = fresh(lambda: {0})
     _fed_segment: int = 0
@@ -76,6 +78,8 @@ class Judge(Stateful):
         of_every_rank = {name: make for name, make in DETECTORS.items() if make().every_rank}
         self._bank = DetectorBank({name: make for name, make in DETECTORS.items() if name not in of_every_rank})
         self._ranks = DetectorBank(of_every_rank, in_order=False)
+        #: The newest set of metrics that tells nothing of its rank.
+        self._silent: tuple[str, ...] = ()
         #: Detectors of the primary rank that have to judge the past again -> why (``judge_again``).
         self.unfit: dict[str, str] = {}
         #: Step -> what was found in its row, of rows that ``take`` has not got yet (``judge_ahead``).
@@ -183,7 +187,7 @@ class Judge(Stateful):
             return []
         if rank is None or (self._names_rank is not None and rank > self._names_rank):
             return []
-        self._names_rank = rank
+        self._names_rank, self._silent = rank, ()
         return self._own_names(self._again(self.names.declare(data.get("roles") or {}, data.get("datasets") or {})))
 
     def forked(self, segment: FoldedSegment) -> list[Found]:
@@ -239,17 +243,34 @@ class Judge(Stateful):
         return finding.metric and self.names.own_name(finding.metric)
 
     def _choose_primary(self, placed: Placed) -> list[Found]:
-        """The lowest rank that logs the loss is the one whose curve people see and detectors judge."""
-        if placed.rank is None or (self.primary is not None and placed.rank >= self.primary):
+        """The lowest rank that logs the loss is the one whose curve people see and detectors judge.
+
+        Where no name is known it is the lowest that logs anything of a training, until another one has a known name.
+        """
+        lower = self.primary is None or (placed.rank is not None and placed.rank < self.primary)
+        if placed.rank is None or (self.primary_known and not lower):
             return []
-        training = self.names.of_training
-        if not any(name in PRIMARY_METRICS or role_of(name) == LOSS or training(name) for name in placed.names):
+        known = self._tells(placed.names)
+        if placed.rank == self.primary:
+            self.primary_known = known
             return []
-        had_one, self.primary = self.primary is not None, placed.rank
+        if not known and (self.primary_known or not lower or all(loss_rank(name) is None for name in placed.names)):
+            return []
+        had_one, self.primary, self.primary_known = self.primary is not None, placed.rank, known
         if not had_one:
             return []
         self._source, self._resumes = None, []
         return self._feed_again(self._bank.rewind(BEFORE_FIRST_STEP), before=int(placed.steps[0]))
+
+    def _tells(self, names: Sequence[str]) -> bool:
+        """Say whether a name of these tells that their rank logs the training; asked again and again of the same."""
+        row = tuple(names)
+        if row != self._silent:
+            training = self.names.of_training
+            if any(name in PRIMARY_METRICS or role_of(name) == LOSS or training(name) for name in names):
+                return True
+            self._silent = row
+        return False
 
     # --- marks ---------------------------------------------------------------------------------------------------
 

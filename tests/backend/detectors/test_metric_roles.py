@@ -127,21 +127,21 @@ def test_a_live_spike_is_told_whatever_framework_logs_it(name: str) -> None:
 
 def test_a_run_whose_loss_nobody_watches_says_so() -> None:
     state = RunState("run", lambda: 5_000.0)
-    state.apply(Job().rows(range(1, 270), {"objective": spiking("objective")}), replayed=False)
+    state.apply(Job().rows(range(1, 270), {"reward": spiking("reward")}), replayed=False)
     view = state.view()
     assert view.loss_metric is None
-    assert view.unwatched.startswith("Nothing watches the loss of this run: none of what it logs (objective) is")
+    assert view.unwatched.startswith("Nothing watches the loss of this run: none of what it logs (reward) is")
 
 
 def test_a_run_that_has_logged_nothing_yet_is_not_blamed() -> None:
     assert RunState("run", lambda: 5_000.0).view().unwatched == ""
 
 
-@pytest.mark.parametrize(("rename", "kinds"), [([], set()), (["--rename", "objective=loss"], {"spike"})])
+@pytest.mark.parametrize(("rename", "kinds"), [([], set()), (["--rename", "reward=loss"], {"spike"})])
 def test_a_backtest_judges_a_metric_under_another_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, rename: list[str], kinds: set[str]
 ) -> None:
-    lines = [json.dumps({"step": step + 1, "objective": value}) for step, value in enumerate(spiking(""))]
+    lines = [json.dumps({"step": step + 1, "reward": value}) for step, value in enumerate(spiking(""))]
     log = tmp_path / "log.jsonl"
     log.write_text("\n".join(lines))
     code, out, _ = program_in(tmp_path, monkeypatch, capsys)("backtest", log, "--json", *rename)

@@ -25,6 +25,7 @@ from stabilitybackend.detectors.engine.metric_roles import (
     TOKENS,
     best_of,
     likely_role_of,
+    loss_rank,
     mixture_of,
     role_of,
 )
@@ -164,7 +165,10 @@ class WatchedNames(Stateful):
         if fresh_names and len(self.first_steps) < MAX_NAMES:
             self.first_steps.update(dict.fromkeys(fresh_names, first))
             for role in ONE_METRIC:
-                best = best_of(role, fresh_names)
+                best, holder = best_of(role, fresh_names), self.chosen.get(role)
+                if best is not None and holder is not None and self.candidates.rank(holder) > 0:
+                    changed.append(self.first_steps[holder])  # its values alone had told
+                    del self.chosen[role]
                 if best is not None:
                     self.chosen.setdefault(role, best)
             changed += [step for name in fresh_names if (step := self._new_name(name, first)) is not None]
@@ -172,14 +176,16 @@ class WatchedNames(Stateful):
         places = {name: place for place, name in enumerate(names)}
         for metric in self.candidates.observe(places, values, self.chosen):
             role = self.candidates.role(metric)
+            changed += [self.first_steps[one] for one in (metric, self.chosen.get(role, metric))]
             self.chosen[role] = metric
-            changed.append(self.first_steps[metric])
         for key, family in self.families.items():
             if family.are or not self._undecided(family, places):
                 continue
             own = [name for name in family.members if name in places]
             if family.observe(own, values[[places[name] for name in own]]) and family.is_mixture:
                 changed.append(family.first_step)
+                for name in family.members:
+                    self.candidates.remove(name)
                 if not self._ratios and key != _OURS and _OURS not in self.families:
                     self._ratios = key
         if changed:
@@ -200,6 +206,7 @@ class WatchedNames(Stateful):
             if self.declared.get(role) == name and self.chosen.get(role) != name:
                 before = self.chosen.get(role)
                 self.chosen[role] = name
+                self.candidates.remove(name)
                 changed = min(first, self.first_steps.get(before or name, first))
         declared = next(
             ((r, s) for r, sets in self.datasets.items() for s, m in sets.items() if m == name and r != LOSS), None
@@ -207,9 +214,9 @@ class WatchedNames(Stateful):
         known = mixture_of(name) if declared is None else None
         if declared is not None:
             self._member(f"declared {declared[0]}", declared[0], first, name, declared[1], declared=True)
-        elif likely_role_of(name) is not None:
+        elif not self._is_declared(name):
             self.candidates.add(name)
-        elif known is not None and not self._is_declared(name):
+        if declared is None and known is not None and likely_role_of(name) is None and not self._is_declared(name):
             self._member(known.family, known.measure, first, name, known.dataset, declared=False)
         return changed
 
@@ -333,7 +340,7 @@ class WatchedNames(Stateful):
 
     def of_training(self, metric: str) -> bool:
         """Return whether a metric that the table of names does not have tells which rank logs the training."""
-        return self._is_declared(metric) or likely_role_of(metric) is not None
+        return self._is_declared(metric) or likely_role_of(metric) is not None or loss_rank(metric) == 1
 
     def compared_as(self, metric: str) -> str | None:
         """Return the name under which a metric's own values are compared with others', None where they are not."""

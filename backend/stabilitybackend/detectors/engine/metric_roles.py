@@ -14,7 +14,7 @@ __all__ = [
     "BATCH_SIZE", "GRAD_NORM", "LOSS", "LR", "NAMES_REMEMBERED", "OTHERS", "RATIO", "ROLES", "SAMPLES",
     "SEQUENCE_LENGTH", "SPEED",
     "STEP_TIME", "TOKENS", "VAL_LOSS", "MixtureName", "best_of", "dataset_of", "is_of_evaluation", "is_of_reward",
-    "likely_role_of", "loss_of", "may_rise",
+    "likely_role_of", "loss_of", "loss_rank", "may_rise",
     "mixture_of", "of_machine", "role_of",
 ]  # fmt: skip
 
@@ -190,6 +190,20 @@ _ASIDE = _OF_EVALUATION | frozenset((
     "value", "reward", "discriminator", "generator", "clip", "clipped", "gpu", "seconds", "vs",
 ))  # fmt: skip
 _LOSS_WORDS = frozenset(("loss", "nll", "crossentropy", "xent", "celoss", "crossentropyloss"))
+#: Words of losses beside those, which a likely name does not have: means, perplexities, bounds.
+_WORDS_OF_LOSSES = _LOSS_WORDS | frozenset((
+    "losses", "ce", "bce", "mse", "mae", "rmse", "huber", "elbo", "nelbo", "ppl", "perplexity", "bpb", "bpc", "bpt",
+    "objective", "cost", "simple",
+))  # fmt: skip
+#: Words of a part of the objective; and of numbers about a loss that are none.
+_OF_PARTS = frozenset((
+    "aux", "auxiliary", "z", "zloss", "kl", "reg", "regularization", "balance", "balancing", "router", "moe", "expert",
+    "experts",
+))  # fmt: skip
+_ABOUT_LOSSES = frozenset((
+    "scale", "scaler", "scaled", "std", "var", "weight", "weights", "count", "delta", "diff", "ratio", "layer",
+    "layers", "head", "heads",
+))  # fmt: skip
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
@@ -256,6 +270,29 @@ def likely_role_of(metric: str) -> str | None:
         return GRAD_NORM if len(plain) == len(words) else None  # a number is that of a layer
     whole = metric.rpartition("/")[2].lower().replace("_", "").replace("-", "").replace(" ", "")
     return LOSS if plain[-1] in _LOSS_WORDS or whole in _LOSS_WORDS else None
+
+
+@lru_cache(maxsize=NAMES_REMEMBERED)
+def loss_rank(metric: str) -> int | None:
+    """Return how much the name of a metric says that it may be the loss, which the table has none of.
+
+    Returns:
+        0 for a likely name, 1 for one with a word of losses, 2 for one that says nothing, None for one of another role.
+
+    Example:
+        >>> [loss_rank(name) for name in ("lm/xent", "policy_loss", "q", "aux_loss", "step_time_s", "reward")]
+        [0, 1, 2, 2, None, None]
+    """
+    likely = likely_role_of(metric)
+    if likely is not None:
+        return 0 if likely == LOSS else None
+    named = role_of(metric) is not None or dataset_of(metric) is not None
+    if named or of_machine(metric) or is_of_evaluation(metric) or is_of_reward(metric):
+        return None
+    words = set(_words(metric))
+    if words.isdisjoint(_WORDS_OF_LOSSES) or words & _OF_PARTS:
+        return 2
+    return None if words & _ABOUT_LOSSES else 1
 
 
 # --- shares and counts of data sets ----------------------------------------------------------------------------------

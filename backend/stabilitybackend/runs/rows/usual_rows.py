@@ -72,7 +72,7 @@ def takes_usual(state: RunState) -> bool:
     """Return whether rows may be taken as usual ones at all: nobody waits for the first one after something."""
     tree, commands = state.fold.tree, state.commands
     awaited = commands.get(tree[tree.head].key) is not None or commands.restart_under_way() is not None
-    return state.judge.primary is not None and not awaited and not state.batches.waits
+    return state.judge.primary_known and not awaited and not state.batches.waits
 
 
 class _UsualRows:
