@@ -72,12 +72,14 @@ def inferred_lineage(run_id: str, url: str, api_key: str | None) -> list[str]:
         return []
     if not found:
         return []
-    steps = [f"{0 if one.fork_step is None else one.fork_step:,}" for one in found[:_MAX_STEPS]]
+    steps = [
+        f"step {one.fork_step:,}" if one.fork_step is not None and one.fork_step >= 0 else "the start"
+        for one in found[:_MAX_STEPS]
+    ]
     back = ", ".join(steps) + (", ..." if len(found) > _MAX_STEPS else "")
     what = "1 rollback or restart was" if len(found) == 1 else f"{len(found)} rollbacks or restarts were"
     return [
-        f"{what} inferred from steps that go back, to step {back}; not so? import it again with --no-rollbacks "
-        "--run-id NEW"
+        f"{what} inferred from steps that go back, to {back}; not so? import it again with --no-rollbacks --run-id NEW"
     ]
 
 

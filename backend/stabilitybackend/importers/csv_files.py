@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, BinaryIO, ClassVar
 from stabilitybackend.importers.base import FilePart, Importer, ImportPlan, name_below
 from stabilitybackend.importers.batches import Batch
 from stabilitybackend.importers.rows.lanes import by_lane
-from stabilitybackend.importers.rows.layout import Group, is_step, layout_of
+from stabilitybackend.importers.rows.layout import ROW_NUMBER, Group, is_step, layout_of
 from stabilitybackend.importers.rows.long_tables import long_columns, runs_in, widened
 from stabilitybackend.importers.rows.opened import MAX_LINE_BYTES, count_lines, open_text, read_piece
 from stabilitybackend.importers.rows.table import TableRows
@@ -29,25 +30,50 @@ _DELIMITERS = ",;\t"
 _HEAD_BYTES = 1 << 20
 #: Rows of one group.
 _ROWS = 2_000
+#: Comments above a table, at most.
+_MAX_COMMENTS = 100
+#: How a row of numbers begins, and a line of a log.
+_NO_HEADER = re.compile(r"\s*[-+]?\.?\d")
+_MOMENT = re.compile(r"\s*\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d")
 
 
 def sniff_columns(path: Path) -> tuple[list[str], str]:
     """Return the column names, without white space, and the delimiter; ([], "") where the first line is no header."""
+    return _header_of(path)[:2]
+
+
+def _header_of(path: Path) -> tuple[list[str], str, int]:
+    """Return the column names, the delimiter, and how many lines come before those of the rows.
+
+    Comments come before the header (Monitor of Stable-Baselines3) or are the header (NumPy's ``savetxt``). An index
+    without a name (pandas) is called as pandas calls it.
+    """
     with open_text(path) as file:
-        line = file.readline(_HEAD_BYTES).decode("utf-8", "replace").rstrip("\r\n")
+        before: list[str] = []
+        line = _line_of(file)
+        while line.lstrip().startswith("#") and len(before) < _MAX_COMMENTS:
+            before.append(line.lstrip("# \t"))
+            line = _line_of(file)
+        count = len(before) + 1
+        if before and _NO_HEADER.match(line):
+            line, count = before[-1], count - 1
     for delimiter in _DELIMITERS:
         try:
             columns = [column.strip() for column in next(csv.reader([line], delimiter=delimiter), [])]
         except csv.Error:  # a cell of 128 KiB
             continue
         if len(columns) > 1 and all(column or at == 0 for at, column in enumerate(columns)) and not _is_printed(line):
-            return columns, delimiter
-    return [], ""
+            return [columns[0] or ROW_NUMBER, *columns[1:]], delimiter, count
+    return [], "", 0
+
+
+def _line_of(file: BinaryIO) -> str:
+    return file.readline(_HEAD_BYTES).decode("utf-8", "replace").rstrip("\r\n")
 
 
 def _is_printed(line: str) -> bool:
     """Say whether a line is no header: a progress bar (``10%|###   | 10/100``), or ``step 10: loss 2.5, time 3 s``."""
-    return "%|" in line or any(is_step(key) for key in row_in(line))
+    return "%|" in line or _MOMENT.match(line) is not None or any(is_step(key) for key in row_in(line))
 
 
 class CsvImporter(Importer):
@@ -123,7 +149,7 @@ class _Table:
     def __init__(self, path: Path, reading: Reading, run: str = "") -> None:
         self.path = path
         self.reading = reading
-        self._columns, self.delimiter = sniff_columns(path)
+        self._columns, self.delimiter, self._before = _header_of(path)
         #: Column -> its name as a metric; the others belong to another run.
         names = side_by_side_runs(self._columns).get(run) or name_of_file(path, self._columns)
         self.keys = [names.get(column, "") for column in self._columns]
@@ -156,8 +182,9 @@ class _Table:
         path, reading, width = self.path, self.reading, len(self._columns)
         with open_text(path) as file:
             lines = _Texts(path, file, reading)
+            for _ in range(self._before):
+                header = next(csv.reader([next(lines)], delimiter=self.delimiter))
             rows = csv.reader(lines, delimiter=self.delimiter)
-            header = next(rows)
             while True:
                 try:
                     cells = next(rows)
@@ -167,17 +194,17 @@ class _Table:
                     yield None
                     continue
                 except csv.Error as error:
-                    reading.trouble(path, f"line {rows.line_num}", f"no CSV: {error}")
+                    reading.trouble(path, f"line {self._before + rows.line_num}", f"no CSV: {error}")
                     continue
                 if len(cells) == width + 1 and not cells[-1]:
                     cells.pop()  # the line ends with a delimiter
                 if len(cells) == width and cells != header:
-                    yield rows.line_num - 1, cells
+                    yield self._before + rows.line_num - 1, cells
                 elif cells == header:
-                    reading.note(f"{path}: the first line is there again, at line {rows.line_num}")
+                    reading.note(f"{path}: the first line is there again, at line {self._before + rows.line_num}")
                 elif cells:
                     what = f"{len(cells)} cells, expected {width} as in the first line"
-                    reading.trouble(path, f"line {rows.line_num}", what)
+                    reading.trouble(path, f"line {self._before + rows.line_num}", what)
 
 
 class _Texts:

@@ -1,4 +1,5 @@
-"""Reads JSON lists: a dumped ``log_history``, or TensorBoard's download of a curve, ``[[time, step, value], ...]``."""
+"""Reads JSON lists: a dumped ``log_history``, TensorBoard's download of a curve, ``[[time, step, value], ...]``, or one
+list a metric, as Keras' ``History`` has them."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import ClassVar
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.base import Importer
 from stabilitybackend.importers.batches import Batch
+from stabilitybackend.importers.jsonl import objects_in
 from stabilitybackend.importers.rows.document import document_in, rows_of, table_of
 from stabilitybackend.importers.troubles import Reading
 
@@ -16,20 +18,22 @@ __all__ = ["JsonListImporter"]
 
 
 class JsonListImporter(Importer):
-    """One JSON list a file."""
+    """One JSON list a file, or an object of columns."""
 
     name: ClassVar[str] = "json_list"
     label: ClassVar[str] = "JSON list"
-    known: ClassVar[str] = "JSON lists of rows"
+    known: ClassVar[str] = "JSON lists of rows, or one list a metric"
     may_hold: ClassVar[tuple[str, ...]] = (".json",)
 
     def takes(self, path: Path, head: bytes) -> bool:
-        if not head.lstrip().startswith(b"["):
+        is_object = head.lstrip().startswith(b"{")
+        if not (is_object or head.lstrip().startswith(b"[")) or (is_object and objects_in(path) > 1):
             return False
         try:
-            return rows_of(document_in(path), path) is not None
+            content = document_in(path)
+            return not (is_object and "log_history" in content) and rows_of(content, path) is not None
         except BadRequest:
-            if path.suffix.lower() == ".json":
+            if path.suffix.lower() == ".json" and not is_object:
                 raise
             return False  # a text whose lines begin with a time in brackets
 

@@ -27,9 +27,9 @@ IMPORTERS: dict[str, Importer] = {
         WandbImporter(),
         MlflowImporter(),
         AimImporter(),
-        TrainerStateImporter(),
         ParquetImporter(),
-        JsonListImporter(),
+        JsonListImporter(),  # before what takes other objects
+        TrainerStateImporter(),
         JsonlImporter(),
         CsvImporter(),
         TextLogImporter(),

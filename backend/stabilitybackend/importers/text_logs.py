@@ -1,21 +1,25 @@
 """Reads what trainers print: lines of names and numbers, as ``iter 10: loss 3.45, time 228.3ms`` or ``step:1/1750``.
 
-A name and its number are divided by a colon, an equals sign, white space or a bracket. A line without a step (an
-evaluation below its epoch) is at the step of the line before. Lines of which nothing is understood are passed over:
-most of what is printed is no row.
+A name and its number are divided by a colon, an equals sign, white space or a bracket. The step has a usual name, or
+leads the lines. A line without a step (an evaluation below its epoch) is at the step of the line before. Lines of which
+nothing is understood are passed over: most of what is printed is no row.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar
 
+from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.base import Importer
 from stabilitybackend.importers.batches import Batch
-from stabilitybackend.importers.rows.layout import Group, groups_of, is_axis, is_step, layout_of
+from stabilitybackend.importers.rows.cells import NotAStep, as_step
+from stabilitybackend.importers.rows.layout import Group, Layout, groups_of, is_axis, is_step, layout_of
 from stabilitybackend.importers.rows.opened import MAX_LINE_BYTES, count_lines, open_text
 from stabilitybackend.importers.rows.table import TableRows
 from stabilitybackend.importers.troubles import Reading
@@ -74,19 +78,53 @@ class TextLogImporter(Importer):
     def takes(self, path: Path, head: bytes) -> bool:
         if b"\0" in head or path.suffix.lower() == ".json" or _OBJECT.match(head):
             return False
-        found = [row for _, row in takewhile(lambda one: one[0] <= _HEAD_LINES, _rows(path))]
+        found = _head(path)
         steps = sum(any(is_step(key) for key in row) for row in found)
-        return min(steps, sum(not is_axis(key) for row in found for key in row)) >= _HEAD_ROWS
+        is_log = steps >= _HEAD_ROWS or _leading(found) is not None
+        return is_log and sum(not is_axis(key) for row in found for key in row) >= _HEAD_ROWS
 
     def read(
         self, path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None
     ) -> Iterator[Batch]:
-        layout = layout_of(path, _groups(path), step_key)
+        layout = _layout(path, step_key)
         base = 0.0 if layout.time is not None else reading.base(number, path, count_lines(path))
         rows = TableRows(path, number, reading, layout, rank=rank, prefix=prefix, base=base)
         yield from rows.batches(_groups(path))
         reading.bytes_read += path.stat().st_size
         rows.close()
+
+
+def _layout(path: Path, step_key: str | None) -> Layout:
+    """Return the layout of a file; without a usual name the step is the number that leads each line."""
+    try:
+        return layout_of(path, _groups(path), step_key)
+    except BadRequest:
+        leading = None if step_key is not None else _leading(_head(path))
+        if leading is None:
+            raise
+        why = f"{path}: the step is {leading}, the number that leads the lines and rises"
+        return replace(layout_of(path, _groups(path), leading), notes=(why,))
+
+
+def _head(path: Path) -> list[dict[str, Any]]:
+    return [row for _, row in takewhile(lambda one: one[0] <= _HEAD_LINES, _rows(path))]
+
+
+def _leading(rows: Sequence[dict[str, Any]]) -> str | None:
+    """Return the name that leads most lines with further values, with a whole number that never falls."""
+    firsts = [next(((key, row[key]) for key in row if key != "timestamp"), None) for row in rows if len(row) > 1]
+    led = [first for first in firsts if first is not None]
+    key = Counter(key for key, _ in led).most_common(1)[0][0] if led else ""
+    counts = [count for name, text in led if name == key and (count := _step_in(text)) is not None]
+    is_step_key = len(counts) > len(led) / 2 and len(set(counts)) >= _HEAD_ROWS and counts == sorted(counts)
+    return key if is_step_key else None
+
+
+def _step_in(text: Any) -> int | None:
+    try:
+        return as_step(text)
+    except NotAStep:
+        return None
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -103,6 +103,19 @@ FILES: dict[str, str | bytes] = {
     "below.txt": "".join(
         f"Epoch {at}/40\nTrain Loss: {loss(at)} - Acc: 0.5\n 50%|##  | 5/10 loss=9\n" for at in range(ROWS)
     ),
+    "history.json": json.dumps({"loss": list(CURVE.values()), "lr": [0.1] * ROWS, "best": 3}, indent=1),
+    "history_one_line.json": json.dumps({"loss": list(CURVE.values()), "val_loss": [2.0] * ROWS, "times": [1, 2]}),
+    "frame.json": json.dumps({"epoch": dict(enumerate(range(ROWS))), "loss": dict(enumerate(CURVE.values()))}),
+    "frame.csv": table(",loss,lr", lambda at: f"{at},{loss(at)},0.1"),
+    "frame_of_frame.csv": table("Unnamed: 0,loss,epoch", lambda at: f"{at},{loss(at)},0"),
+    "savetxt.csv": table("# step,loss", lambda at: f"{at:.18e},{loss(at):.18e}"),
+    "commented.csv": table('#{"t_start": 1.7}\n# of us\nstep,loss', lambda at: f"{at},{loss(at)}"),
+    "spaced.csv": table("tokens;step;loss", lambda at: f"1\u202f0{at:02d}\u00a0000;{at};{comma(loss(at))}"),
+    "leading.log": "accumulation_steps: 4\nmax_steps: 900\n"
+    + table("warmup_steps: 100", lambda at: f"s:{at} trl:{loss(at)} lr:0.000{at}"),
+    "dated.log": "".join(
+        f"2026-01-05 10:00:{at:02d},410 - INFO - Epoch {at}, loss: {loss(at)}, lr: 0.1\n" for at in range(ROWS)
+    ),
     "Max.csv": table("Step,run-x - loss,run-x - loss__MIN,run-x - loss__MAX", lambda at: f"{at},{loss(at)},1,9"),
 }
 
@@ -132,7 +145,7 @@ def test_a_backtest_reads_what_an_import_reads(tmp_path: Path, name: str) -> Non
 
 def curve_of(run: ImportedRun) -> dict[int, float]:
     """Return the loss, also where no known spelling is among the names."""
-    name = next(name for name in ("loss", "Train Loss") if name in run.store.metrics())
+    name = next(name for name in ("loss", "Train Loss", "trl") if name in run.store.metrics())
     return {step: round(value, 4) for step, value in run.line(name).items()}
 
 
@@ -260,6 +273,42 @@ def test_attempts_without_times_come_in_the_order_of_their_names_whatever_their_
     assert run.forks() == [(0, 49, "restart")]
     assert run.dead() == {0: list(range(50, 60))}
     assert sorted(run.line()) == list(range(120))
+
+
+@pytest.mark.parametrize(("step", "written"), [(1_000, "1.000"), (12_000, "12.000"), (1_000, "1 000"), (7, "7")])
+def test_a_step_of_a_decimal_comma_table_is_the_number_that_is_written(tmp_path: Path, step: int, written: str) -> None:
+    (tmp_path / "a.csv").write_text(f"step;loss\n{written};2,9712\n")
+    run = ImportedRun()
+    run.take(tmp_path / "a.csv")
+    assert run.line() == {step: 2.9712}
+
+
+def test_epochs_that_are_fractions_are_counted_in_parts_and_that_is_said(tmp_path: Path) -> None:
+    text = "".join(f"{{'loss': {loss(at)}, 'learning_rate': 1e-05, 'epoch': {at / 100}}}\n" for at in range(1, ROWS))
+    (tmp_path / "stdout.log").write_text(text)
+    run = ImportedRun()
+    result = run.take(tmp_path / "stdout.log")
+    assert run.line() == {at: loss(at) for at in range(1, ROWS)}
+    assert any("the step is epoch in hundredths" in note for note in result.reading.notes)
+
+
+def test_a_setting_that_is_printed_is_no_step(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("accumulation_steps: 4\nbatch_size: 8\nlabel_smooth: 0.1\n" * 7)
+    with pytest.raises(BadRequest, match="no step column: its columns are accumulation_steps"):
+        ImportedRun().take(tmp_path / "a.log")
+
+
+@pytest.mark.parametrize("content", [{"sizes": [1, 2, 3], "names": ["a", "b", "c"]}, {"loss": [1.0]}])
+def test_an_object_of_lists_without_a_curve_of_a_loss_is_no_log(tmp_path: Path, content: dict[str, Any]) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(content, indent=1))
+    with pytest.raises(BadRequest):
+        ImportedRun().take(tmp_path / "a.json")
+
+
+def test_a_table_of_data_is_no_log_though_its_rows_are_numbered(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(table(",height,weight", lambda at: f"{at},{170 + at},{60 + at}"))
+    with pytest.raises(BadRequest, match="no step column"):
+        ImportedRun().take(tmp_path / "a.csv")
 
 
 def test_no_rollbacks_keeps_one_curve(tmp_path: Path) -> None:

@@ -31,6 +31,9 @@ __all__ = [
 _MISSING = frozenset({"", "null", "none", "na", "n/a", "<na>", "-"})
 #: 1,234.5 and 1.234,5: signs that group digits, by whether the comma is the decimal sign.
 _GROUPED = {False: re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?"), True: re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d*)?")}
+#: 1 234,5 and 1'234.5: digits grouped by spaces (also those that do not break) or apostrophes.
+_SPACED = re.compile(r"[+-]?\d{1,3}(?:[ '\u00a0\u2009\u202f\u2019]\d{3})+(?:[.,]\d*)?")
+_SPACES = re.compile(r"[ '\u00a0\u2009\u202f\u2019]")
 #: "10/438": step 10 of 438.
 _OF_ALL = re.compile(r"\s*(\d+)\s*/\s*\d+\s*")
 
@@ -47,7 +50,7 @@ class NotAStep(ValueError):
 
 
 def as_step(value: Any) -> int:
-    """Return a step given as a whole number, a float without fraction or a text of one.
+    """Return a step given as a whole number, a float without fraction or a text of one; 10 of ``10/438``.
 
     Raises:
         NotAStep: it is none, or outside 0..2**53-1.
@@ -112,6 +115,8 @@ def as_number(value: Any, *, decimal_comma: bool = False) -> float | None:
 
 
 def _in_text(text: str, *, decimal_comma: bool) -> float | None:
+    if _SPACED.fullmatch(text):
+        text = _SPACES.sub("", text)
     if "," in text or decimal_comma:
         if _GROUPED[decimal_comma].fullmatch(text):
             text = text.replace("." if decimal_comma else ",", "")

@@ -1,8 +1,9 @@
-"""Reads files that are one JSON document: a list of rows, a list of ``[time, step, value]``, or Trainer's state."""
+"""Reads files that are one JSON document: a list of rows or of ``[time, step, value]``, columns, or Trainer's state."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.batches import PAUSE, Batch
 from stabilitybackend.importers.jsonl import flat
 from stabilitybackend.importers.rows.lanes import by_lane
-from stabilitybackend.importers.rows.layout import Group, groups_of, layout_of
+from stabilitybackend.importers.rows.layout import ROW_NUMBER, Group, groups_of, layout_of, names_loss
 from stabilitybackend.importers.rows.opened import open_text, read_piece
 from stabilitybackend.importers.rows.table import TableRows
 from stabilitybackend.importers.rows.wide_runs import CURVE_COLUMNS, curve_name
@@ -21,6 +22,8 @@ __all__ = ["MAX_FILE_BYTES", "document_in", "rows_of", "table_of"]
 
 #: The file is read whole: it is one JSON value. A million log entries are about 150 MiB.
 MAX_FILE_BYTES = 256 << 20
+#: Fewer values in a row are no curve.
+_MIN_ROWS = 2
 
 
 def document_in(path: Path) -> Any:
@@ -48,13 +51,32 @@ def document_in(path: Path) -> Any:
 def rows_of(content: Any, path: Path) -> list[Any] | None:
     """Return the rows in a document, None where it is none of those that are known."""
     if isinstance(content, dict):
-        content = content.get("log_history")
+        content = content["log_history"] if "log_history" in content else _rows_of_columns(content)
     if not isinstance(content, list):
         return None
     if content and all(isinstance(row, list) and len(row) == len(CURVE_COLUMNS) for row in content):
         names = (*CURVE_COLUMNS[:2], curve_name(path))
         return [dict(zip(names, row, strict=True)) for row in content]
     return content if any(isinstance(row, dict) for row in content) else None
+
+
+def _rows_of_columns(content: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the rows of columns: lists of one length (``History`` of Keras), or objects by row number (pandas)."""
+    columns = {key: column for key, value in content.items() if (column := _column(value)) is not None}
+    if not any(map(names_loss, columns)):
+        return None
+    (length, _), *_ = Counter(map(len, columns.values())).most_common()
+    columns = {key: column for key, column in columns.items() if len(column) == length}
+    if length < _MIN_ROWS or not any(map(names_loss, columns)):
+        return None
+    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    return [{**row, ROW_NUMBER: at} for at, row in enumerate(rows)]
+
+
+def _column(value: Any) -> list[Any] | None:
+    if isinstance(value, dict) and all(key.isdecimal() for key in value):
+        value = list(value.values())
+    return value if isinstance(value, list) and len(value) >= _MIN_ROWS else None
 
 
 def table_of(

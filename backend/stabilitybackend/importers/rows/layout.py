@@ -23,12 +23,14 @@ __all__ = [
     "HEAD_ROWS",
     "LEFT_OUT",
     "RANK",
+    "ROW_NUMBER",
     "Group",
     "Layout",
     "groups_of",
     "is_axis",
     "is_step",
     "layout_of",
+    "names_loss",
     "step_error",
 ]
 
@@ -46,14 +48,23 @@ STEP_KEYS = (
 #: ... of counts that mostly begin again with each epoch, and of the last resort.
 _BATCH_KEYS = ("batch", "batch_idx", "batch_id", "batch_index")
 _EPOCH_KEYS = ("epoch", "epochs")
+#: The numbers of a table's rows: pandas writes its index without a name, and reads it back under this one.
+ROW_NUMBER = "Unnamed: 0"
 #: Columns that are no metric.
-LEFT_OUT = frozenset({"_runtime", "_wandb", "run_id"})
+LEFT_OUT = frozenset({"_runtime", "_wandb", "run_id", ROW_NUMBER})
+#: Place of names that only look like those of a step, after the known ones.
+_BY_FORM = len(STEP_KEYS)
 _MAX_KEYS = 12
 #: Share of the values of a column that must be steps: more than by chance.
 _MOST = 0.5
 #: A column that so few rows have, beside the one that most have, is no step of theirs.
 _FEW = 0.1
 _NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?", re.IGNORECASE)
+#: 1.234 and 1,234: what may be a number of either spelling.
+_GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}(?P<sign>[.,])\d{3}(?:(?P=sign)\d{3})*")
+_LOSS = re.compile(r"(^|[^a-z])loss(es)?([^a-z]|$)", re.IGNORECASE)
+#: In so many parts of one, at most, the epoch is counted where it is the step; by the name of a part.
+_PARTS = {10: "tenths", 100: "hundredths", 1_000: "thousandths", 10_000: "ten-thousandths"}
 
 
 class Group(NamedTuple):
@@ -82,6 +93,7 @@ class Layout:
         step: key of the step. time: key of the time, None: the file has no times. read_time: reads one.
         first_time: the earliest time known, unix seconds, for rows before the first one with a time.
         epoch: the steps count within the epochs of this column, None: they count through.
+        parts: the step counts so many in one of the column's: hundredths of an epoch.
         decimal_comma: numbers are written as 2,97.
         notes: what was decided, for people. no_time: why what is called a time is none.
     """
@@ -91,6 +103,7 @@ class Layout:
     read_time: ReadTime | None = None
     first_time: float | None = None
     epoch: str | None = None
+    parts: int = 1
     decimal_comma: bool = False
     notes: tuple[str, ...] = ()
     no_time: str = ""
@@ -118,8 +131,12 @@ def layout_of(path: Path, groups: Iterable[Group | None], step_key: str | None, 
         if first.is_enough:
             break
     step, epoch, why = first.step(path)
+    parts = first.parts(step)
+    if parts > 1:
+        why = (f"{path}: the step is {step} in {_PARTS[parts]}, for no other column counts steps",)
     time, read_time, first_time, no_time = first.time(step)
-    return Layout(step, time, read_time, first_time, epoch, first.has_decimal_comma(delimiter), why, no_time)
+    comma = first.has_decimal_comma(delimiter)
+    return Layout(step, time, read_time, first_time, epoch, parts, comma, why, no_time)
 
 
 class _Count:
@@ -157,9 +174,9 @@ class _Count:
     def is_step(self) -> bool:
         return self.whole > 0 and (_plain(self.key) in STEP_KEYS or self.whole >= _MOST * self.rows)
 
-    @property
-    def rises(self) -> bool:
-        return self.rows == 1 or self.high > self.first
+    def rises(self, rows: int) -> bool:
+        """Say whether it goes up, in a file of so many rows; of a column with one value that can't be known."""
+        return self.high > self.first or (self.rows == 1 and rows * _FEW < 1)
 
 
 class _FirstRows:
@@ -206,19 +223,46 @@ class _FirstRows:
             if key is None:
                 raise step_error(path, self._sample, self._asked)
             return key, None, ()
-        usable = [count for count in self._counts.values() if count.is_step]
+        usable = [count for count in self._counts.values() if count.is_step and self._may_count(count)]
         most = max((count.rows for count in usable), default=0)
         usable = [count for count in usable if count.rows > _FEW * most]
         usable.sort(key=lambda count: (_place(count.key), -count.rows))
+        rising = [count for count in usable if count.rises(self._rows)]
         steps = [count for count in usable if _plain(count.key) not in _EPOCH_KEYS]
-        steps = [count for count in steps if count.rises] or (
-            [count for count in usable if count.rises and count not in steps]
-            or [count for count in steps if _plain(count.key) not in _BATCH_KEYS]
-            or usable
+        steps = [count for count in rising if count in steps] or (
+            rising or [count for count in steps if _plain(count.key) not in _BATCH_KEYS] or usable
         )
-        if not steps:
-            raise step_error(path, self._sample, None)
-        return self._of_several(path, steps)
+        if rising or (steps and not self._is_numbered()):
+            return self._of_several(path, steps)
+        return self._of_last_resort(path)
+
+    def _may_count(self, count: _Count) -> bool:
+        """Say whether a column may be the step: ``warmup_steps: 500`` in a printed configuration counts nothing."""
+        is_setting = count.rows == 1 or _place(count.key) == _BY_FORM
+        return not is_setting or count.rises(self._rows)
+
+    def _of_last_resort(self, path: Path) -> tuple[str, str | None, tuple[str, ...]]:
+        """Return parts of an epoch, or the row's number in a table with a loss: other tables are no logs."""
+        epoch = next((key for key in self._sample if _plain(key) in _EPOCH_KEYS), None)
+        if epoch is not None and self.parts(epoch) > 1:
+            return epoch, None, ()
+        if self._is_numbered():
+            return ROW_NUMBER, None, (f"{path}: the step is the row's number, for no column counts steps",)
+        raise step_error(path, self._sample, None)
+
+    def _is_numbered(self) -> bool:
+        return _rises(self._sample.get(ROW_NUMBER, ())) and any(map(names_loss, self._sample))
+
+    def parts(self, step: str) -> int:
+        """Return how many steps an epoch has where it is the step and a fraction, else 1."""
+        if self._asked is not None or _plain(step) not in _EPOCH_KEYS:
+            return 1
+        values = _numbers(self._sample[step], len(self._sample[step]))
+        values = values[np.isfinite(values)]
+        if not len(values) or values.min() < 0 or values.max() <= values[0] or (values == np.floor(values)).all():
+            return 1
+        fine = (parts for parts in _PARTS if np.allclose(values * parts, np.round(values * parts), atol=1e-6))
+        return next(fine, max(_PARTS))
 
     def _of_several(self, path: Path, steps: Sequence[_Count]) -> tuple[str, str | None, tuple[str, ...]]:
         first, taken = steps[0], min(steps, key=lambda count: count.falls)
@@ -261,8 +305,11 @@ class _FirstRows:
             return False
         texts = [v.strip() for column in self._sample.values() for v in column if isinstance(v, str)]
         numbers = [text for text in texts if _NUMBER.fullmatch(text)]
+        points = [text for text in numbers if "." in text and "," not in text]
         commas = [text for text in numbers if "," in text]
-        return bool(commas) and not any("." in text and "," not in text for text in numbers)
+        if points:  # 1.234 beside 2,97: a point that groups digits
+            return all(map(_GROUPED.fullmatch, points)) and not all(map(_GROUPED.fullmatch, commas))
+        return bool(commas)
 
 
 def step_error(path: Path, sample: Mapping[str, Sequence[Any]], asked: str | None) -> BadRequest:
@@ -294,6 +341,11 @@ def is_step(key: str) -> bool:
     return _place(key) is not None
 
 
+def names_loss(key: str) -> bool:
+    """Say whether a column is a loss: it makes a table without steps a log of training, and not one of data."""
+    return _LOSS.search(key) is not None
+
+
 def is_axis(key: str) -> bool:
     """Say whether a key is that of a step, an epoch, a time or a rank, and not of a metric."""
     return is_step(key) or _plain(key) in TIME_KEYS or key == RANK
@@ -305,7 +357,7 @@ def _place(key: str) -> int | None:
     if plain in STEP_KEYS:
         return STEP_KEYS.index(plain)
     if names_steps(plain):
-        return len(STEP_KEYS)
+        return _BY_FORM
     return len(STEP_KEYS) + 1 if plain in _BATCH_KEYS else len(STEP_KEYS) + 2 if plain in _EPOCH_KEYS else None
 
 

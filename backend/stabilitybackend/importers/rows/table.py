@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from array import array
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -293,6 +294,8 @@ class TableRows:
         column = rows.group.column(self._layout.step)
         if column is None:
             return ~there
+        if self._layout.parts > 1 or self._layout.decimal_comma:
+            column = [self._whole_step(value) for value in column]
         if isinstance(column, np.ndarray):
             if bool(((column >= 0) & (column <= MAX_STEP) & (column == np.floor(column))).all()):
                 rows.steps = column.astype(np.int64)
@@ -311,6 +314,13 @@ class TableRows:
                 rows.good[at] = False
                 self._trouble(rows.group, at, str(error))
         return there
+
+    def _whole_step(self, value: Any) -> Any:
+        """Return a step that is written as a part of an epoch, or with another sign than the point, as a number."""
+        number, parts = as_number(value, decimal_comma=self._layout.decimal_comma), self._layout.parts
+        if number is None or not math.isfinite(number):
+            return value
+        return float(round(number * parts)) if parts > 1 else number
 
     def _times_of(self, group: Group, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
         layout, count = self._layout, len(numbers)
