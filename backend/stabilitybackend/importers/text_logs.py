@@ -1,8 +1,9 @@
 """Reads what trainers print: lines of names and numbers, as ``iter 10: loss 3.45, time 228.3ms`` or ``step:1/1750``.
 
 A name and its number are divided by a colon, an equals sign, white space or a bracket. The step has a usual name, or
-leads the lines. A line without a step (an evaluation below its epoch) is at the step of the line before. Lines of which
-nothing is understood are passed over: most of what is printed is no row.
+leads the lines; a line ``Epoch 3/20`` by itself is the epoch of those below. A line without a step (an evaluation below
+its epoch) is at the step of the line before. Lines of which nothing is understood are passed over: most of what is
+printed is no row.
 """
 
 from __future__ import annotations
@@ -79,8 +80,9 @@ class TextLogImporter(Importer):
         if b"\0" in head or path.suffix.lower() == ".json" or _OBJECT.match(head):
             return False
         found = _head(path)
-        steps = sum(any(is_step(key) for key in row) for row in found)
-        is_log = steps >= _HEAD_ROWS or _leading(found) is not None
+        steps = [(key, row[key]) for row in found for key in row if is_step(key)]
+        counts = len(steps) >= _HEAD_ROWS and len(set(steps)) > len({key for key, _ in steps})  # one of them changes
+        is_log = counts or _leading(found) is not None
         return is_log and sum(not is_axis(key) for row in found for key in row) >= _HEAD_ROWS
 
     def read(
@@ -130,11 +132,15 @@ def _step_in(text: Any) -> int | None:
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     with open_text(path) as file:
         number = 0
+        heading: dict[str, Any] = {}
         while line := file.readline(MAX_LINE_BYTES):
             number += 1
             row = row_in(line.decode("utf-8", "replace"))
+            epoch = {key: value for key, value in row.items() if key.lower() == "epoch"}
+            if epoch:
+                heading = epoch if row.keys() <= {*epoch, "timestamp"} else {}
             if row:
-                yield number, row
+                yield number, {**heading, **row}
 
 
 def _groups(path: Path) -> Iterator[Group]:

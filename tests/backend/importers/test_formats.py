@@ -113,6 +113,11 @@ FILES: dict[str, str | bytes] = {
     "spaced.csv": table("tokens;step;loss", lambda at: f"1\u202f0{at:02d}\u00a0000;{at};{comma(loss(at))}"),
     "leading.log": "accumulation_steps: 4\nmax_steps: 900\n"
     + table("warmup_steps: 100", lambda at: f"s:{at} trl:{loss(at)} lr:0.000{at}"),
+    "headings.log": "".join(
+        (f"Epoch {at // 10 + 1}/4\n" if at % 10 == 0 else "")
+        + f"  Batch {at % 10}/10 | Train Loss: {loss(at)} | lr: 0.1\n"
+        for at in range(ROWS)
+    ),
     "dated.log": "".join(
         f"2026-01-05 10:00:{at:02d},410 - INFO - Epoch {at}, loss: {loss(at)}, lr: 0.1\n" for at in range(ROWS)
     ),
@@ -294,8 +299,8 @@ def test_epochs_that_are_fractions_are_counted_in_parts_and_that_is_said(tmp_pat
 
 def test_a_setting_that_is_printed_is_no_step(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text("accumulation_steps: 4\nbatch_size: 8\nlabel_smooth: 0.1\n" * 7)
-    with pytest.raises(BadRequest, match="no step column: its columns are accumulation_steps"):
-        ImportedRun().take(tmp_path / "a.log")
+    with pytest.raises(BadRequest, match="nothing that can be imported"):
+        find_plans([tmp_path / "a.log"])
 
 
 @pytest.mark.parametrize("content", [{"sizes": [1, 2, 3], "names": ["a", "b", "c"]}, {"loss": [1.0]}])
