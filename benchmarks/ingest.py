@@ -89,6 +89,7 @@ def measure(rows: int, seconds: float, settings: dict[str, str], profile: Path |
             "acked_points_s": points / (acked - begin),
             "points_s": points / (max(folded, archived) - begin),
             "behind_s": max(folded, archived) - acked,
+            "cpu_s": sum(after.cpu_s - before.cpu_s for before, after in zip(idle, now, strict=True)) / points * 1e6,
             "server_cpu_s": (now[0].cpu_s - idle[0].cpu_s) / points * 1e6,
             "redis_cpu_s": (now[1].cpu_s - idle[1].cpu_s) / points * 1e6,
             "feeder_cpu_s": sum(each["cpu_s"] for each in reports) / points * 1e6,

@@ -84,6 +84,8 @@ class WireAgent:
             raise SystemExit(f"the server answered Hello with {welcome}")
         #: Newest number that the server holds of each source.
         self.last_seq = welcome.last_seq
+        #: Newest version of the messages that the server takes.
+        self.protocol = welcome.protocol
 
     def send(self, frame: Frame | NodeFrame) -> None:
         """Send a frame; wait first while as many are on their way as the protocol allows."""

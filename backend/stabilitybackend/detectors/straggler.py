@@ -211,8 +211,11 @@ class StragglerDetector(Detector):
         """Judge the windows that nobody is waited for any more, oldest first."""
         found: list[Finding] = []
         while table.done:
-            window = min(table.done)
             lowest, front = min(table.at), max(table.at)
+            least = table.judged + 1  # no window that waits is below it: mostly none of them needs a look
+            if front - least <= LAG_WINDOWS + 1 and not least < lowest >= table.settled:
+                break
+            window = min(table.done)
             behind = front - window > LAG_WINDOWS + 1
             if not behind and not window < lowest >= table.settled:
                 break

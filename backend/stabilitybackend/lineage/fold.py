@@ -128,7 +128,7 @@ class LineageFold(Branching):
             rows, part = [rows[0].at(rows[0].segment, slice(cut, None))], 2 * part
         state.pass_steps(sorted({step for one in plain for step in one.steps.tolist()}))
         for at, one in enumerate(plain, 1):
-            state.marks.update(dict.fromkeys(one.names, int(one.steps[-1])))  # none of them is above its first
+            state.reach(one.names, int(one.steps[-1]))  # none of them is above its first
             placed = self._place(one, state.segment)
             yield replace(placed, more=True) if at < len(plain) else placed
 

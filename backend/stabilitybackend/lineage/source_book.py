@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from typing import Any
 
 from stabilitybackend.lineage.sources import SourceState
 from stabilitybackend.stateful import Stateful, fresh
@@ -22,6 +23,11 @@ class SourceBook(Stateful):
     #: (number, source) of those that are not their rank's newest, as a heap: the oldest is forgotten first.
     _replaced: list[tuple[int, str]] = fresh(list)
     _seen: int = 0
+
+    def saved_values(self) -> list[Any]:
+        for state in self.of.values():
+            state.settle()
+        return super().saved_values()
 
     def is_newest(self, state: SourceState) -> bool:
         """Return whether a source is the newest process of a rank."""

@@ -97,7 +97,6 @@ class SourceState:
     Attributes:
         rank: global rank; None for an agent.
         segment: the segment its points belong to now.
-        marks: metric -> greatest step logged in the present stretch; OWN_COUNT for one that counts its own steps.
         stride: newest distance between two steps of the source.
         last_step: the greatest step of the present stretch, None before the first.
         fresh: True until its first points are placed.
@@ -118,7 +117,7 @@ class SourceState:
     rank: int | None
     node: str
     segment: int
-    marks: dict[str, int] = field(default_factory=dict)
+    _marks: dict[str, int] = field(default_factory=dict)
     stride: int = 1
     last_step: int | None = None
     fresh: bool = True
@@ -133,6 +132,23 @@ class SourceState:
     epochs: EpochCount = field(default_factory=EpochCount)
     watched: bool = True
 
+    def __post_init__(self) -> None:
+        #: Metrics that go on together, row after row, and their step, which is not in ``_marks`` yet.
+        self._together: tuple[list[str], int] | None = None
+
+    @property
+    def marks(self) -> dict[str, int]:
+        """Metric -> greatest step logged in the present stretch; OWN_COUNT for one that counts its own steps."""
+        self.settle()
+        return self._marks
+
+    def settle(self) -> None:
+        """Put into ``_marks`` what is not there yet."""
+        if self._together is not None:
+            names, step = self._together
+            self._marks.update(dict.fromkeys(names, step))
+            self._together = None
+
     @property
     def reached(self) -> int:
         """The greatest step that a metric of it reached, -1 for none."""
@@ -144,12 +160,14 @@ class SourceState:
 
     def follow(self, old: SourceState) -> None:
         """Take over what the process before of the same rank had reached."""
-        self.marks, self.stride, self.last_step = dict(old.marks), old.stride, old.last_step
+        self._marks, self.stride, self.last_step = dict(old.marks), old.stride, old.last_step
         self.logged = LoggedSteps(first=old.last_step, floor=old.reached)
         self.counting = Counting(dict(old.counting.back), dict(old.counting.behind))
 
     def high(self, names: list[str]) -> int:
         """Return the greatest step at which any of ``names`` was logged in this stretch, -1 for none."""
+        if self._together is not None and self._together[0] is names:
+            return self._together[1]
         return max(map(self.marks.get, names, repeat(-1)), default=-1)
 
     def goes_back(self, names: list[str], step: int) -> bool:
@@ -188,10 +206,10 @@ class SourceState:
 
     def mark_names(self, names: list[str], step: int) -> None:
         """Note the metrics of a row at ``step``."""
-        marks = self.marks
         if self.high(names) <= step:  # as nearly always
-            marks.update(dict.fromkeys(names, step))
+            self.reach(names, step)
         else:
+            marks = self.marks
             marks.update({name: step for name in names if marks.get(name, -1) < step})
 
     def mark_late(self, names: list[str], step: int) -> None:
@@ -199,15 +217,16 @@ class SourceState:
         self.mark_names(names, step)
         self.logged.came_late(step)
 
+    def reach(self, names: list[str], step: int) -> None:
+        """Note the metrics of rows that go on, up to ``step``."""
+        if self._together is not None and self._together[0] is not names:
+            self.settle()
+        self._together = (names, step) if names else None
+
     def go_on(self, names: list[str], steps: list[int]) -> None:
         """Do what ``mark`` does for rows that do not go back."""
-        self.marks.update(dict.fromkeys(names, steps[-1]))
+        self.reach(names, steps[-1])
         self.pass_steps(steps)
-
-    def go_on_to(self, marks: dict[str, int], step: int) -> None:
-        """Do the same with ``marks``, which are ``step`` for each of the names."""
-        self.marks.update(marks)
-        self._to(step)
 
     def pass_steps(self, steps: list[int]) -> None:
         """Note the steps of rows that never go back."""
@@ -240,7 +259,7 @@ class SourceState:
         """Move into ``segment``: steps after ``fork_step`` are new again."""
         self.segment = segment
         self.logged.go_back(fork_step, self.last_step, self.stride)
-        self.marks = {name: step if step == OWN_COUNT else min(step, fork_step) for name, step in self.marks.items()}
+        self._marks = {name: step if step == OWN_COUNT else min(step, fork_step) for name, step in self.marks.items()}
         self.last_step = None
         self.tentative = None
         self.stray_until = -1

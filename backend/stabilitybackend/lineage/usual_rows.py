@@ -77,16 +77,13 @@ def go_on_in_step(
         state = fold.source(info.source)
         if state is None or state.rank is None or state.segment != head or state.watched:
             return None
-        marks = state.marks
-        for name in names:
-            if marks.get(name, -1) > step:
-                return None
+        if state.high(names) > step:
+            return None
         states.append(state)
     if not fold.launches.go_on(infos, times):
         return None
-    marks = dict.fromkeys(names, step)
     for state in states:
-        state.go_on_to(marks, step)
+        state.go_on(names, [step])
     segment.saw(step, step, len(names) * len(states))
     fold.tree.touch(head)
     return head

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from stabilitybackend.archive.aggregates import Aggs, aggregate
 from stabilitybackend.archive.series import Extent, Rows, SeriesKey, by_step, chain_rows
 from stabilitybackend.lineage.changes import Placed, PlacedInStep
+from stabilitybackend.name_sets import key_of
 from stabilitybackend.points.row_table import RowTable, TableOutline, TablePart, TableRows
 from stabilitybackend.streams import stream_order
 
@@ -128,7 +129,7 @@ class Generation:
 
     def add(self, placed: Placed) -> list[RowTable]:
         """Take rows; return the tables that are new with it."""
-        table, new = self._table_of(placed, tuple(placed.names))
+        table, new = self._table_of(placed, key_of(placed.names))
         table.take(placed, self._order, self._gather)
         self._order += len(placed.steps)
         self.values += len(placed.names) * len(placed.steps)
@@ -136,7 +137,7 @@ class Generation:
 
     def add_in_step(self, rows: PlacedInStep) -> list[RowTable]:
         """Do the same with a row of each of some ranks: where they come so again and again, all have one table."""
-        ranks, names = tuple([info.rank or 0 for info in rows.infos]), tuple(rows.names)
+        ranks, names = tuple([info.rank or 0 for info in rows.infos]), key_of(rows.names)
         table, new = self._table((rows.segment, ranks[0], names), rows.segment, ranks, "", False)
         if table.ranks != ranks:  # another set of ranks each time must not have a table each
             return [table for placed in rows.each() for table in self.add(placed)]
@@ -152,14 +153,14 @@ class Generation:
 
     def put(self, placed: Placed, order: NDArray[np.int64]) -> list[RowTable]:
         """Take rows, which are the rows ``order`` of the run; return the tables that are new with them."""
-        table, new = self._table_of(placed, tuple(placed.names))
+        table, new = self._table_of(placed, key_of(placed.names))
         table.extend(placed.steps, placed.times[None], placed.values, order)
         self.values += placed.values.size
         return new
 
     def put_in_step(self, rows: Sequence[Placed], order: NDArray[np.int64]) -> list[RowTable]:
         """Do the same with rows of ranks that log in step; ``order`` is that of the first one's rows."""
-        first, ranks, names = rows[0], tuple([placed.rank for placed in rows]), tuple(rows[0].names)
+        first, ranks, names = rows[0], tuple([placed.rank for placed in rows]), key_of(rows[0].names)
         table, new = self._table((first.segment, ranks[0], names), first.segment, ranks, "", False)
         if table.ranks != ranks:
             return [table for at, placed in enumerate(rows) for table in self.put(placed, order + at)]

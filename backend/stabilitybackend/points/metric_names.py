@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from stabilitybackend.name_sets import NameSet, key_of
 from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import Frame, NodeFrame, PointsBlock
 
@@ -34,7 +35,7 @@ class MetricNames(Stateful):
     def __init__(self) -> None:
         super().__init__()
         #: One list for each set of names that comes again and again: what is compared with it is it.
-        self._sets: dict[tuple[str, ...], list[str]] = {}
+        self._sets: dict[tuple[str, ...], NameSet] = {}
         self._in_sets = 0
 
     def bound(self, message: Frame | NodeFrame) -> None:
@@ -50,7 +51,7 @@ class MetricNames(Stateful):
 
     def knows(self, names: list[str]) -> bool:
         """Return whether all of some names are kept."""
-        return tuple(names) in self._sets
+        return key_of(names) in self._sets
 
     def _take(self, block: PointsBlock, readings: bool) -> None:
         row = tuple(block.names)
@@ -64,7 +65,8 @@ class MetricNames(Stateful):
             self._leave_out(block, frozenset(kept))
         if self._in_sets > _IN_SETS or len(self._sets) >= _SETS:
             self._sets, self._in_sets = {}, 0
-        self._sets[tuple(kept)] = block.names
+        fresh_set = NameSet(block.names)
+        self._sets[fresh_set.key] = block.names = fresh_set
         self._in_sets += len(kept)
 
     def _keep(self, name: str, room: int) -> bool:

@@ -29,6 +29,7 @@ from stabilitybackend.detectors.engine.metric_roles import (
     mixture_of,
     role_of,
 )
+from stabilitybackend.name_sets import NameKey, key_of
 from stabilitybackend.stateful import Stateful, fresh
 
 __all__ = ["DATASET_ROLES", "MIXTURE", "Judged", "WatchedNames"]
@@ -144,7 +145,7 @@ class WatchedNames(Stateful):
 
     def is_settled(self, names: Sequence[str]) -> bool:
         """Return whether ``observe`` would find nothing in rows of these metrics: all is known of them."""
-        return tuple(names) in self._settled
+        return key_of(names) in self._settled
 
     def observe(self, names: Sequence[str], steps: NDArray[np.int64], values: NDArray[np.float64]) -> int | None:
         """Look at rows of the primary rank before they are judged.
@@ -156,7 +157,7 @@ class WatchedNames(Stateful):
             The first step with a row that means something else now than it did, None where none does.
         """
         self.rows_since += len(steps)
-        row = tuple(names)
+        row = key_of(names)
         if row in self._settled:
             return None
         changed: list[int] = []
@@ -236,7 +237,7 @@ class WatchedNames(Stateful):
 
     def judged(self, names: Sequence[str], values: NDArray[np.float64]) -> Judged:
         """Return rows of float64 (m, n) as detectors get them; those of a metric that is not judged are left out."""
-        row = tuple(names)
+        row = key_of(names)
         plan = self._plans.get(row)
         if plan is None:
             if len(self._plans) >= MAX_SETS:
@@ -271,7 +272,7 @@ class WatchedNames(Stateful):
                 places, metrics = [place for place, _ in own], [name for _, name in own]
                 groups.append(_Group(key, places, metrics, [family.members[name] for name in metrics]))
         as_logged = not groups and plain == list(enumerate(row))
-        return _Plan(plain, [place for place, _ in plain], tuple(name for _, name in plain), groups, as_logged)
+        return _Plan(plain, [place for place, _ in plain], NameKey(name for _, name in plain), groups, as_logged)
 
     def known_as(self, metric: str) -> str | None:
         """Return the name under which detectors get the values of a metric, None for one that they do not get."""

@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from operator import eq
 from statistics import fmean
 from typing import Literal
 
@@ -423,13 +423,17 @@ class Curve:
 
     def _refresh(self) -> None:
         """Learn what is fresh, and measure level and noise again."""
-        for value in self.fresh:
+        fresh, self.fresh, level = self.fresh, [], self.level
+        if level == level and len(self.values) >= SHORT:  # as nearly always: the level stays until all are in
+            self.distances.extend([value - level for value in fresh])
+            self.values.extend(fresh)
+            fresh = []
+        for value in fresh:
             if self.level == self.level:
                 self.distances.append(value - self.level)
             self.values.append(value)
             if self.level != self.level or len(self.values) < SHORT:
                 self._locate()
-        self.fresh = []
         since, every = self.points - self.measured, NOISE_POINTS if self.points <= AGED else WINDOW
         if len(self.distances) >= 8 and (self.points <= OLD or since >= every):
             self.measured = self.points
@@ -451,7 +455,7 @@ class Curve:
         upper = (ordered[int(0.9 * len(ordered))] - middle) / Q90_SIGMAS
         self.sigma = max(spread, upper, self._floor())
         above = [one > middle for one in newest]
-        alike = sum(one == other for one, other in pairwise(above)) / (len(above) - 1)
+        alike = sum(map(eq, above, above[1:])) / (len(above) - 1)
         self.neighbours = min(0.99, max(0.0, math.sin(math.pi * (alike - 0.5))))  # the sign correlation of a normal
 
     def _locate(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from stabilitybackend.name_sets import key_of
 from stabilitybackend.saving import SavedPart, Unfit, pack, part_of, restore, unpack, unpacked
 from stabilitybackend.stateful import Stateful, fresh
 
@@ -242,7 +243,7 @@ class DetectorBank(Stateful):
 
     def _wanted(self, plan: RowPlan, names: Sequence[str], columns: Mapping[str, Sequence[float]]) -> list[_Wanted]:
         """Return (metric, its values, ``update`` of those that want it) for all metrics that any detector wants."""
-        updates = self._updates.get(row := tuple(names))
+        updates = self._updates.get(row := key_of(names))
         if updates is None:
             if len(self._updates) >= MAX_REMEMBERED_SETS:
                 self._updates.clear()

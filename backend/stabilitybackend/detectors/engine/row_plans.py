@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from stabilitybackend.name_sets import key_of
+
 from .base import Detector
 from .metric_roles import BATCH_SIZE, GRAD_NORM, LR, NAMES_REMEMBERED, SEQUENCE_LENGTH, role_of
 
@@ -53,7 +55,7 @@ class RowPlans:
 
     def of(self, names: Sequence[str]) -> RowPlan:
         """Return what becomes of a row of these metrics."""
-        row = tuple(names)
+        row = key_of(names)
         found = self._plans.get(row)
         if found is None:
             wanted = tuple((place, name) for place, name in enumerate(row) if self.wants(name))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from stabilitybackend.detectors.straggler import reports_own_work
 from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.name_sets import key_of
 from stabilitybackend.runs.changes import Changes
 from stabilityclient.wire import started_ns
 
@@ -26,7 +27,7 @@ def take_rows(state: RunState, together: list[Placed], changes: Changes, *, repl
         state.summary.add(placed, state.store, state.fold.tree)
         state.store.add(placed)
         changes.placed.append(placed)
-        own_work = own_work or reports_own_work(tuple(placed.names))
+        own_work = own_work or reports_own_work(key_of(placed.names))
     placed = together[0]
     if len(together) > 1:  # what reached furthest is evidence for all of them
         placed = max(together, key=lambda one: int(one.steps[-1]))

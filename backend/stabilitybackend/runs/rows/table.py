@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stabilitybackend.detectors.straggler import reports_own_work
+from stabilitybackend.name_sets import key_of
 from stabilityclient.wire import PointsBlock
 
 __all__ = ["Table"]
@@ -25,7 +26,7 @@ class Table:
         self.values = np.frombuffer(block.values, dtype="<f8").reshape(len(block.names), len(self.steps))
         self.step_list: list[int] = self.steps.tolist()
         self.time_list: list[float] = self.times.tolist()
-        self.own_work = reports_own_work(tuple(block.names))
+        self.own_work = reports_own_work(key_of(block.names))
 
     def rises(self, start: int, stop: int) -> bool:
         """Return whether the steps of some rows never go back."""

@@ -18,6 +18,7 @@ import numpy as np
 from stabilitybackend.detectors.straggler import reports_own_work
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.usual_rows import goes_on, went_on
+from stabilitybackend.name_sets import key_of
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.rows.usual_rows import takes_usual
 from stabilityclient.wire import Frame, NodeFrame, PointsBlock, SourceInfo
@@ -76,7 +77,7 @@ class Together:
         primary, ranks = state.judge.primary, {info.rank for info in whose[0] if info.rank is not None}
         if primary is None or len(ranks) < len(whose[0]) or min(ranks) < primary or ranks & self._ranks:
             return None
-        if any(not names or reports_own_work(tuple(names)) for names in alike.names):
+        if any(not names or reports_own_work(key_of(names)) for names in alike.names):
             return None
         steps, times = alike.newest
         for info, number, at in zip(*whose, alike.among_all, strict=True):
