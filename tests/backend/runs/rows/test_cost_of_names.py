@@ -1,0 +1,58 @@
+"""A row of thousands of metrics costs its values: its names are hashed once, however many parts of a run want them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stabilitybackend.runs.changes import Changes
+from stabilitybackend.runs.rows.usual_rows import fold_message
+from stabilitybackend.runs.state import RunState
+from stabilityclient.node_frames import together
+from stabilityclient.wire import Frame, NodeFrame, PointsBlock, SourceInfo
+
+WIDE = 600
+ROWS = 40
+
+
+class Counted(str):
+    """A name that counts how often it was hashed."""
+
+    __slots__ = ()
+    hashes = 0
+
+    def __hash__(self) -> int:
+        Counted.hashes += 1
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other)
+
+
+def _frame(rank: int, step: int, names: list[str]) -> Frame:
+    values = np.random.default_rng([rank, step]).random(len(names))
+    block = PointsBlock(names, np.array([step], "<i8").tobytes(), np.array([1e3 + step]).tobytes(), values.tobytes())
+    return Frame(SourceInfo(f"r{rank}-0-1", rank, 4, rank, "n0", 1, 1.0, 0), step, step, [block])
+
+
+def _of_one(step: int, names: list[str]) -> Frame | NodeFrame:
+    return _frame(0, step, list(names))
+
+
+def _of_four(step: int, names: list[str]) -> Frame | NodeFrame:
+    return together([_frame(rank, step, list(names)) for rank in range(4)])
+
+
+@pytest.mark.parametrize("message", [_of_one, _of_four])
+def test_a_row_hashes_each_of_its_names_once(message) -> None:  # type: ignore[no-untyped-def]
+    state, changes = RunState("r", lambda: 2e3), Changes()
+    names: list[str] = [Counted(f"layers.{at}.grad_norm") for at in range(WIDE)] + [Counted("loss")]
+    messages = [message(step, names) for step in range(1, 2 * ROWS + 1)]
+    for at, given in enumerate(messages):
+        if at == ROWS:
+            Counted.hashes = 0
+        fold_message(
+            state, given, changes, lambda frame: changes.add(state.apply(frame, replayed=False)), replayed=False
+        )
+    assert len(state.store.metrics()) == len(names)
+    assert Counted.hashes <= 1.2 * ROWS * len(names)
