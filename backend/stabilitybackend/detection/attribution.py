@@ -42,6 +42,8 @@ EARLIER_POINTS = 8
 LATER_POINTS = 8
 #: Points that a contribution is the mean of: the first ones from the first move on, or the newest.
 SINCE_POINTS = 16
+#: Points from the onset on that tell whether another data set rose with it at once.
+FIRST_POINTS = 4
 #: Fewest points before the onset from which anything is reported about a series.
 MIN_BASELINE = 4
 #: Robust sigmas beyond which a point is outside the usual range when the next one confirms it, and alone.
@@ -223,7 +225,7 @@ def _one(
     together = [
         name
         for name in ordered[1:]
-        if onsets.get(name, 0) <= onsets[first]
+        if (onsets.get(name, 0) <= onsets[first] or carried[name].at_once)
         and max(shares[name], carried[name].sigmas / (carried[first].sigmas or 1.0)) >= COMPANION_SHARE
     ]
     return None if together else first
@@ -269,6 +271,7 @@ def _move(metric: str, rows: Series, onset_step: int, sign: float) -> Move | Non
     begin = next((i for i in range(len(distances)) if _outside(distances, i, at_onset=first + i >= onset)), None)
     if begin is None:
         return None
+    begin = begin if absent else _last_way(distances, begin)
     since = rows[first + begin :]
     strange = next((value for _, value in since if not math.isfinite(value)), None)
     if strange is not None and not absent:
@@ -278,6 +281,14 @@ def _move(metric: str, rows: Series, onset_step: int, sign: float) -> Move | Non
         extreme = max(finite, key=lambda value: away(value))
         percent = round(100 * (extreme - level) / abs(level), 1) if level else None
     return Move(metric, part_of(metric), rows[first + begin][0], level, extreme, percent)
+
+
+def _last_way(distances: Sequence[float], begin: int) -> int:
+    """Return where the excursion began that ended in a value that is not finite; ``begin`` where none did."""
+    at = next((i for i in range(begin, len(distances)) if distances[i] == math.inf), begin)
+    while at > begin and distances[at - 1] >= CONFIRMING_SIGMAS:
+        at -= 1
+    return at
 
 
 def _outside(distances: Sequence[float], i: int, *, at_onset: bool) -> bool:
@@ -296,10 +307,15 @@ def _outside(distances: Sequence[float], i: int, *, at_onset: bool) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """What one data set carries of a change: in the unit of the loss, and how far it moved in its own noise."""
+    """What one data set carries of a change: in the unit of the loss, and how far it moved in its own noise.
+
+    Args:
+        at_once: its points between the onset and its own are higher as well: it does not only follow.
+    """
 
     change: float
     sigmas: float
+    at_once: bool = False
 
 
 def _carried(
@@ -329,11 +345,15 @@ def _carried(
         if calm is None or not since:
             continue
         level, spread = calm
+        until = moved[name].onset_step if name in moved else math.inf
+        few = [value for step, value in rows if onset_step <= step < until and math.isfinite(value)][:FIRST_POINTS]
+        away = sign * (sum(few) / len(few) - level) / spread if few else 0.0
+        at_once = away * math.sqrt(len(few)) >= MEAN_ERRORS
         for found, values in ((early, since[:SINCE_POINTS]), (late, since[-SINCE_POINTS:])):
             change = sign * (sum(values) / len(values) - level)
             sigmas = change / spread
             if change > 0 and (name in moved or sigmas * math.sqrt(len(values)) >= MEAN_ERRORS):
-                found[name] = _Carried(change * weights[name], sigmas)
+                found[name] = _Carried(change * weights[name], sigmas, at_once)
     # A spike is reported by its first points, a slow drift by its newest.
     return max(early, late, key=lambda found: sum(one.change for one in found.values()))
 

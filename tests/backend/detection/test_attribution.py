@@ -132,6 +132,29 @@ def test_the_first_data_set_that_is_not_a_number_is_named() -> None:
     assert found.moved[0].rise_percent is None
 
 
+def test_where_all_end_at_one_step_an_outlier_before_it_names_nobody() -> None:
+    series = losses(dict.fromkeys(LEVELS, broken(ONSET)))
+    before = {ONSET - 6: 1.3, ONSET - 5: 1.1}
+    series["loss/code"] = [(step, value * before.get(step, 1.0)) for step, value in series["loss/code"]]
+    found = attribute(series, ONSET)
+    assert found.dataset is None
+    assert {move.onset_step for move in found.moved} == {ONSET}
+
+
+def test_the_noisier_of_two_that_rose_together_is_not_taken_for_one_that_follows() -> None:
+    named = [
+        attribute(
+            {
+                "loss/code": curve(1.8, rising(0.9), seed),
+                "loss/prose": curve(2.4, rising(0.35), seed + 50, noise=0.12),
+            },
+            ONSET,
+        ).dataset
+        for seed in range(50)
+    ]
+    assert named.count(None) >= 48
+
+
 def test_a_data_set_that_is_missing_from_many_batches_is_not_taken_for_broken() -> None:
     series = losses({"prose": rising(0.8)})
     series["loss/code"] = [(step, math.nan if step % 3 else value) for step, value in series["loss/code"]]
