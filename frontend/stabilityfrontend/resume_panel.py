@@ -114,7 +114,7 @@ def _rows(one: Mapping[str, Any], labels: Mapping[int, str]) -> list[html.Tr]:
         **data,
     )
     words = html.Td(
-        html.Div([_text(one), " ", html.Span(moment(one["created"] or None), className="sub")]),
+        html.Div([_text(one), " ", html.Span(moment(one["created"]) if one["created"] else "", className="sub")]),
         colSpan=len(_HEADS) - 1,
     )
     return [numbers, html.Tr([html.Td(), words], className="in-words")]

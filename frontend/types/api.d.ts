@@ -2209,7 +2209,7 @@ export interface Restart {
  *
  * Attributes:
  *     segment: that it began, or went on in. fork_step: the step whose state it started from.
- *     created: unix seconds.
+ *     created: unix seconds; 0.0 where the log has no times.
  *     settled: nothing that comes will change it.
  *     parts: all seven, in the order of ``PARTS``.
  *     loss: the loss that was compared, "" before there is one.
@@ -2479,6 +2479,7 @@ export interface RoutesBody {
  *     unwatched: what to do about that, "" where a loss is watched.
  *     dead_points: points that a rollback discarded.
  *     log_notes: sentences about what it logs: several rows a step, too many names, metrics with their own steps.
+ *     own_steps: metrics that count their own steps, as batches of a validation; at most 64.
  *     stopped: who ordered its end, null where nobody did, or it was started again since.
  */
 export interface Run {
@@ -2509,6 +2510,7 @@ export interface Run {
   unreadable: UnreadableCounts;
   unrecorded: UnrecordedCounts;
   log_notes: string[];
+  own_steps: string[];
   stopped: StoppedBy | null;
   run_id: string;
   project: string;
@@ -2686,6 +2688,7 @@ export interface RunWithStoring {
   unreadable: UnreadableCounts;
   unrecorded: UnrecordedCounts;
   log_notes: string[];
+  own_steps: string[];
   stopped: StoppedBy | null;
   run_id: string;
   project: string;

@@ -206,7 +206,10 @@ async def spike_score(reader: Reader, worker: Worker, threads: Threads) -> Respo
 @router.get("/{run_id}/resumes", responses=answers(Resumes))
 async def resumes(reader: Reader, worker: Worker) -> Response:
     """What each resume brought back: both branches of its fork compared."""
-    return answer(worker.state.resumes.view())
+    found = worker.state.resumes.view()
+    if worker.listing.run.config.get(UNTIMED_KEY):  # a moment that was made up is none
+        found = structs.replace(found, resumes=[structs.replace(one, created=0.0) for one in found.resumes])
+    return answer(found)
 
 
 @router.get("/{run_id}/stacks", responses=answers(StackDumps))

@@ -55,6 +55,8 @@ class _NonfiniteEvent(Event):
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
     total: int = 0
     loss: bool = False
+    #: The first step at which the loss itself was lost, where the event began with something else.
+    loss_step: int | None = None
     clean_from: int | None = None
     closed: bool = False
     #: The step at which the loss itself became non-finite, which is another event.
@@ -196,6 +198,8 @@ class NonfiniteDetector(Detector):
         if SEVERITIES.index(severity) > SEVERITIES.index(event.severity):
             event.severity = severity
             news = True
+        if loss and not event.loss and role_of(event.metric) != LOSS:
+            event.loss_step = point.step
         event.loss = event.loss or loss
         event.closed, event.clean_from, event.last_bad = False, None, point.step
         event.total += 1
@@ -256,12 +260,19 @@ class NonfiniteDetector(Detector):
         lost = event.loss and all(role_of(one) != LOSS or list(counts) == ["0"] for one, counts in event.counts.items())
         what = "gradient norm" if lost else "loss" if event.loss else _text(metric)
         values = f"{event.total} values" + (f" of {len(metrics)} metrics" if len(metrics) > 1 else "")
+        since = event.onset
+        if event.loss_step is not None and event.loss_step > event.onset and not lost:
+            since = event.loss_step
         if event.last_bad == event.onset:
             text = f"The {what} was {event.first_value} at step {event.onset}"
         elif event.closed:
-            text = f"The {what} was not finite from step {event.onset} to {event.last_bad} ({values})"
+            text = f"The {what} was not finite from step {since} to {event.last_bad}"
         else:
-            text = f"The {what} has not been finite since step {event.onset} ({values})"
+            text = f"The {what} has not been finite since step {since}"
+        if since != event.onset:
+            text += f", the {_text(event.metric)} since step {event.onset}"
+        if event.closed and event.last_bad != event.onset:
+            text += f" ({values})"
         if event.closed:
             text += f"; it has been finite again since step {event.clean_from}."
         elif event.replaced_at is not None:
@@ -279,7 +290,7 @@ class NonfiniteDetector(Detector):
             now_step,
             state,
             metric=metric,
-            title=f"{what[0].upper()}{what[1:]} not finite since step {event.onset}",
+            title=f"{what[0].upper()}{what[1:]} not finite since step {since}",
             text=text,
             dataset=dataset,
             peak_step=event.onset,

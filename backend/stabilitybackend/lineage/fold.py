@@ -19,6 +19,7 @@ from stabilitybackend.lineage.epochs import FIRST_ROWS
 from stabilitybackend.lineage.launches import Launch, Launches
 from stabilitybackend.lineage.returns import taken_up
 from stabilitybackend.lineage.sources import SourceState, joinable
+from stabilitybackend.lineage.step_axis import OWN_COUNT
 from stabilitybackend.schema.lineage import Cause
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
 
@@ -148,6 +149,7 @@ class LineageFold(Branching):
         return (
             first > self.tree[state.segment].fork_step
             and state.high(names) <= first
+            and (state.last_step is None or state.last_step <= first)
             and (state.stray_until < first or state.high(names) < first)
             and not self._should_follow_head(state, first, time)
             and not self._relaunches.succeeded(state, last)
@@ -294,18 +296,27 @@ class LineageFold(Branching):
             state.writer = (step, state.writer[1])
             self.axis.writers = True
         if not self.axis.weight(state.marks, row.names, state.stride):
-            run, own = self.axis.run_step(state.marks, state.last_step or 0), len(self.axis.own)
-            self.axis.came_behind(state.counting, state.marks, row.names, step, run)
-            if len(self.axis.own) > own:
-                state.leave_own_counts(run)
+            self._came_behind(state, row)
             return self._aside(state, row)
         self._gather(state, row)
         state.mark_late(row.names, step)
         return self._place(row, self.tree.segment_at(state.segment, step))
 
+    def _came_behind(self, state: SourceState, row: Placed) -> None:
+        """Note a row of nothing that tells where the run is, behind the newest step."""
+        run, own = self.axis.run_step(state.marks, state.last_step or 0), len(self.axis.own)
+        self.axis.came_behind(state.counting, state.marks, row.names, int(row.steps[0]), run)
+        if len(self.axis.own) > own:
+            state.leave_own_counts(run)
+
     def _on_the_line(self, state: SourceState, row: Placed) -> Placed:
         """Place a row on the line that its source is in, whatever its step."""
         step = int(row.steps[0])
+        behind = not state.fresh and step < (state.last_step or 0)
+        if behind and not self.axis.weight(state.marks, row.names, state.stride):
+            self._came_behind(state, row)
+            if state.high(row.names) == OWN_COUNT:
+                return self._aside(state, row)
         if state.fresh:
             self._relaunches.began(state, step)
         self._gather(state, row)

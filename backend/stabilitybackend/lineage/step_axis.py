@@ -26,6 +26,8 @@ NEAR_STRIDES = 2
 MAX_NAMED = 3
 #: Those that are remembered by name.
 MAX_OWN = 1_024
+#: Those that a run's answer lists, to be drawn on an axis of their own.
+MAX_LISTED = 64
 
 
 @dataclass
@@ -142,6 +144,10 @@ class StepAxis(Stateful):
         if len(self.own) < MAX_OWN:
             self.own[name] = None
 
+    def listed(self) -> list[str]:
+        """Return the metrics that count their own steps, at most MAX_LISTED."""
+        return [*self.own][:MAX_LISTED]
+
     def note(self) -> str:
         """Return what a person has to know of the run's steps, "" for nothing."""
         told = [self._own_note()] if self.own else []
@@ -159,8 +165,8 @@ class StepAxis(Stateful):
         if more > 0:
             names.append(f"{more} more metric{'s' if more > 1 else ''}")
         if len(names) == 1:
-            return f"{names[0]} counts its own steps, not the run's: it is drawn at the steps that it was logged with."
+            return f"{names[0]} counts its own steps, not the run's: its chart has an axis of its own."
         return (
             f"{', '.join(names[:-1])} and {names[-1]} count their own steps, not the run's: "
-            "they are drawn at the steps that they were logged with."
+            "their charts have axes of their own."
         )

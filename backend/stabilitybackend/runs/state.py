@@ -370,6 +370,7 @@ class RunState:
             log_notes=[
                 note for note in (self.metric_names.note, self.summary.rows_note, self.fold.axis.note()) if note
             ],
+            own_steps=self.fold.axis.listed(),
             twins=bool(self.liveness.duplicates(now)),
             head=tree.head,
             world_size=self.launch_sizes.size if self.fold.ranks else max(1, self.liveness.announced_size()),

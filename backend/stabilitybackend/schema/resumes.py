@@ -151,7 +151,7 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         segment: that it began, or went on in. fork_step: the step whose state it started from.
-        created: unix seconds.
+        created: unix seconds; 0.0 where the log has no times.
         settled: nothing that comes will change it.
         parts: all seven, in the order of ``PARTS``.
         loss: the loss that was compared, "" before there is one.

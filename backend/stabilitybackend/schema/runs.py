@@ -210,6 +210,7 @@ class RunView(msgspec.Struct, kw_only=True):
     unreadable: UnreadableCounts = msgspec.field(default_factory=UnreadableCounts)
     unrecorded: UnrecordedCounts = msgspec.field(default_factory=UnrecordedCounts)
     log_notes: list[str] = []
+    own_steps: list[str] = []
     stopped: StoppedBy | None = None
 
 
@@ -237,6 +238,7 @@ class Run(RunView, kw_only=True):
         unwatched: what to do about that, "" where a loss is watched.
         dead_points: points that a rollback discarded.
         log_notes: sentences about what it logs: several rows a step, too many names, metrics with their own steps.
+        own_steps: metrics that count their own steps, as batches of a validation; at most 64.
         stopped: who ordered its end, null where nobody did, or it was started again since.
     """
 

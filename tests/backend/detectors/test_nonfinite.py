@@ -38,6 +38,21 @@ def test_loss_and_gradient_norm_are_one_event_that_gets_worse() -> None:
     assert found[-1].evidence["values"] == {"grad_norm": {"Infinity": 1, "NaN": 1}, "loss": {"NaN": 1}}
 
 
+def test_a_loss_that_is_lost_after_the_gradient_norm_is_told_with_its_own_first_step() -> None:
+    rows = [{"grad_norm": math.inf, "loss": 2.0}] * 2 + [{"grad_norm": math.inf, "loss": math.nan}]
+    told = feed(rows)[-1]
+    assert (told.title, told.onset_step) == ("Loss not finite since step 2", 0)
+    assert told.text.startswith("The loss has not been finite since step 2, the gradient norm since step 0. From here")
+
+
+def test_an_incident_that_is_open_counts_no_values_that_grow_meanwhile() -> None:
+    rows = [{"loss": 2.0}, *[{"loss": math.nan}] * 3, *[{"loss": 2.0}] * 11]
+    assert [f.text.split(".")[0].split(";")[0] for f in feed(rows)] == [
+        "The loss was NaN at step 1",
+        "The loss was not finite from step 1 to 3 (3 values)",
+    ]
+
+
 def test_it_is_over_after_ten_finite_steps_and_names_the_first_of_them() -> None:
     rows = [{"loss": 2.0}, *[{"loss": math.nan}] * 3, *[{"loss": 2.0, "grad_norm": 1.0}] * 11]
     found = feed(rows)
@@ -100,7 +115,7 @@ def test_a_run_that_is_not_a_number_from_its_first_row_is_told_after_five_with_i
     found = feed_rows([{"loss": math.inf}, *[{"loss": math.nan}] * 20])
     assert [(f.severity, f.onset_step, f.now_step) for f in found] == [("critical", 0, 4)]
     assert found[0].evidence["values"] == {"loss": {"Infinity": 1, "NaN": 4}}
-    assert "since step 0 (5 values)" in found[0].text
+    assert "since step 0." in found[0].text
 
 
 def test_a_nan_before_the_first_loss_is_silent() -> None:

@@ -75,7 +75,29 @@ def test_a_metric_with_its_own_steps_is_named_once_and_others_are_not() -> None:
         frames += one_by_one(job, range(4), ["val/loss"])
         frames += one_by_one(job, [100 * epoch + 99], ["eval/acc"])
     note = Told(frames).fold.axis.note()
-    assert note == ("val/loss counts its own steps, not the run's: it is drawn at the steps that it was logged with.")
+    assert note == ("val/loss counts its own steps, not the run's: its chart has an axis of its own.")
+
+
+@pytest.mark.parametrize("every", [1, 10], ids=["each step is logged", "one step in ten is logged"])
+def test_a_metric_that_counts_its_evaluations_has_its_own_steps_also_where_training_logged_those(every: int) -> None:
+    job, frames = Job(), list[Frame]()
+    for epoch in range(6):
+        frames += one_by_one(job, range(100 * epoch, 100 * epoch + 100, every), ["loss", "lr"])
+        frames += one_by_one(job, [epoch + 1], ["val/loss"])
+    told = Told([*frames, job.event("finish")])
+    assert (told.rollbacks, told.drawn(), told.drawn("val/loss")) == (
+        [], list(range(0, 600, every)), list(range(1, 7)),
+    )  # fmt: skip
+    assert told.fold.axis.note().startswith("val/loss counts its own steps")
+
+
+def test_an_evaluation_that_is_done_later_at_the_steps_of_the_run_keeps_those() -> None:
+    job, frames = Job(), list[Frame]()
+    for part in range(8):
+        frames += one_by_one(job, range(100 * part, 100 * part + 100), ["loss", "lr"])
+        frames += one_by_one(job, [100 * part + 20], ["val/loss"])
+    told = Told(frames)
+    assert (told.fold.axis.note(), told.drawn("val/loss")) == ("", [100 * part + 20 for part in range(8)])
 
 
 @pytest.mark.parametrize("window", [1, 3, 4, 8, 20, 48])

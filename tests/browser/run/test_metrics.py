@@ -175,3 +175,20 @@ def test_the_list_shows_no_other_number_as_a_loss(visit: Visit) -> None:
     wait_until(lambda: page.inner_text(cell.format(run="r-loss")) == "2.000", 30, "the loss is shown")
     assert page.inner_text(cell.format(run="r-many")) == "–"
     page.wait_for_selector("#runs-body [data-run=r-many] .spark-name:has-text('policy/kl_loss')")
+
+
+def test_a_metric_that_counts_its_own_steps_is_drawn_on_an_axis_of_its_own(visit: Visit, imported: Imported) -> None:
+    rows = []
+    for epoch in range(6):
+        rows += [{"step": 50 * epoch + step, "loss": 3.0 - 0.1 * epoch + 0.01 * (step % 3)} for step in range(50)]
+        rows += [{"step": epoch + 1, "val/loss": 3.1 - 0.1 * epoch}]
+    imported("r-own-steps", [*rows, {"step": 300, "loss": 2.4}])
+    page = visit("/runs/r-own-steps")
+    page.wait_for_selector("#log-notes:has-text('val/loss counts its own steps')", state="attached")
+    scroll_to(page, "#panels")
+    shown = """[...stability.page.board.charts.values()]
+      .filter((chart) => chart.metrics().includes("val/loss") && chart.plot.spec?.lines?.[0]?.x.length)
+      .map((chart) => [[...chart.plot.spec.lines[0].x], ...chart.plot.spec.xRange])"""
+    [[steps, low, high], *_] = wait_until(lambda: page.evaluate(shown), 30, "it is drawn")
+    assert steps == [1, 2, 3, 4, 5, 6]
+    assert (0 < low < 1, 6 < high < 7) == (True, True)

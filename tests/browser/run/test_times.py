@@ -47,3 +47,18 @@ def test_on_a_clock_a_fork_stands_where_the_job_came_back(visit: Visit) -> None:
     places = wait_until(lambda: page.evaluate(FORK), 60, "the fork is drawn on a clock")
     back = page.evaluate("(seconds) => window.stability.clockMs(seconds)", BEGAN + 60 * 100)
     assert places == [pytest.approx(back), pytest.approx(back)]
+
+
+def test_of_a_log_without_times_no_moment_is_shown(visit: Visit, imported: Imported) -> None:
+    losses = [(step, 2.0 + 0.01 * (step % 3)) for step in range(200)]
+    again = [(step, 2.0 + 0.01 * (step % 3) + (1.0 if step < 130 else 0.0)) for step in range(100, 260)]
+    imported("r-untimed", [{"step": step, "loss": loss} for step, loss in [*losses, *again]])
+    page = visit("/runs/r-untimed")
+    page.wait_for_selector("#incidents article .incident-head")
+    assert page.locator("#incidents time").count() == 0
+    page.wait_for_selector("#resumes [data-resume]")
+    assert page.locator("#resumes time").count() == 0
+    page.click("#incidents a:has-text('Details')")
+    page.wait_for_selector("#incident-timeline .timeline li")
+    assert page.locator("#incident-timeline time").count() == 0
+    assert page.inner_text(".incident-age") == ""

@@ -36,6 +36,19 @@ function withDead([low, high], dead) {
   return [low, Math.min(top, high + DEAD * (high - low || Math.abs(high) * 0.1 || 1))];
 }
 
+/** Whether all of a chart's metrics count their own steps. */
+export const hasOwnSteps = (metrics, run) =>
+  metrics.length > 0 && metrics.every((name) => (run?.own_steps || []).includes(name));
+
+/** The range of x of lines. @returns {[number, number]} */
+export function spanOf(lines) {
+  const every = lines.flatMap((line) => [line.x[0], line.x[line.x.length - 1]]).filter(Number.isFinite);
+  if (!every.length) return [0, 1];
+  const [low, high] = [Math.min(...every), Math.max(...every)];
+  const span = Math.max(1, high - low);
+  return [low - 0.02 * span, high + 0.03 * span];
+}
+
 /** What tells the lines of one panel apart: `loss/code` among `loss/*` is `code`. */
 function shortName(name, patterns) {
   const pattern = patterns.find((one) => one.endsWith("*") && name.startsWith(one.slice(0, -1)));
@@ -52,12 +65,14 @@ export function panelChart(element, legend, panel, config, page) {
   let now = usual;
   const watchers = /** @type {(() => void)[]} */ ([]);
   let legendKey = "";
+  /** Whether its steps are its metrics' own, as batches of a validation: no step of the run has a place on it. */
+  let own = false;
   /** A line on another axis than steps, as it was drawn last: where which step is. */
   let drawn = /** @type {{x: number[], steps: number[]} | null} */ (null);
   const plot = new Plot(element, {
     label: nameOf(),
     onZoom(range) {
-      const steps = drawn ? stepsOf(range, drawn) : /** @type {number[] | null} */ (range);
+      const steps = own ? null : drawn ? stepsOf(range, drawn) : /** @type {number[] | null} */ (range);
       if (steps) page.zoom.set(fitted(steps, page.store.extent(chart.metrics())));
       else {
         chart.localRange = range;
@@ -67,10 +82,12 @@ export function panelChart(element, legend, panel, config, page) {
     onReset() {
       chart.localRange = null;
       if (now.yRange) chart.set({ yRange: null });
-      page.zoom.set(null);
+      if (own) page.board.mark(chart);
+      else page.zoom.set(null);
     },
     onY: (range) => chart.set({ yRange: range }),
     onCursor(x) {
+      if (own) return plot.pointer.place(x);
       page.board.pointAt(x === null || !drawn ? x : (drawn.steps[indexAt(drawn.x, x)] ?? null));
       if (drawn) plot.pointer.place(x);
     },
@@ -118,7 +135,9 @@ export function panelChart(element, legend, panel, config, page) {
     close: () => plot.close(),
     hasLine: () => Boolean(plot.spec?.lines?.length),
     pointAt(step) {
-      if (!drawn) plot.pointer.place(step);
+      if (own && !plot.pointer.over) plot.pointer.place(null);
+      else if (own) return;
+      else if (!drawn) plot.pointer.place(step);
       else if (!plot.pointer.over) plot.pointer.place(step === null ? null : drawn.x[indexAt(drawn.steps, step)]);
     },
     paint(width, height) {
@@ -146,7 +165,8 @@ export function panelChart(element, legend, panel, config, page) {
   }
 
   function drawLines(width, height, colors) {
-    const window = page.look.window();
+    own = hasOwnSteps(chart.metrics(), page.run);
+    const window = own ? null : page.look.window();
     const view = page.view(chart.metrics());
     // What people added may not be here yet.
     page.feed?.fetchWanted(chart.metrics());
@@ -168,15 +188,15 @@ export function panelChart(element, legend, panel, config, page) {
       width,
       height,
       margin: MARGIN,
-      xRange: chart.localRange || axis.range(found, window),
+      xRange: chart.localRange || (own ? spanOf(found.lines) : axis.range(found, window)),
       axis: axis.axis,
       yRange: yRange(range),
       log: now.log,
       colors,
       font: config.font,
       lines: [...found.ghosts, ...found.behind, ...found.lines],
-      ...(rising ? shapes(view, colors, false, axis) : {}),
-      notes: () => (rising ? notesOf(view, colors, axis) : []),
+      ...(rising && !own ? shapes(view, colors, false, axis) : {}),
+      notes: () => (rising && !own ? notesOf(view, colors, axis) : []),
       marks: found.marks,
       none: found.seen.every(Boolean) ? [...new Set(found.seen)].join(", ") : "",
     });

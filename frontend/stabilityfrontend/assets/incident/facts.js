@@ -94,7 +94,7 @@ export function timelineOf(incident, dump, commands) {
 }
 
 /** The timeline as a list: clock, how long after the first entry, what. */
-export function timelineList(entries) {
+export function timelineList(entries, untimed = false) {
   const first = entries.find((entry) => entry.time !== null);
   return h(
     "ol",
@@ -103,12 +103,14 @@ export function timelineList(entries) {
       h(
         "li",
         { class: entry.tone },
-        h("time", { title: whenTitle(entry.time) }, entry.time === null ? "–" : clock(entry.time)),
+        untimed ? null : h("time", { title: whenTitle(entry.time) }, entry.time === null ? "–" : clock(entry.time)),
         h("span", {}, entry.words),
         h(
           "span",
           { class: "sub num" },
-          first && entry.time !== null && entry.time > first.time ? `+${duration(entry.time - first.time)}` : "",
+          !untimed && first && entry.time !== null && entry.time > first.time
+            ? `+${duration(entry.time - first.time)}`
+            : "",
         ),
       ),
     ),

@@ -4,6 +4,7 @@ import { asList, asRecord, asText } from "../core/as_type.js";
 import { byId, h, setShown, setText } from "../core/dom.js";
 import { clock, formatCount, plural, sentence } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
+import { isUntimed } from "../core/when.js";
 import { answerNote, batchParts } from "./batch_table.js";
 import { deathParts } from "./deaths.js";
 import { evidence } from "./evidence.js";
@@ -196,7 +197,7 @@ export function drawIncidentParts(page) {
     process && !asRecord(incident.evidence).window ? null : evidence(page, { ...incident, suggestion: null }, true),
   );
   panel("incident-timeline", [incident, dump && dump.time, commands.map((one) => [one.command_id, one.state])], () =>
-    timelineList(timelineOf(incident, dump, commands)),
+    timelineList(timelineOf(incident, dump, commands), isUntimed(page.run)),
   );
 }
 

@@ -7,7 +7,7 @@ import { capital, clock, formatCount, moment, sentence } from "../core/format.js
 import { incidentKind } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 import { incidentHref } from "../core/route.js";
-import { whenTitle } from "../core/when.js";
+import { isUntimed, whenTitle } from "../core/when.js";
 import { looksLike } from "../gallery/looks_like.js";
 import { blindSpot, rankWords } from "../ranks/rank_words.js";
 import { dataFacts } from "./data_facts.js";
@@ -138,7 +138,7 @@ const blindLine = (spot) =>
 function verdictParts(page) {
   const { incident } = page;
   const verdict = verdictOf(incident);
-  const since = sinceOf(incident);
+  const since = isUntimed(page.run) ? null : sinceOf(incident);
   const open = incident.state === "open";
   const kind = incidentKind(incident.kind);
   const nobody = verdict && !verdict.culprits.length && kind.of_machine;
@@ -245,7 +245,7 @@ function verdictParts(page) {
       : h(
           "p",
           { class: cameBack(incident) ? "over good" : "over" },
-          `${capital(appearanceOf(incident).word)} ${moment(incident.resolved)}${since ? `, after ${ageWords(incident)}` : ""}.${more ? ` ${more}` : ""}`,
+          `${capital(appearanceOf(incident).word)}${isUntimed(page.run) ? "" : ` ${moment(incident.resolved)}`}${since ? `, after ${ageWords(incident)}` : ""}.${more ? ` ${more}` : ""}`,
         ),
   ];
 }
@@ -268,12 +268,12 @@ export function drawIncidentTop(page) {
     () => verdictParts(page),
   );
   setClass(byId("incident-verdict"), `verdict panel ${incident.state === "open" ? severityOf(incident) : "closed"}`);
-  const age = ageWords(incident, page.now());
+  const age = isUntimed(page.run) ? "" : ageWords(incident, page.now());
   tickLasting(byId("incident-verdict"), page.now());
   setText(page.root.querySelector(".since-age"), incident.state === "open" ? `, ${age} ago` : "");
   setText(
     page.root.querySelector(".incident-age"),
-    incident.state === "open" ? `for ${age}` : isNote(incident) ? moment(incident.opened) : `lasted ${age}`,
+    !age ? "" : incident.state === "open" ? `for ${age}` : isNote(incident) ? moment(incident.opened) : `lasted ${age}`,
   );
 }
 

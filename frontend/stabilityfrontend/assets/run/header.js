@@ -7,6 +7,7 @@ import { clock, duration, formatAge, formatCount, plural, sentence } from "../co
 import { statusFacts } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 import { incidentHref } from "../core/route.js";
+import { isUntimed } from "../core/when.js";
 import { takeBack } from "../dialogs/command_dialog.js";
 import { lastingWords, tickLasting } from "../incident/verdict.js";
 
@@ -20,7 +21,7 @@ export const lastWord = (run) => (statusFacts(run.status).under_way || !(run.log
 
 /** How long a run has been under way, seconds: from its first point, to now or to its last one; null where its log has no times. */
 export function elapsed(run, now) {
-  if (run.config?.log_without_times) return null;
+  if (isUntimed(run)) return null;
   const end = statusFacts(run.status).under_way ? now : lastWord(run);
   const begin = run.began > 0 ? run.began : run.created;
   return end > begin ? end - begin : null;
@@ -165,7 +166,10 @@ export function drawHeader(page) {
   if (back.disabled !== (closed || noRollback !== "")) back.disabled = closed || noRollback !== "";
   setTitle(orders, ended ? "This run has ended: there is no job that could obey." : "");
   setTitle(save, ended ? "This run has ended: there is nothing to save." : "All ranks save their state after one step");
-  setTitle(stop, ended ? "This run has ended." : "All ranks end training after one step; shows what is lost, then asks");
+  setTitle(
+    stop,
+    ended ? "This run has ended." : "All ranks end training after one step; shows what is lost, then asks",
+  );
   setTitle(task, ended ? "This run has ended: no agent would run it." : "A function that the nodes of the job have");
   setTitle(back, noRollback ? sentence(noRollback) : "");
   const gone = page.rollbackCosts.stepsLost();

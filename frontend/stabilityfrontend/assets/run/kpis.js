@@ -88,7 +88,7 @@ function metricCell(page, { id, metric, median: byMedian }, main) {
   } else if (!Number.isFinite(now)) {
     note = `at step ${formatCount(steps[steps.length - 1])}`;
     state = "critical";
-  } else if (before !== null && values.length >= 24 && before !== 0) {
+  } else if (before !== null && values.length >= 24 && ofOneSign(values.slice(-BACK - 10))) {
     // A change is told, not judged: what is wrong is the server's to say, with an incident.
     const change = (median(values.slice(-5)) - before) / Math.abs(before);
     note =
@@ -101,6 +101,9 @@ function metricCell(page, { id, metric, median: byMedian }, main) {
   const color = state === "critical" ? "var(--critical)" : state === "warning" ? "var(--warning)" : "var(--accent)";
   picture(parts, `${color} ${values.join()}`, () => sparkline(values, color, 160, 30), SPARK_MS);
 }
+
+/** Around 0 a share of the value before says nothing. */
+const ofOneSign = (values) => values.every((value) => !(value <= 0)) || values.every((value) => !(value >= 0));
 
 const percent = (share) =>
   share >= 9.995 ? `× ${(share + 1).toPrecision(3)}` : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;

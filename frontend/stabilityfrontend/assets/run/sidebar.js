@@ -8,7 +8,7 @@ import { ago, formatAge, formatCount, plural, sentence } from "../core/format.js
 import { incidentKind, statusFacts } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 import { incidentHref } from "../core/route.js";
-import { when } from "../core/when.js";
+import { isUntimed, when } from "../core/when.js";
 import { looksLike } from "../gallery/looks_like.js";
 import { dataSets, evidence, knownList } from "../incident/evidence.js";
 import { folded, inOrder } from "../incident/order.js";
@@ -52,7 +52,7 @@ function alikeFold(page, incident, alike) {
       {},
       h("a", { href: incidentHref(page.id, one.incident_id) }, one.title || incidentKind(one.kind).label),
       " ",
-      when(one.opened, ago(page.now() - one.opened), "sub"),
+      isUntimed(page.run) ? null : when(one.opened, ago(page.now() - one.opened), "sub"),
     );
   return h(
     "details",
@@ -117,7 +117,7 @@ function incidentCard(page, incident, first, alike) {
       "div",
       { class: "incident-head" },
       h("h3", {}, incident.title || kind.label),
-      when(incident.opened, formatAge(page.now() - incident.opened)),
+      isUntimed(page.run) ? null : when(incident.opened, formatAge(page.now() - incident.opened)),
     ),
     verdict && verdict.text
       ? h("p", { class: "verdict-line" }, ...lastingWords(verdict.text, incident, page.now()))

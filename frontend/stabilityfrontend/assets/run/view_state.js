@@ -179,7 +179,8 @@ export class View {
   stepRange() {
     const { page, settings } = this;
     if (page.zoom.range) return page.zoom.range;
-    const extent = page.store.extent([page.metric(), ...page.headline.first, ...page.metrics.names()]);
+    const drawn = [page.metric(), ...page.headline.first, ...page.metrics.names()];
+    const extent = page.store.extent(drawn.filter((name) => !(page.run?.own_steps || []).includes(name)));
     if (!extent) return [0, 100];
     const [low, high] = extent;
     const last = page.lastStep();
