@@ -54,7 +54,7 @@ def train(fault: Broken, run: Any, seed: int, attempt: int, rank: int, folder: P
         run.restored(SAVED)
     fault.arm(job, attempt, extra)
     if fault.ranks > 1:
-        _reduce(job, rank, fault.ranks)
+        _reduce(job, rank, fault.ranks, extra)
     last = DIED if fault.resumed and not attempt else LAST
     for step in run.steps(first, last + 1):
         number = fault.number(attempt, step)
@@ -69,7 +69,11 @@ def train(fault: Broken, run: Any, seed: int, attempt: int, rank: int, folder: P
     return last == LAST
 
 
-def _reduce(job: Language, rank: int, ranks: int) -> None:
+def _norm(job: Language) -> float:
+    return math.sqrt(sum(float(one.detach().square().sum()) for one in job.net.parameters()))
+
+
+def _reduce(job: Language, rank: int, ranks: int, extra: dict[str, float]) -> None:
     """Average the gradients of all ranks; from AT on rank 1 goes on with its own."""
     import torch.distributed as distributed
 
@@ -81,6 +85,7 @@ def _reduce(job: Language, rank: int, ranks: int) -> None:
             parameter.grad /= ranks
             if rank == 1 and step >= AT:
                 parameter.grad.copy_(own)
+        extra["weight_norm"] = _norm(job)
         return True
 
     job.on_gradient = reduced
@@ -136,7 +141,7 @@ def _decay_sign(job: Language, attempt: int, extra: dict[str, float]) -> None:
     def gradient(step: int) -> bool:
         for group in job.optimizer.param_groups:
             group["weight_decay"] = -2.0 if step >= AT else 0.1
-        extra["weight_norm"] = math.sqrt(sum(float(one.detach().square().sum()) for one in job.net.parameters()))
+        extra["weight_norm"] = _norm(job)
         return True
 
     job.on_gradient = gradient
@@ -144,11 +149,11 @@ def _decay_sign(job: Language, attempt: int, extra: dict[str, float]) -> None:
 
 def _no_clipping(job: Language, attempt: int, extra: dict[str, float]) -> None:
     """SGD with momentum, whose steps are as long as the gradient: clipping is what holds it."""
-    job.lr, job.clip = 0.5, 0.5
+    job.lr, job.clip = 10.0, 0.05
     job.optimizer = torch.optim.SGD(job.net.parameters(), job.lr, momentum=0.9)
 
     def batch(step: int, rows: dict[str, Tensor]) -> dict[str, Tensor]:
-        job.clip = None if step >= AT else 0.5
+        job.clip = None if step >= AT else 0.05
         return rows
 
     job.on_batch = batch
@@ -181,6 +186,7 @@ def _loss_scale(job: Language, attempt: int, extra: dict[str, float]) -> None:
     def gradient(step: int) -> bool:
         if step >= AT:
             extra["loss_scale"] = extra["loss_scale"] / 2 if extra["loss_scale"] > 1e-30 else 0.0
+            extra["grad_norm"] = math.inf
             return False
         return True
 
