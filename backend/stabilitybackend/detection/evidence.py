@@ -381,6 +381,8 @@ def _attributed(
     if not whole or not kind_of(finding.kind).by_dataset or not any(part_of(name) for name in series):
         # The first data set whose loss left its range is to blame for nothing where the rate moves all of them.
         return None if found.by_rate and dataset_of(known or "") else finding.dataset
+    if role == GRAD_NORM and not any(role_of(move.metric) == LOSS for move in found.moved):
+        return finding.dataset  # no loss shows it: none carries it
     # Of the whole loss all curves together know more than the one that happened to be outside first.
     if found.datasets:
         more["datasets"] = list(found.datasets)

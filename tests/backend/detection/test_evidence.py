@@ -278,6 +278,18 @@ def test_logits_that_stay_or_only_settle_are_not_told(shape: Callable[[float], f
     assert grown(values) == []
 
 
+@pytest.mark.parametrize("loud", [False, True])
+def test_a_data_set_carries_a_gradient_that_is_not_finite_only_where_the_whole_loss_shows_it(loud: bool) -> None:
+    steps = range(300)
+    norm = [math.inf if step >= ONSET else 1.0 + 0.01 * (step % 3) for step in steps]
+    values = spiked(steps) | {"grad_norm": norm}
+    if not loud:
+        values["loss"] = noisy(2.0, steps, jump=1.0)
+    found = run_of(steps, values).of(finding(kind="nonfinite", metric="grad_norm"))
+    assert found.dataset == ("code" if loud else None)
+    assert ("carries it" in found.text) is loud
+
+
 @pytest.mark.parametrize("metric", [None, "never_logged"])
 def test_without_points_there_is_nothing_to_gather(metric: str | None) -> None:
     assert run_of(range(300), {"val": [1.0] * 300}).of(finding(metric=metric)).evidence == {"peak": 5.0}
