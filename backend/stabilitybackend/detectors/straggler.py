@@ -152,7 +152,7 @@ class StragglerDetector(Detector):
             if len(table.ranks) >= MAX_RANKS:
                 self.dropped += 1
                 return []
-            rank = table.ranks[number] = RankWindow(window)
+            rank = table.ranks[number] = RankWindow(window, began=point.time)
             table.moved(None, window)
             table.settled = max(table.settled, window + LAG_WINDOWS + 1)
         if window == rank.window:
@@ -168,7 +168,7 @@ class StragglerDetector(Detector):
         self._pass(table, number, rank)
         table.moved(rank.window, window)
         rank.window, rank.late = window, 0
-        rank.values = [value]
+        rank.values, rank.began = [value], point.time
         return self._judge_due(metric, table, step)
 
     def update_column(
@@ -205,7 +205,7 @@ class StragglerDetector(Detector):
         if rank.window <= table.judged:
             self.late += bool(rank.values)
         elif rank.values:
-            table.done.setdefault(rank.window, {})[number] = (median(rank.values), len(rank.values))
+            table.done.setdefault(rank.window, {})[number] = (median(rank.values), len(rank.values), rank.began)
 
     def _judge_due(self, metric: str, table: RankTable, step: int) -> list[Finding]:
         """Judge the windows that nobody is waited for any more, oldest first."""
@@ -224,12 +224,13 @@ class StragglerDetector(Detector):
             if lowest <= window:
                 for number in [n for n, rank in table.ranks.items() if rank.window <= window]:
                     table.moved(table.ranks.pop(number).window, None)  # a rank that is gone is not waited for
-            if median([points for _, points in medians.values()]) < LEAST_POINTS:
+            if median([points for _, points, _ in medians.values()]) < LEAST_POINTS:
                 if table.width < MAX_WINDOW_STEPS:
                     table.restart(2 * table.width)
                 break
-            times = {number: value for number, (value, _) in medians.items()}
-            found += self._compare(metric, table, times, (window * table.width, table.width), step)
+            times = {number: value for number, (value, _, _) in medians.items()}
+            began = {number: began for number, (_, _, began) in medians.items()}
+            found += self._compare(metric, table, times, (window * table.width, table.width), step, began=began)
         return found
 
     # --- one window of all ranks ----------------------------------------------------------------------------------
@@ -253,6 +254,7 @@ class StragglerDetector(Detector):
         idle = [name for name, one in self._tables.items() if one.event is None]
         for name in idle[: max(0, len(self._tables) - most)]:
             del self._tables[name]
+        table.measured = error_s > 0
         return self._compare(metric, table, times, window, step, whole_s, error_s, windows)
 
     def strength(self, times: list[float], whole_s: float, error_s: float) -> float:
@@ -284,11 +286,15 @@ class StragglerDetector(Detector):
 
     def _compare(
         self, metric: str, table: RankTable, times: Mapping[int, float], window: tuple[int, int], step: int,
-        whole_s: float = 0.0, error_s: float = 0.0, windows: int = 1,
+        whole_s: float = 0.0, error_s: float = 0.0, windows: int = 1, began: Mapping[int, float] | None = None,
     ) -> list[Finding]:  # fmt: skip
-        """Compare the ranks of one window."""
+        """Compare the ranks of one window; ``began``: when each came into it, None where that is not known."""
         limit, level, sigma = self._limit(list(times.values()), whole_s, error_s)
         news = table.take(times, limit, level, window[0], whole_s, windows)
+        if began:
+            table.came(began)
+        if table.event is not None:
+            table.event.waits = table.is_waited_for(table.event)
         a_window = window[1] / windows
         found: list[Finding] = []
         if table.event is not None:
@@ -341,6 +347,7 @@ class StragglerDetector(Detector):
         else:
             onset = min(table.past[number].onset for number in news)
             event = table.event = SlowRankTable(metric, onset, step, "info", dict(news), level, sigma, [metric])
+        event.waits = table.is_waited_for(event)
         table.lose(event, news, a_window * max(table.past[number].slow_windows for number in news))
         self._is_worse(table, event, a_window)
         self.claim(event.metrics[0], event.onset)
@@ -382,13 +389,14 @@ class StragglerDetector(Detector):
         shown = f" ({above:+.0f} %)" if above is not None else ""
         others = sorted(set(event.ranks) - {worst})
         text = f"Rank {worst} needs {value:.4g} s of {metric} where the others need {event.level:.4g} s{shown}"
-        text += f", since step {event.onset}. About {duration(min(event.lost_s, 1e12))} of the job's time lost so far."
+        whose = "its own" if event.waits is False else "the job's" if event.waits else "its"
+        text += f", since step {event.onset}. About {duration(min(event.lost_s, 1e12))} of {whose} time lost so far."
         if others:
             text += f" With it {len(others)} more: {', '.join(map(str, others[:8]))}."
         if len(event.metrics) > 1:
             text += f" {', '.join(event.metrics[1:4])} shows it too."
         text += {
-            "open": " All ranks wait for it. A suspect, not a culprit: its data may be longer than theirs.",
+            "open": f" {_WAITING[event.waits]} A suspect, not a culprit: its data may be longer than theirs.",
             "recovered": f" It keeps up with the others again since step {back}.",
             "resolved": " It has stayed so, or is gone; it is not reported again until it has been usual.",
         }[state]
@@ -413,9 +421,18 @@ class StragglerDetector(Detector):
                 "slow_ranks": len(event.ranks),
                 "lost_s": min(event.lost_s, 1e12),
                 "also": event.metrics[1:],
+                "waits": event.waits,
                 "recovered_at": back,
             },
         )
+
+
+#: Whether the others wait for a slow rank, None for not known -> a sentence.
+_WAITING: Mapping[bool | None, str] = {
+    True: "All ranks wait for it.",
+    False: "The others do not wait for it: it falls behind.",
+    None: "Ranks that meet it in each step wait for it.",
+}
 
 
 def _rising(steps: Sequence[int]) -> bool:

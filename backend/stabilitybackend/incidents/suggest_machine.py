@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from stabilitybackend.incidents import references as lit
 from stabilitybackend.incidents.suggestion import Case, suggestion
-from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, HangFacts, facts
+from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, HangFacts, StragglerFacts, facts
 from stabilitybackend.schema.incidents import Action, Suggestion
 
 __all__ = ["MACHINE_RULES"]
@@ -20,9 +20,11 @@ def _throughput(case: Case) -> Suggestion:
 def _straggler(case: Case) -> Suggestion:
     rank, node = case.incident.rank, case.incident.node
     who = " ".join(word for word in (f"rank {rank}" if rank is not None else "", f"on {node}" if node else "") if word)
-    text = (
-        f"All ranks wait for {who or 'one of them'}. A job with a spare node loses less by swapping it than by waiting."
-    )
+    waits = facts(case.incident.evidence, StragglerFacts).waits
+    text = f"Look at {who or 'the slow rank'} first: its data, then its machine."
+    if waits is not False:
+        begin = "All ranks wait" if waits else "Where ranks meet in each step, all wait"
+        text = f"{begin} for {who or 'one of them'}. A job with a spare node loses less by swapping it than by waiting."
     return suggestion("inspect", text, checklist=lit.STRAGGLER_CHECKS)
 
 

@@ -247,7 +247,10 @@ class DeathFacts(msgspec.Struct, frozen=True):
 
 
 class StragglerFacts(msgspec.Struct, frozen=True):
-    """Of a ``straggler`` by phases. slow: its ranks; level_before, level_after, sigma, lost_s: seconds."""
+    """Of a ``straggler`` by phases. slow: its ranks; level_before, level_after, sigma, lost_s: seconds.
+
+    waits: whether the other ranks wait for it; null where that is not known.
+    """
 
     phase: str = ""
     slow: list[int] = []
@@ -255,6 +258,7 @@ class StragglerFacts(msgspec.Struct, frozen=True):
     level_after: float = 0.0
     sigma: float = 1.0
     lost_s: float = 0.0
+    waits: bool | None = None
 
 
 class LostAgentsFacts(msgspec.Struct, frozen=True):

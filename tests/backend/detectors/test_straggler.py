@@ -210,3 +210,16 @@ def test_less_than_a_millisecond_delays_nobody() -> None:
 )
 def test_the_time_of_a_whole_step_is_not_that_of_a_ranks_own_work(name: str, own: bool) -> None:
     assert reports_own_work(("loss", name)) == own
+
+
+@pytest.mark.parametrize(("meets", "waits"), [(True, True), (False, False)])
+def test_whether_the_others_wait_for_a_slow_rank_is_told_by_when_it_comes_to_a_step(meets: bool, waits: bool) -> None:
+    points, clocks = [], [0.0] * 8
+    for step in range(160):
+        own = [(0.3 if rank == 3 and step >= 96 else 0.2) + 0.001 * ((step + rank) % 7) for rank in range(8)]
+        clocks = [max(clocks) + max(own)] * 8 if meets else [one + more for one, more in zip(clocks, own, strict=True)]
+        points += [Point(step, "compute_time_s", own[rank], 1e9 + clocks[rank], rank) for rank in range(8)]
+    told = _found(sorted(points, key=lambda point: point.time))
+    assert {(one.rank, one.evidence["waits"]) for one in told} == {(3, waits)}
+    assert all(("All ranks wait for it." in one.text) == waits for one in told)
+    assert all(("The others do not wait for it" in one.text) != waits for one in told)

@@ -9,6 +9,7 @@ from stabilitybackend.detectors.engine.base import Event
 
 from .levels import LARGEST
 from .own_past import TIMES, more_than_before
+from .robust import median
 
 #: Steps of a window at first. It doubles where a rank logs few points in it.
 WINDOW_STEPS = 8
@@ -32,6 +33,8 @@ class RankWindow:
 
     window: int
     values: list[float] = field(default_factory=list)
+    #: When it came into the window, by the clock of the log.
+    began: float = 0.0
     #: Values behind its newest window, in a row.
     late: int = 0
 
@@ -55,6 +58,9 @@ class RankPast:
     #: How far above the others it was in these, and in the windows of the present turn: means, as fractions.
     past_excess: float = 0.0
     slow_excess: float = 0.0
+    #: Seconds by which it came later than the others into the newest window, and into the last usual one.
+    late_s: float = 0.0
+    usual_late_s: float | None = None
 
     @property
     def has_changed(self) -> bool:
@@ -86,6 +92,8 @@ class SlowRankTable(Event):
     lasted_s: float = 0.0
     lost_s: float = 0.0
     reported_s: float = 0.0
+    #: Whether the others wait for them; None where that is not known.
+    waits: bool | None = None
 
     def refine(self, times: Mapping[int, float], level: float) -> None:
         """Take a further window into the times of its ranks and of the others: means, in which chance fades."""
@@ -101,8 +109,8 @@ class RankTable:
 
     width: int = WINDOW_STEPS
     ranks: dict[int, RankWindow] = field(default_factory=dict)
-    #: Window -> rank -> (median, points).
-    done: dict[int, dict[int, tuple[float, int]]] = field(default_factory=dict)
+    #: Window -> rank -> (median, points, when the rank came into it).
+    done: dict[int, dict[int, tuple[float, int, float]]] = field(default_factory=dict)
     #: Window -> number of ranks that are in it.
     at: dict[int, int] = field(default_factory=dict)
     judged: int = -1
@@ -117,6 +125,9 @@ class RankTable:
     turn_windows: int = 0
     past: dict[int, RankPast] = field(default_factory=dict)
     event: SlowRankTable | None = None
+    #: Whether the clock of the log tells when ranks came into a window; else whether the waiting of ranks was measured.
+    clocked: bool = False
+    measured: bool = False
     #: The event that recovered last, and how many windows were compared then.
     last: tuple[SlowRankTable, int] | None = None
 
@@ -184,6 +195,30 @@ class RankTable:
                     del self.past[number]  # it is gone
         others = self._others() if slow else 0.0
         return {number: value for number, value in slow.items() if self.past[number].cost > others}
+
+    def came(self, began: Mapping[int, float]) -> None:
+        """Note when each rank came into a window that was just taken."""
+        self.clocked = True
+        usual = median(list(began.values()))
+        for number in began.keys() & self.past.keys():
+            past = self.past[number]
+            past.late_s = began[number] - usual
+            if not past.slow or past.usual_late_s is None:
+                past.usual_late_s = past.late_s
+
+    def is_waited_for(self, event: SlowRankTable) -> bool | None:
+        """Return whether the others wait for the ranks of an event, None where that is not known.
+
+        Those that are waited for come to a step no later than the others; one that is not falls behind by what it needs
+        more.
+        """
+        if not self.clocked:
+            return self.measured or None
+        known = [self.past[number] for number in event.ranks if number in self.past]
+        behind = max((past.late_s - (past.usual_late_s or 0.0) for past in known), default=0.0)
+        before = max((past.slow_windows for past in known), default=0) - 1  # the newest one has only begun
+        needed = before * self.width * (max(event.ranks.values()) - event.level)
+        return behind <= needed / 2
 
     def lose(self, event: SlowRankTable, times: Mapping[int, float], steps: float) -> None:
         """Count a window of so many steps in which the others waited for the slowest of an event."""
