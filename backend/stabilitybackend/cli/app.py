@@ -31,6 +31,7 @@ from stabilitybackend.cli.interruptions import interruptions
 from stabilitybackend.cli.options import AsJson, show_json
 from stabilitybackend.cli.orders.autopilot import autopilot
 from stabilitybackend.cli.orders.boundary import checkpoint, stop
+from stabilitybackend.cli.output.echo import printable
 from stabilitybackend.cli.people import keys
 from stabilitybackend.cli.people.audit import audit
 from stabilitybackend.cli.people.mcp import serve_mcp
@@ -225,9 +226,9 @@ def _say(error: StabilityBoardError, as_json: bool) -> None:
         sys.stderr.write(orjson.dumps(error.as_json()).decode() + "\n")
         return
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(f"[bold red]error:[/bold red] {escape(error.message)}")
+    console.print(f"[bold red]error:[/bold red] {escape(printable(error.message))}")
     if error.hint:
-        console.print(f"[bold]hint:[/bold]  {escape(error.hint)}")
+        console.print(f"[bold]hint:[/bold]  {escape(printable(error.hint))}")
 
 
 def _wants_json(arguments: list[str]) -> bool:

@@ -16,6 +16,7 @@ from rich.table import Column, Table
 from stabilitybackend.backtest.judged import Judged
 from stabilitybackend.backtest.settings import detector_list
 from stabilitybackend.cli.detectors import detector_table
+from stabilitybackend.cli.output.echo import echo
 from stabilitybackend.detectors.engine.base import SEVERITIES
 from stabilitybackend.schema.watched import Watched, WatchedMetric
 
@@ -39,7 +40,7 @@ def report(judged: Judged, as_json: bool) -> bool:
     _report_troubles(judged)
     if judged.error:
         hint = f" ({judged.hint})" if judged.hint else ""
-        typer.echo(f"{judged.name}: can't be judged: {judged.error}{hint}", err=True)
+        echo(f"{judged.name}: can't be judged: {judged.error}{hint}", err=True)
         return False
     if as_json:
         for incident in judged.incidents:
@@ -48,9 +49,9 @@ def report(judged: Judged, as_json: bool) -> bool:
         sys.stdout.buffer.flush()
     elif judged.incidents:
         _console().print(_table(judged))
-    typer.echo(_summary(judged), err=as_json)
+    echo(_summary(judged), err=as_json)
     for line in _watched(judged.watched) if judged.watched is not None else ():
-        typer.echo(f"  {line}", err=as_json)
+        echo(f"  {line}", err=as_json)
     return True
 
 
@@ -158,12 +159,12 @@ def _as(one: WatchedMetric) -> str:
 def _report_troubles(judged: Judged) -> None:
     reading = judged.reading
     for note in reading.notes:
-        typer.echo(f"note: {note}", err=True)
+        echo(f"note: {note}", err=True)
     for name, count in judged.failures.items():
-        typer.echo(f"{judged.name}: the detector {name} failed {count} times and began afresh each time", err=True)
+        echo(f"{judged.name}: the detector {name} failed {count} times and began afresh each time", err=True)
     if judged.unreadable:
-        typer.echo(f"{judged.name}: {judged.unreadable} pieces could not be folded and are passed over", err=True)
+        echo(f"{judged.name}: {judged.unreadable} pieces could not be folded and are passed over", err=True)
     if reading.count and not judged.error:  # the error names the first one
-        typer.echo(f"{judged.name}: {reading.count} could not be read, the rest is judged:", err=True)
+        echo(f"{judged.name}: {reading.count} could not be read, the rest is judged:", err=True)
         for line in reading.lines():
-            typer.echo(f"  {line}", err=True)
+            echo(f"  {line}", err=True)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from stabilitybackend.api_client import run_path
 from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
+from stabilitybackend.cli.output.echo import printable
 from stabilitybackend.cli.runs import follow, issue
 from stabilitybackend.errors import Conflict
 from stabilitybackend.schema.batches import BatchSample, BatchSamples
@@ -23,8 +24,6 @@ __all__ = ["show_batches"]
 _WITHIN_S = 130.0
 #: Characters of a text in the table; --json has all that was sent.
 _TEXT_CHARS = 240
-#: Stands for a character that a terminal would obey.
-_UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
 
 
 def show_batches(
@@ -77,6 +76,5 @@ def _print(found: BatchSamples, limit: int) -> None:
 def _content(sample: BatchSample) -> str:
     if sample.text is None:
         return " x ".join(map(str, sample.shape or ()))
-    # What a terminal would obey is shown as what it is.
-    text = "".join(one if one.isprintable() else " " if one.isspace() else _UNPRINTABLE for one in sample.text)
+    text = printable("".join(" " if one.isspace() else one for one in sample.text))
     return text if len(text) <= _TEXT_CHARS else f"{text[:_TEXT_CHARS]} ..."

@@ -12,6 +12,7 @@ from typing import Any
 
 import typer
 
+from stabilitybackend.cli.output.echo import echo
 from stabilitybackend.importers.base import ImportPlan
 from stabilitybackend.importers.follow import Follower, FollowOptions
 from stabilitybackend.importers.follow_paths import PathFollower
@@ -69,5 +70,5 @@ def _tell(result: ImportResult, report: Callable[[ImportResult, str], bool], say
 
 
 def _say(line: str, *, err: bool) -> None:
-    typer.echo(line, err=err)
+    echo(line, err=err)
     sys.stdout.flush()  # it may be a file that somebody follows

@@ -20,6 +20,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from stabilitybackend.api_client import ApiClient, run_path
 from stabilitybackend.cli.after_import import bring_annotations, inferred_lineage
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
+from stabilitybackend.cli.output.echo import echo, printable
 from stabilitybackend.errors import BadRequest, StabilityBoardError
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def _show_formats(asked: bool) -> None:
         from stabilitybackend.importers.registry import IMPORTERS
 
         for importer in IMPORTERS.values():
-            typer.echo(f"{importer.label}: {importer.known}")
+            echo(f"{importer.label}: {importer.known}")
         raise typer.Exit
 
 
@@ -112,15 +113,15 @@ def import_paths(
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     with Progress(*_COLUMNS, console=console, transient=True) as progress:
         for plan in plans:
-            bar = progress.add_task(plan.name, total=plan.size or None)
+            bar = progress.add_task(printable(plan.name), total=plan.size or None)
             try:
                 good = _import(plan, options, target, api_key, _Bar(progress, bar), reports) and good
             except (StabilityBoardError, OSError) as error:
                 hint = f" ({error.hint})" if isinstance(error, StabilityBoardError) and error.hint else ""
                 reports.failed(plan.name, str(error))
-                typer.echo(f"{plan.name}: failed: {error}{hint}", err=True)
+                echo(f"{plan.name}: failed: {error}{hint}", err=True)
                 for note in [*plan.notes, *map(str, plan.refused)]:
-                    typer.echo(f"  note: {note}", err=True)
+                    echo(f"  note: {note}", err=True)
                 good = False
             progress.remove_task(bar)
     reports.close()
@@ -175,7 +176,7 @@ class _Reports:
 
     def note(self, facts: dict[str, Any], words: str) -> None:
         self._runs.append(facts)
-        typer.echo(words, err=self._as_json)
+        echo(words, err=self._as_json)
 
     def failed(self, name: str, why: str) -> None:
         self._runs.append({"name": name, "failed": why})
@@ -197,21 +198,21 @@ class _Reports:
 
 
 def _report(result: ImportResult, kind: str, *, err: bool) -> bool:
-    typer.echo(
+    echo(
         f"{result.run_id}: {result.rows} rows ({result.values} points) of {kind} sent, {result.already} rows were "
         "there already",
         err=err,
     )
     for theirs, ours in result.renames.items():
-        typer.echo(f"  {theirs} is stored as {ours}", err=err)
+        echo(f"  {theirs} is stored as {ours}", err=err)
     for note in result.reading.notes:
-        typer.echo(f"  note: {note}", err=err)
+        echo(f"  note: {note}", err=err)
     reading = result.reading
     if not reading.count:
         return True
-    typer.echo(f"{result.run_id}: {reading.count} could not be read:", err=True)
+    echo(f"{result.run_id}: {reading.count} could not be read:", err=True)
     for line in reading.lines():
-        typer.echo(f"  {line}", err=True)
+        echo(f"  {line}", err=True)
     return False
 
 
@@ -226,7 +227,7 @@ def _import_spool(
         report = asyncio.run(upload(folder, url, api_key, progress))
     except StabilityError as error:
         reports.failed(str(folder), str(error))
-        typer.echo(f"{folder}: failed: {error}", err=True)
+        echo(f"{folder}: failed: {error}", err=True)
         return False
     had = report.records - report.sent
     text = f"{report.run_id}: {report.sent} records sent, {had} were there already"

@@ -49,14 +49,13 @@ def _header_of(path: Path) -> tuple[list[str], str, int]:
     without a name (pandas) is called as pandas calls it.
     """
     with open_text(path) as file:
-        before: list[str] = []
+        comment, count = "", 1
         line = _line_of(file)
-        while line.lstrip().startswith("#") and len(before) < _MAX_COMMENTS:
-            before.append(line.lstrip("# \t"))
+        while line.lstrip().startswith("#") and count <= _MAX_COMMENTS:
+            comment, count = line.lstrip("# \t"), count + 1
             line = _line_of(file)
-        count = len(before) + 1
-        if before and _NO_HEADER.match(line):
-            line, count = before[-1], count - 1
+        if comment and _NO_HEADER.match(line):
+            line, count = comment, count - 1
     for delimiter in _DELIMITERS:
         try:
             columns = [column.strip() for column in next(csv.reader([line], delimiter=delimiter), [])]

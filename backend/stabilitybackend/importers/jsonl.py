@@ -131,8 +131,8 @@ class JsonlImporter(Importer):
     ) -> Iterator[Batch]:
         header = export_header(path)
         if header is None:
-            first = _Lines(path, Reading(following=reading.following), rank).groups()
-            layout, lineage = layout_of(path, first, step_key), None
+            looked = Reading(following=reading.following)
+            layout, lineage = layout_of(path, _Lines(path, looked, rank).groups(), step_key, looked=looked), None
         else:
             layout, lineage = EXPORT_LAYOUT, ExportedLineage(header)
         base = 0.0 if layout.time is not None else reading.base(number, path, count_lines(path))

@@ -14,7 +14,7 @@ MAX_NAMES = 4_096
 
 #: Words of a name that say by themselves that a secret follows.
 _SECRET_WORDS = frozenset([
-    "apikey", "apikeys", "apitoken", "accesskey", "auth", "authorization", "bearer", "cookie", "credential",
+    "apikey", "apikeys", "apitoken", "accesskey", "auth", "authorization", "bearer", "cookie", "cookies", "credential",
     "credentials", "creds", "jwt", "pass", "passphrase", "passwd", "password", "passwords", "pat", "privatekey", "pw",
     "pwd", "secret", "secretkey", "secrets", "sig", "signature", "token",
 ])  # fmt: skip

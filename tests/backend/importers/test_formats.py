@@ -331,6 +331,12 @@ def test_a_file_without_a_step_names_its_keys_and_those_that_rise(tmp_path: Path
     assert refused.value.hint == "name it: --step-key sample"
 
 
+def test_a_file_of_which_no_row_can_be_read_names_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(lines({"step": at, "\ud800": 1.0} for at in range(ROWS)))
+    with pytest.raises(BadRequest, match="has no row that could be read: line 1, no JSON"):
+        ImportedRun().take(tmp_path / "a.jsonl")
+
+
 BAR = "".join(f"\r{at}%|##   | {at}/100 [00:0{at % 10}<00:10, loss=2.{at:02d}]" for at in range(100))
 
 

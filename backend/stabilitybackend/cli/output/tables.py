@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from stabilitybackend.cli.output.echo import printable
+
 __all__ = ["Column", "print_table"]
 
 #: Characters to which a cell and an id are shortened in their middle, and those of a line of a sentence at least.
@@ -50,7 +52,7 @@ def print_table(
     console = console or Console(highlight=False)
     if not console.is_terminal:
         console = Console(file=console.file, width=ENDLESS, highlight=False, color_system=None)
-    cells = [[Text(one) if isinstance(one, str) else one for one in row] for row in rows]
+    cells = [[Text(printable(one)) if isinstance(one, str) else one for one in row] for row in rows]
     needs = [
         max([cell_len(column.title), *(cell_len(row[at].plain) for row in cells)]) for at, column in enumerate(columns)
     ]

@@ -16,6 +16,7 @@ from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.rows.cells import NotAStep, as_number, as_rank, as_step, is_missing
 from stabilitybackend.importers.rows.lanes import RANK
 from stabilitybackend.importers.rows.moments import TIME_KEYS, ReadTime, clock_of
+from stabilitybackend.importers.troubles import Reading
 from stabilityclient.step_names import names_steps
 
 __all__ = [
@@ -113,12 +114,20 @@ class Layout:
 EXPORT_LAYOUT = Layout("step", "t")
 
 
-def layout_of(path: Path, groups: Iterable[Group | None], step_key: str | None, delimiter: str = "") -> Layout:
+def layout_of(
+    path: Path,
+    groups: Iterable[Group | None],
+    step_key: str | None,
+    delimiter: str = "",
+    *,
+    looked: Reading | None = None,
+) -> Layout:
     """Return the layout of a file.
 
     Args:
         groups: its rows from the beginning; None ends the first. step_key: as people named it; None: the usual ones.
         delimiter: between the cells of a text table.
+        looked: holds, once the groups were looked at, why rows could not be read.
 
     Raises:
         BadRequest: no column holds the step.
@@ -130,6 +139,8 @@ def layout_of(path: Path, groups: Iterable[Group | None], step_key: str | None, 
         first.add(group)
         if first.is_enough:
             break
+    if first.is_empty and looked is not None and looked.named:
+        raise BadRequest(f"{path} has no row that could be read: {looked.named[0].place}, {looked.named[0].reason}")
     step, epoch, why = first.step(path)
     parts = first.parts(step)
     if parts > 1:
@@ -192,6 +203,11 @@ class _FirstRows:
     @property
     def _is_head(self) -> bool:
         return self._rows < HEAD_ROWS and self._cells < MAX_HEAD_CELLS
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row has a key."""
+        return not self._sample
 
     @property
     def is_enough(self) -> bool:
