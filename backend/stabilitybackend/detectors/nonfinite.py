@@ -279,7 +279,7 @@ class NonfiniteDetector(Detector):
             text += f"; at step {event.replaced_at} the loss itself followed, which is an incident of its own."
         elif event.loss or event.severity == "critical":
             text += ", with a loss of exactly 0" if lost else ""
-            text += ". From here on the weights may be lost: go back to a checkpoint before this step."
+            text += f". From step {event.onset} on the weights may be lost: only a checkpoint from before is sound."
         else:
             text += (
                 ". The loss itself is still finite: with fp16 loss scaling or an absent data set this can be routine."

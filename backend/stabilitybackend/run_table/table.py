@@ -9,6 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from stabilitybackend.errors import BadRequest, Conflict, Unavailable
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.run_table.columns import BUILT_IN, Column, column_of
@@ -27,7 +29,7 @@ from stabilitybackend.schema.pages.run_table import (
     RunTable,
     TableRow,
 )
-from stabilitybackend.schema.runs import Run
+from stabilitybackend.schema.runs import UNTIMED_KEY, Run
 
 __all__ = ["MAX_COLUMNS", "MAX_LIMIT", "RunTables", "TableQuery"]
 
@@ -183,14 +185,16 @@ class RunTables:
             return TableRow(run_id=run_id, gone=True)
         run, digest = row.run, row.digest or _NO_DIGEST
         speed, unit = row.speed
+        untimed = bool(run.config.get(UNTIMED_KEY))  # its moments are made up
         return TableRow(
-            run_id=run_id, name=run.name, project=run.project, tags=row.tags, status=run.status, state=run.state,
+            run_id=run_id, name=run.name, project=run.project, tags=row.tags, status=run.status,
+            state=replace(run.state, since=None) if untimed else run.state,
             note=run.note, step=run.last_step, loss=None if row.loss is None else json_number(row.loss),
             loss_metric=run.loss_metric, tokens=digest.tokens, tokens_why=digest.tokens_why, speed=speed,
             speed_unit=unit, goodput=digest.goodput, goodput_why=digest.goodput_why,
             gpus=BUILT_IN["gpus"].value(row, now), ranks=run.world_size, open_incidents=run.open_incidents,
             worst_incident=run.worst_incident, rollbacks=run.rollbacks, undo=run.undo, created=run.created,
-            updated=run.updated, progress=run.logged, curve=digest.curve,
+            updated=run.updated, progress=None if untimed else run.logged, curve=digest.curve,
             curve_why="" if digest.curve else _why_no_curve(row),
             cells=[_cell(column.value(row, now)) for column in columns],
         )  # fmt: skip

@@ -42,7 +42,9 @@ def test_a_loss_that_is_lost_after_the_gradient_norm_is_told_with_its_own_first_
     rows = [{"grad_norm": math.inf, "loss": 2.0}] * 2 + [{"grad_norm": math.inf, "loss": math.nan}]
     told = feed(rows)[-1]
     assert (told.title, told.onset_step) == ("Loss not finite since step 2", 0)
-    assert told.text.startswith("The loss has not been finite since step 2, the gradient norm since step 0. From here")
+    assert told.text.startswith(
+        "The loss has not been finite since step 2, the gradient norm since step 0. From step 0 on"
+    )
 
 
 def test_an_incident_that_is_open_counts_no_values_that_grow_meanwhile() -> None:

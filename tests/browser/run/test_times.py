@@ -62,3 +62,7 @@ def test_of_a_log_without_times_no_moment_is_shown(visit: Visit, imported: Impor
     page.wait_for_selector("#incident-timeline .timeline li")
     assert page.locator("#incident-timeline time").count() == 0
     assert page.inner_text(".incident-age") == ""
+    page = visit("/?q=r-untimed")
+    age = page.locator("#runs-body [data-run=r-untimed] td[data-cell=progress]")
+    assert wait_until(lambda: age.count() and age.inner_text(), 30, "listed") == "–"
+    assert "since" not in page.inner_text("#runs-body [data-run=r-untimed]")

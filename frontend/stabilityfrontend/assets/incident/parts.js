@@ -57,7 +57,7 @@ function head(page) {
       h("a", { href: `/runs/${encodeURIComponent(page.id)}` }, page.name()),
       step === null ? null : ` · step ${formatCount(step)}`,
       causeOf(page),
-      " · ",
+      isUntimed(page.run) ? null : " · ",
       h("span", { class: "incident-age" }),
     ),
   ];

@@ -158,7 +158,8 @@ const BUILT_IN = {
     label: "Last progress",
     kind: "age",
     width: 98,
-    cell: (row, now) => age(row.progress, now, "its ranks logged nothing yet"),
+    cell: (row, now) =>
+      age(row.progress, now, row.step === null ? "its ranks logged nothing yet" : "its log has no times"),
   },
   since: {
     label: "Since",
