@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 from operator import le
@@ -270,10 +271,19 @@ class StragglerDetector(Detector):
         """Return whether a rank was slow in the newest window of a metric."""
         return metric in self._tables and any(past.slow for past in self._tables[metric].past.values())
 
-    def carry_on(self, event: SlowRankTable) -> None:
-        """Go on with an event that was open when the server stopped."""
-        past = {number: RankPast(CONFIRM_WINDOWS, onset=event.onset, reported=True) for number in event.ranks}
-        self._tables[event.metric] = RankTable(past=past, event=event)
+    def carry_on(self, event: SlowRankTable, known: RankPast) -> None:
+        """Go on with an event that was open when the server stopped.
+
+        Args:
+            known: how its ranks compared with the others until then, as of ``past_of``.
+        """
+        slow = replace(known, slow=CONFIRM_WINDOWS, usual=0, onset=event.onset, reported=True)
+        self._tables[event.metric] = RankTable(past={number: replace(slow) for number in event.ranks}, event=event)
+
+    def past_of(self, metric: str, rank: int) -> RankPast:
+        """Return how a rank compared with the others so far."""
+        table = self._tables.get(metric)
+        return RankPast() if table is None else table.past.get(rank, RankPast())
 
     def end(self, step: int) -> list[Finding]:
         """Close all that is open: the job is over."""

@@ -19,7 +19,7 @@ from itertools import islice
 from msgspec import to_builtins
 
 from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.detectors.stats.rank_table import SlowRankTable
+from stabilitybackend.detectors.stats.rank_table import RankPast, SlowRankTable
 from stabilitybackend.detectors.stats.robust import median
 from stabilitybackend.detectors.straggler import ENOUGH_RANKS, WAITING, StragglerDetector
 from stabilitybackend.liveness.budgets import is_long
@@ -34,6 +34,8 @@ WINDOW_S, WINDOW_STEPS = 10.0, 16
 MOST_WAITING_S, MOST_STARTS = 640.0, 16
 #: How the own work of ranks is called that is known by their waiting only.
 OWN_WORK = "its own work"
+#: Of a slow rank's past, what a server that starts again has to know: whether it changed, and for how long it is slow.
+KEPT_OF_PAST = ("before", "past_excess", "slow_windows", "slow_excess", "cost")
 #: A window is skipped while own-work times of ranks came within this time: the detector judges those, seconds.
 DETECTOR_S = 300.0
 
@@ -107,7 +109,8 @@ class SlowRanks:
             known.phase, finding.onset_step, finding.step, finding.severity, ranks, known.level_before, known.sigma,
             [known.phase], lost_s=known.lost_s, reported_s=known.lost_s,
         )  # fmt: skip
-        self._judge.carry_on(event)
+        past = {name: value for name, value in known.past.items() if name in KEPT_OF_PAST}
+        self._judge.carry_on(event, RankPast(**past))  # type: ignore[arg-type]
         self._keys[self._judge.key(known.phase, event.onset)] = finding.key
         self._newest_step = max(self._newest_step, finding.now_step)
 
@@ -218,7 +221,8 @@ class SlowRanks:
 
     def _dressed(self, finding: Finding, watches: Mapping[int, RankWatch]) -> Finding:
         """Return a finding of the detector as one about processes that are known."""
-        rank, phase, ranks = finding.rank or 0, finding.metric, [int(name) for name in finding.evidence["ranks"]]
+        rank, phase, ranks = finding.rank or 0, finding.metric or "", [int(name) for name in finding.evidence["ranks"]]
+        past = self._judge.past_of(phase, rank)
         self._newest_step = max(self._newest_step, finding.now_step)
         key = self._keys.setdefault(finding.key, f"straggler:liveness:{rank}")
         if finding.state != "open":
@@ -240,7 +244,9 @@ class SlowRanks:
             title=title,
             text=text.replace(f"Rank {rank} ", f"{who} ", 1),
             now_step=self._newest_step,
-            evidence=finding.evidence | {"phase": phase, "slow": ranks, "gpus": to_builtins(gpus_of(known))},
+            evidence=finding.evidence
+            | {"phase": phase, "slow": ranks, "gpus": to_builtins(gpus_of(known))}
+            | {"past": {name: getattr(past, name) for name in KEPT_OF_PAST}},
         )
 
 

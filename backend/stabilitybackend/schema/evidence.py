@@ -250,6 +250,8 @@ class StragglerFacts(msgspec.Struct, frozen=True):
     """Of a ``straggler`` by phases. slow: its ranks; level_before, level_after, sigma, lost_s: seconds.
 
     waits: whether the other ranks wait for it; null where that is not known.
+    past: windows before it (``before``), windows since (``slow_windows``), and how far above the others the slowest
+    was in both, fractions (``past_excess``, ``slow_excess``); ``cost``: what that came to, in windows.
     """
 
     phase: str = ""
@@ -259,6 +261,7 @@ class StragglerFacts(msgspec.Struct, frozen=True):
     sigma: float = 1.0
     lost_s: float = 0.0
     waits: bool | None = None
+    past: dict[str, float] = {}
 
 
 class LostAgentsFacts(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ def paced(
     slow: Callable[[int, int], dict[str, float]],
     seconds: int = 90,
     logging: tuple[int, ...] = (),
+    again_with: Callable[[Job], SlowRanks | None] = lambda job: None,
     **more: Any,
 ) -> Job:
     """Return a job whose ranks meet in backward: who is slow elsewhere makes the others wait there.
@@ -26,6 +27,7 @@ def paced(
     Args:
         slow: (rank, second) -> what it needs more in some phases, seconds a step.
         logging: ranks that log times of their own work. more: fields of all slots.
+        again_with: what a server that starts again in this second knows of slow ranks, None while none does.
     """
     job = Job(nodes={f"n{node}": list(range(node * 8, min(ranks, node * 8 + 8))) for node in range((ranks + 7) // 8)})
     job.more |= more
@@ -44,6 +46,8 @@ def paced(
         for rank in logging:
             job.monitor.logs_own_work(rank, job.now)
         job.run(1)
+        if (known := again_with(job)) is not None:
+            job.monitor._slow = known
     return job
 
 
@@ -126,3 +130,23 @@ def test_a_server_that_starts_again_goes_on_with_the_slow_rank_that_was_known() 
     again.load(opened)
     (ended,) = again.tick([], 0.0, over=True, now=0.0)
     assert (ended.key, ended.state, ended.onset_step) == (opened.key, "resolved", opened.onset_step)
+
+
+@pytest.mark.parametrize(("since", "severity"), [(60, "warning"), (-1, "info")])
+def test_a_server_that_starts_again_knows_whether_a_slow_rank_was_usual_before(since: int, severity: str) -> None:
+    started: list[SlowRanks] = []
+
+    def again(job: Job) -> SlowRanks | None:
+        if started or not slow_findings(job):
+            return None
+        started.append(SlowRanks())
+        started[0].load(slow_findings(job)[-1])
+        return started[0]
+
+    def slow(rank: int, second: int) -> dict[str, float]:
+        return {"forward": 0.3} if rank == 1 and second > since else {}
+
+    found = slow_findings(paced(8, slow, seconds=260, again_with=again))
+    assert found[0].severity == "info"
+    assert {one.key for one in found} == {"straggler:liveness:1"}
+    assert found[-1].severity == severity
