@@ -21,6 +21,7 @@ from stabilitybackend.lineage.changes import LineageEvent, Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.returns import left_by
 from stabilitybackend.lineage.tree import FoldedSegment, PathRange
+from stabilitybackend.name_sets import key_of
 from stabilitybackend.points.store import RunStore
 from stabilitybackend.query import query
 from stabilitybackend.saving import SavedPart, Unfit, part_of, restore
@@ -264,7 +265,7 @@ class Judge(Stateful):
 
     def _tells(self, names: Sequence[str]) -> bool:
         """Say whether a name of these tells that their rank logs the training; asked again and again of the same."""
-        row = tuple(names)
+        row = key_of(names)
         if row != self._silent:
             training = self.names.of_training
             if any(name in PRIMARY_METRICS or role_of(name) == LOSS or training(name) for name in names):

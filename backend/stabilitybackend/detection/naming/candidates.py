@@ -74,8 +74,9 @@ class Candidates(Stateful):
         """Look at a metric from here on, where it may have a role."""
         rank = loss_rank(metric)
         role, rank = (likely_role_of(metric), 0) if rank is None else (LOSS, rank)
-        alike = sum(one.role == role and one.rank == rank for one in self._of.values())
-        if role is not None and alike < MAX_CANDIDATES:
+        if role is None:
+            return
+        if [(one.role, one.rank) for one in self._of.values()].count((role, rank)) < MAX_CANDIDATES:
             self._of.setdefault(metric, _Candidate(role, rank))
 
     def remove(self, metric: str) -> None:

@@ -5,9 +5,9 @@ The one place of this choice: the run's page, the wall and tables of runs show w
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import chain, islice
 
 from stabilitybackend.detection.naming.units import unit_of
 from stabilitybackend.detectors.engine.metric_roles import (
@@ -24,6 +24,7 @@ from stabilitybackend.detectors.engine.metric_roles import (
     dataset_of,
     likely_role_of,
     role_of,
+    words_of,
 )  # fmt: skip
 from stabilitybackend.schema.pages.headline import Headline, HeadlineCell, HeadlineChart
 from stabilitybackend.schema.watched import Watched, WatchedMetric
@@ -47,7 +48,6 @@ _ORDER = (LOSS, "reward", VAL_LOSS, GRAD_NORM, "accuracy", "kl", "entropy", SPEE
           "success", "length", "memory")  # fmt: skip
 _BY_MEDIAN = frozenset((SPEED, STEP_TIME))
 
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 #: Words of a name -> what is common under it. Every word of one of the tuples has to be there.
 _COMMON: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ("reward", (("reward",), ("rewards",), ("rew",), ("episode", "return"), ("returns",))),
@@ -74,10 +74,6 @@ _COUNTERS = frozenset((
 ))  # fmt: skip
 
 
-def _words(metric: str) -> list[str]:
-    return [word.lower() for word in _WORD.findall(metric)]
-
-
 @lru_cache(maxsize=NAMES_REMEMBERED)
 def common_role_of(metric: str) -> str:
     """Return what a metric commonly is, by the words of its name; "" for any other.
@@ -86,7 +82,7 @@ def common_role_of(metric: str) -> str:
         >>> [common_role_of(name) for name in ("rollout/ep_rew_mean", "approx_kl", "kl_loss", "train/acc", "alpha")]
         ['reward', 'kl', '', 'accuracy', '']
     """
-    words = set(_words(metric))
+    words = set(words_of(metric))
     if "loss" in words or "coef" in words or "coeff" in words:
         return ""
     return next((role for role, sets in _COMMON if any(words.issuperset(one) for one in sets)), "")
@@ -136,11 +132,11 @@ def main_of(metrics: Iterable[str], loss: str | None) -> str | None:
     rewards = [name for name in logged if common_role_of(name) == "reward"]
     if rewards:
         return min(rewards, key=_aside)
-    return _named_like_a_loss(logged) or next(iter(_plain_ones(logged) or logged), None)
+    return _named_like_a_loss(logged) or next(chain(_plain_ones(logged), logged), None)
 
 
-def _plain_ones(names: Sequence[str]) -> list[str]:
-    return [name for name in names if not _COUNTERS.intersection(_words(name)) and dataset_of(name) is None]
+def _plain_ones(names: Iterable[str]) -> Iterator[str]:
+    return (name for name in names if not _COUNTERS.intersection(words_of(name)) and dataset_of(name) is None)
 
 
 def _by_role(watched: Iterable[WatchedMetric], logged: Sequence[str]) -> dict[str, str]:
@@ -172,21 +168,23 @@ def _by_role(watched: Iterable[WatchedMetric], logged: Sequence[str]) -> dict[st
 
 def _aside(metric: str) -> tuple[int, int, int, str]:
     """Sort what is the thing itself before other numbers about it, and a mean before none."""
-    words = _words(metric)
+    words = words_of(metric)
     return (len(_ABOUT.intersection(words)), 0 if "mean" in words or "avg" in words else 1, len(words), metric)
 
 
 def _named_like_a_loss(logged: Sequence[str]) -> str | None:
     """Return a metric that is called a loss, though not of the training as a whole: of a part, of a policy."""
     likely = next((name for name in logged if likely_role_of(name) == LOSS), None)
-    return likely or next((name for name in logged if _words(name)[-1:] == ["loss"] and dataset_of(name) is None), None)
+    return likely or next(
+        (name for name in logged if words_of(name)[-1:] == ("loss",) and dataset_of(name) is None), None
+    )
 
 
 def _fill(logged: Sequence[str], taken: Iterable[str], count: int) -> list[HeadlineCell]:
     """Return other metrics in the order of the job, none that only counts."""
     there = set(taken)
     left = [name for name in logged if name not in there]
-    few = (_plain_ones(left) or left)[:count]
+    few = list(islice(_plain_ones(left), count)) or left[:count]
     return [HeadlineCell(f"other-{place}", name, "", unit_of(name)) for place, name in enumerate(few, 1)]
 
 

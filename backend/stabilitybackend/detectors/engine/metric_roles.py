@@ -15,7 +15,7 @@ __all__ = [
     "SEQUENCE_LENGTH", "SPEED",
     "STEP_TIME", "TOKENS", "VAL_LOSS", "MixtureName", "best_of", "dataset_of", "is_of_evaluation", "is_of_reward",
     "likely_role_of", "loss_of", "loss_rank", "may_rise",
-    "mixture_of", "of_machine", "role_of",
+    "mixture_of", "of_machine", "role_of", "words_of",
 ]  # fmt: skip
 
 #: Names of metrics of which it is remembered what they mean: more than a run keeps (``points/metric_names.py``), for a
@@ -207,8 +207,19 @@ _ABOUT_LOSSES = frozenset((
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
-def _words(metric: str) -> list[str]:
-    return [word.lower() for word in _WORD.findall(metric)]
+def _split(name: str) -> tuple[str, ...]:
+    return tuple([word.lower() for word in _WORD.findall(name)])
+
+
+@lru_cache(maxsize=NAMES_REMEMBERED)
+def words_of(metric: str) -> tuple[str, ...]:
+    """Return the words and numbers of a name, lower case.
+
+    Example:
+        >>> words_of("train/EvalLoss_2")
+        ('train', 'eval', 'loss', '2')
+    """
+    return _split(metric)
 
 
 @lru_cache(maxsize=NAMES_REMEMBERED)
@@ -219,7 +230,7 @@ def is_of_evaluation(metric: str) -> bool:
         >>> is_of_evaluation("val/loss"), is_of_evaluation("EvalAccuracy"), is_of_evaluation("value_loss")
         (True, True, False)
     """
-    return not _OF_EVALUATION.isdisjoint(_words(metric))
+    return not _OF_EVALUATION.isdisjoint(words_of(metric))
 
 
 _OF_PLAYERS = frozenset(
@@ -236,7 +247,7 @@ def may_rise(metric: str) -> bool:
         >>> may_rise("policy_loss"), may_rise("loss_critic"), may_rise("train/loss")
         (True, True, False)
     """
-    return not _OF_PLAYERS.isdisjoint(_words(metric))
+    return not _OF_PLAYERS.isdisjoint(words_of(metric))
 
 
 @lru_cache(maxsize=NAMES_REMEMBERED)
@@ -247,7 +258,7 @@ def is_of_reward(metric: str) -> bool:
         >>> is_of_reward("rollout/ep_reward"), is_of_reward("loss")
         (True, False)
     """
-    return not _OF_REWARD.isdisjoint(_words(metric))
+    return not _OF_REWARD.isdisjoint(words_of(metric))
 
 
 @lru_cache(maxsize=NAMES_REMEMBERED)
@@ -258,7 +269,7 @@ def likely_role_of(metric: str) -> str | None:
         >>> [likely_role_of(name) for name in ("lr-Lion/pg1", "opt/gradient_norm", "lm/xent", "aux_loss")]
         ['lr', 'grad_norm', 'loss', None]
     """
-    words = _words(metric)
+    words = words_of(metric)
     if role_of(metric) is not None or dataset_of(metric) is not None or not words:
         return None
     plain = [word for word in words if not word.isdigit()]
@@ -289,7 +300,7 @@ def loss_rank(metric: str) -> int | None:
     named = role_of(metric) is not None or dataset_of(metric) is not None
     if named or of_machine(metric) or is_of_evaluation(metric) or is_of_reward(metric):
         return None
-    words = set(_words(metric))
+    words = set(words_of(metric))
     if words.isdisjoint(_WORDS_OF_LOSSES) or words & _OF_PARTS:
         return 2
     return None if words & _ABOUT_LOSSES else 1
@@ -367,4 +378,4 @@ def mixture_of(metric: str) -> MixtureName | None:
         found = MixtureName("/".join([*parts[:-1], "*"]), parts[-1], _MEASURES.get(_plain(parts[-2]), ""))
     if found is None or found.dataset.isdigit() or found.dataset.lower() in _NO_DATASET:
         return None
-    return None if _NO_MIXTURE.intersection(_words(found.family)) else found
+    return None if _NO_MIXTURE.intersection(_split(found.family)) else found
