@@ -69,19 +69,27 @@ class Candidates(Stateful):
     """Metrics that may be a run's loss, learning rate or gradient norm, which the table of names has none of."""
 
     _of: dict[str, _Candidate] = fresh(dict)
+    #: (role, rank) of which there are enough: thousands of names come at once. No part of the state.
+    _full = frozenset[tuple[str, int]]()
+
+    def restored(self) -> None:
+        self._full = frozenset()
 
     def add(self, metric: str) -> None:
         """Look at a metric from here on, where it may have a role."""
         rank = loss_rank(metric)
         role, rank = (likely_role_of(metric), 0) if rank is None else (LOSS, rank)
-        if role is None:
+        if role is None or (role, rank) in self._full:
             return
-        if [(one.role, one.rank) for one in self._of.values()].count((role, rank)) < MAX_CANDIDATES:
+        if sum(one.role == role and one.rank == rank for one in self._of.values()) < MAX_CANDIDATES:
             self._of.setdefault(metric, _Candidate(role, rank))
+        else:
+            self._full |= {(role, rank)}
 
     def remove(self, metric: str) -> None:
         """Look at a metric no longer: its role was declared."""
         self._of.pop(metric, None)
+        self._full = frozenset()
 
     def role(self, metric: str) -> str:
         """Return what a candidate may be."""

@@ -217,7 +217,8 @@ class WatchedNames(Stateful):
             self._member(f"declared {declared[0]}", declared[0], first, name, declared[1], declared=True)
         elif not self._is_declared(name):
             self.candidates.add(name)
-        if declared is None and known is not None and likely_role_of(name) is None and not self._is_declared(name):
+            if known is None or likely_role_of(name) is not None:
+                return changed
             self._member(known.family, known.measure, first, name, known.dataset, declared=False)
         return changed
 
@@ -231,6 +232,8 @@ class WatchedNames(Stateful):
             family.members[name] = dataset
 
     def _is_declared(self, name: str) -> bool:
+        if not self.declared and not self.datasets:
+            return False  # as mostly
         return name in self.declared.values() or any(name in sets.values() for sets in self.datasets.values())
 
     # --- what detectors get --------------------------------------------------------------------------------------

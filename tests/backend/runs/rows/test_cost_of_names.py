@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from itertools import count
+
 import numpy as np
 import pytest
 
@@ -56,3 +59,30 @@ def test_a_row_hashes_each_of_its_names_once(message) -> None:  # type: ignore[n
         )
     assert len(state.store.metrics()) == len(names)
     assert Counted.hashes <= 1.2 * ROWS * len(names)
+
+
+_fresh = count()
+
+
+def _calls_a_new_name(wide: int) -> float:
+    """Return the calls that the first row of a run takes, a name; no other test has had these names."""
+    names = [f"part{next(_fresh)}.{at}.attention/grad_norm" for at in range(wide)]
+    state, frame, calls = RunState("r", lambda: 2e3), _frame(0, 1, names), 0
+
+    def note(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        state.apply(frame, replayed=False)
+    finally:
+        sys.setprofile(before)
+    return calls / wide
+
+
+def test_a_new_name_costs_the_same_among_few_and_among_thousands() -> None:
+    few, many = _calls_a_new_name(500), _calls_a_new_name(5_000)
+    assert many <= 1.2 * few
+    assert many <= 170  # some 130: what its words say is found once, not by each who asks
