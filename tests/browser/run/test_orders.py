@@ -44,6 +44,7 @@ def test_a_checkpoint_and_then_a_stop_are_ordered_with_the_keyboard_and_the_run_
         page.keyboard.press("Enter")
         page.wait_for_selector("#checkpoint-progress[data-state='done'] .sentence.good")
         page.keyboard.press("Escape")
+        page.wait_for_selector("#orders-open:focus")
 
         page.click("#orders-open")
         page.click("#stop-open")

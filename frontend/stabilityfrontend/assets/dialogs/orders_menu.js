@@ -13,7 +13,15 @@ export function ordersMenu() {
     { id: "orders-menu", class: "chart-menu", popover: "auto", role: "group", "aria-label": "Orders" },
     ["checkpoint-open", "stop-open", "task-open"].map((id) => byId(id)),
   );
-  menu.addEventListener("click", () => menu.hidePopover());
+  // Before the button opens its dialog, which gives the focus back to where it was: no place in a menu that is shut.
+  menu.addEventListener(
+    "click",
+    () => {
+      menu.hidePopover();
+      open.focus();
+    },
+    { capture: true },
+  );
   menu.addEventListener("toggle", (event) => {
     if (/** @type {ToggleEvent} */ (event).newState !== "open") return;
     const box = open.getBoundingClientRect();
