@@ -63,15 +63,16 @@ def _segments(exported: Mapping[str, Any], client: ApiClient, run_id: str) -> di
 
 
 def inferred_lineage(run_id: str, url: str, api_key: str | None) -> list[str]:
-    """Return a line about what was inferred in a run that was imported, none where nothing was."""
+    """Return lines about what was inferred in a run that was imported: how its steps count, and its rollbacks."""
     try:
         with ApiClient(url, api_key) as client:
             _wait_until_folded(client, run_id)
+            counted = [str(note) for note in client.get(run_path(run_id)).get("log_notes") or ()]
             found = msgspec.convert(client.get(f"{run_path(run_id)}/segments"), Segments, strict=False).inferred()
     except (StabilityBoardError, msgspec.ValidationError):  # a key that may only send
         return []
     if not found:
-        return []
+        return counted
     steps = [
         f"step {one.fork_step:,}" if one.fork_step is not None and one.fork_step >= 0 else "the start"
         for one in found[:_MAX_STEPS]
@@ -79,7 +80,8 @@ def inferred_lineage(run_id: str, url: str, api_key: str | None) -> list[str]:
     back = ", ".join(steps) + (", ..." if len(found) > _MAX_STEPS else "")
     what = "1 rollback or restart was" if len(found) == 1 else f"{len(found)} rollbacks or restarts were"
     return [
-        f"{what} inferred from steps that go back, to {back}; not so? import it again with --no-rollbacks --run-id NEW"
+        *counted,
+        f"{what} inferred from steps that go back, to {back}; not so? import it again with --no-rollbacks --run-id NEW",
     ]
 
 

@@ -54,6 +54,18 @@ def test_a_log_without_times_has_no_speed_and_no_goodput(
     assert row["goodput_why"] == ("" if timed else "its log has no times")
 
 
+def test_how_the_steps_of_an_import_were_read_is_a_line_of_its_output(
+    server: RunningServer, program: Program, tmp_path: Path
+) -> None:
+    log = tmp_path / "log.jsonl"
+    rows = [{"step": step, "loss": 2.0 + batch} for step in range(50) for batch in range(4)]
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, out, _ = program("import", log, "--run-id", "one", "--url", server.url)
+    notes = server.get("/runs/one")["log_notes"]
+    assert notes
+    assert [line for line in out.splitlines() if notes[0] in line] == [f"  note: {notes[0]}"]
+
+
 def test_a_run_is_the_same_after_export_and_import(server: RunningServer, program: Program, tmp_path: Path) -> None:
     log = write_log(tmp_path / "log.jsonl")
     at = ("--url", server.url)
