@@ -9,11 +9,22 @@ from itertools import groupby, takewhile
 
 from stabilitybackend.detection.naming.mixture_schedule import MixtureSchedule
 from stabilitybackend.detection.naming.watched_names import WatchedNames
+from stabilitybackend.detection.other_metrics import OtherMetrics
 from stabilitybackend.detectors.curve.detector import CurvesDetector
 from stabilitybackend.detectors.engine.bank import BEFORE_FIRST_STEP, DetectorBank
 from stabilitybackend.detectors.engine.base import Detector, Finding, Mark, Row
 from stabilitybackend.detectors.engine.long_past import LongPast
-from stabilitybackend.detectors.engine.metric_roles import LOSS, dataset_of, is_of_reward, loss_rank, may_rise, role_of
+from stabilitybackend.detectors.engine.metric_roles import (
+    LOSS,
+    LR,
+    dataset_of,
+    is_of_reward,
+    likely_role_of,
+    loss_rank,
+    may_rise,
+    of_machine,
+    role_of,
+)
 from stabilitybackend.detectors.engine.row_blocks import RowBlock
 from stabilitybackend.detectors.registry import DETECTORS, Settings
 from stabilitybackend.detectors.repeat_data import RepeatDataDetector
@@ -66,6 +77,8 @@ class Judge(Stateful):
     _resumes: list[Mark] = fresh(list)
     #: Which metric is what.
     names: WatchedNames = fresh(WatchedNames)
+    #: Metrics that no detector looks at.
+    others: OtherMetrics = fresh(OtherMetrics)
     #: Which mixture is declared for which steps.
     mixtures: MixtureSchedule = fresh(MixtureSchedule)
     #: The lowest rank that declared names: what others of the job declare is the same.
@@ -141,7 +154,7 @@ class Judge(Stateful):
                 return self._own_names([one for step in first.steps.tolist() for one in self._ahead.pop(step, ())])
             for stage in self._stages(placed):
                 found += self._mixture_marks(stage[0])
-                found += _feed(self._bank, stage, self.names)
+                found += self._judged(stage)
         return self._own_names(found + _feed(self._ranks, placed))
 
     def steady_to(self, source: str, segment: int, names: Sequence[str]) -> float:
@@ -164,10 +177,27 @@ class Judge(Stateful):
         """
         steps = dict(zip(placed.times.tolist(), placed.steps.tolist(), strict=True))
         self._ahead = {step: [] for step in steps.values()}
-        found = _feed(self._bank, [placed], self.names) + _feed(self._ranks, [placed])
+        found = self._judged([placed]) + _feed(self._ranks, [placed])
         for time, finding in found:
             self._ahead[steps[time]].append((time, finding))
         return bool(found)
+
+    def _judged(self, stage: Sequence[Placed]) -> list[Found]:
+        """Let all judge rows; those of other metrics know of each event that was found up to their row."""
+        turns = [turn for each in stage for turn in self.others.take(each, self._is_other)]
+        found, rest = list[Found](), list(stage)
+        for turn in sorted(turns, key=lambda one: one.step):
+            split = [(each, int(each.steps.searchsorted(turn.step, "right"))) for each in rest]
+            now = [each.at(each.segment, slice(None, at)) for each, at in split if at]
+            rest = [each.at(each.segment, slice(at, None)) for each, at in split if at < len(each.steps)]
+            found += _feed(self._bank, now, self.names) if now else []
+            found += self.others.report(turn, self._bank.context)
+        return found + (_feed(self._bank, rest, self.names) if rest else [])
+
+    def _is_other(self, metric: str) -> bool:
+        """Say whether no detector looks at a metric, and it is none of the machine's or a learning rate."""
+        judged = self.names.known_as(metric) is None or self.names.is_judged(metric, self._bank.wants)
+        return not judged and not of_machine(metric) and likely_role_of(metric) != LR
 
     def end_ahead(self) -> None:
         """Note that ``take`` has got all those rows that will come."""
@@ -199,6 +229,7 @@ class Judge(Stateful):
         found = [] if part.segment != segment.id else [(segment.created, f) for f in self._ranks.mark(self._fork(part))]
         if self.primary is None:
             return found
+        found += self.others.rewound(segment.kept_step, segment.created)
         return self._own_names(found + self._feed_again(self._bank.rewind(segment.kept_step)))
 
     # --- names ---------------------------------------------------------------------------------------------------
@@ -260,7 +291,7 @@ class Judge(Stateful):
         had_one, self.primary, self.primary_known = self.primary is not None, placed.rank, known
         if not had_one:
             return []
-        self._source, self._resumes = None, []
+        self._source, self._resumes, self.others = None, [], OtherMetrics()
         return self._feed_again(self._bank.rewind(BEFORE_FIRST_STEP), before=int(placed.steps[0]))
 
     def _tells(self, names: Sequence[str]) -> bool:
@@ -285,7 +316,8 @@ class Judge(Stateful):
             return []
         mark = _resume(self._bank.last_step, step, time)
         self._resumes = [*self._resumes[-(MAX_RESUMES - 1) :], mark]
-        return [(time, finding) for finding in self._bank.mark(mark)]
+        ended = self.others.rewound(self._bank.last_step, time)
+        return [*ended, *((time, finding) for finding in self._bank.mark(mark))]
 
     def _mixture_marks(self, placed: Placed) -> list[Found]:
         """Give the declarations of a mixture that hold from the first row of ``placed`` on."""

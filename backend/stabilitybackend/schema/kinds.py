@@ -138,6 +138,9 @@ KINDS: dict[str, IncidentKind] = {
                      settles=True),
         IncidentKind("plateau", "Plateau", "plateau"),
         IncidentKind("grad_norm", "Gradient norm", "gradient norm", compared=True, settles=True),
+        IncidentKind("metric_jump", "Metric off its past", "metric off its past", compared=True, settles=True,
+                     advice="Look at what it measures, and at the loss at the same steps: a change of data, code or "
+                     "schedule moves it as well as a fault does."),
         IncidentKind("autopilot_gave_up", "Autopilot gave up", "autopilot that gave up", "user", band=False,
                      since="When it gave up",
                      advice="Open the incident that it is about, and decide: roll back, correct the cause, or stop. "

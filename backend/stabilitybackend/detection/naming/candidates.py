@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LOSS, LR, likely_role_of, loss_rank
+from stabilitybackend.detectors.stats.noise import is_noisy
 from stabilitybackend.detectors.stats.robust import MEDIAN_ERROR, robust_sigma
 from stabilitybackend.stateful import Stateful, fresh
 
@@ -29,12 +30,6 @@ MAX_CANDIDATES = 32
 LARGEST_LR = 100.0
 #: Half of the changes of a learning rate from one point to the next are smaller than this, as a fraction.
 SMOOTH_CHANGE = 0.2
-#: Around a line through so many points independent noise turns at two of three (turning point test, Kendall 1973), a
-#: schedule or a counter at one of six at most, where it is bent.
-LINE_POINTS = 8
-TURNS = 0.25
-#: Least noise as a fraction of the level: a schedule that is logged in float32 has that of rounding.
-LEAST_NOISE = 1e-4
 #: Stretches of a metric whose name says nothing that are looked at.
 MAX_TRIES = 8
 #: A loss that falls by this fraction learns; of two errors it is also more.
@@ -153,14 +148,7 @@ def _confirmed(candidate: _Candidate) -> bool:
 
 def _is_like_a_loss(values: NDArray[np.float64]) -> bool:
     """Say whether values have the noise of batches on a level that falls or stays."""
-    distinct, whole = len(np.unique(values)), bool((values == np.round(values)).all())
-    parts = values.reshape(-1, LINE_POINTS)
-    at = np.arange(LINE_POINTS) - 0.5 * (LINE_POINTS - 1)
-    around = parts - parts.mean(axis=1, keepdims=True) - np.outer(parts @ at / (at @ at), at)
-    moves = np.diff(around, axis=1)
-    turns = float(np.mean(moves[:, 1:] * moves[:, :-1] < 0))
-    noise = float(np.median(np.abs(around))) > LEAST_NOISE * abs(float(np.median(values)))
-    return distinct > len(values) // 2 and not whole and noise and turns >= TURNS and _fall(values) >= -2.0
+    return bool((values != np.round(values)).any()) and is_noisy(values) and _fall(values) >= -2.0
 
 
 def _fall(values: NDArray[np.float64]) -> float:
