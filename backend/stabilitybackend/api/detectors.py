@@ -76,7 +76,7 @@ async def set_detectors(body: SettingsBody, commander: Commander, worker: Worker
 async def watched(reader: Reader, worker: Worker) -> Response:
     """Which metrics of the run are watched, as what and why, and which are not."""
     state = worker.state
-    return answer(watched_of(state.judge.names, state.store.metrics()))
+    return answer(watched_of(state.judge.names, state.store.metrics(), state.judge.followed))
 
 
 @router.get("/runs/{run_id}/headline", responses=answers(Headline))

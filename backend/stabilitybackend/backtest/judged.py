@@ -90,5 +90,5 @@ def judge(log: Log, settings: Mapping[str, Mapping[str, float]], shown: Filter, 
         found.unreadable,
         reading=log.reading,
         curves=curves_of(found.state) if with_curves else (),
-        watched=watched_of(found.state.judge.names, found.state.store.metrics()),
+        watched=watched_of(found.state.judge.names, found.state.store.metrics(), found.state.judge.followed),
     )

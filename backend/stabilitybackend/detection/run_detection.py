@@ -120,6 +120,11 @@ class Judge(Stateful):
         return {**self._bank.failures, **self._ranks.failures}
 
     @property
+    def followed(self) -> list[str]:
+        """Metrics that no detector has a role for, and that leave a note when they leave their own past."""
+        return [metric for metric in self.others.metrics if self._is_other(metric)]
+
+    @property
     def newest_step(self) -> int:
         """The newest step of the effective path that was judged."""
         return self._bank.last_step

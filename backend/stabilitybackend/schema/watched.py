@@ -16,7 +16,8 @@ class WatchedMetric(msgspec.Struct, frozen=True):
 
     Attributes:
         role: ``loss``, ``grad_norm``, ``lr``, ``batch_size``, ``val_loss``, ``tokens_per_s`` (any speed),
-            ``step_time_s``, or ``ratio``, ``tokens``, ``samples`` of a data set; "" for what only a plug-in looks at.
+            ``step_time_s``, or ``ratio``, ``tokens``, ``samples`` of a data set; "" for any other: a note where it
+            leaves its own past, or what a plug-in looks at.
         dataset: the data set that it is of, null for the run as a whole.
         why: its name is known, ``run.names()`` declared it, or what its values do told.
         detectors: that look at it. Empty where it is only drawn or looked up.

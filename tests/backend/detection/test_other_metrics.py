@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pytest
 
+from stabilitybackend.detection.naming.watched_report import watched_of
 from stabilitybackend.detection.other_metrics import MAX_METRICS
 from stabilitybackend.runs.state import RunState
 from support.job_frames import Job
@@ -102,9 +103,10 @@ def test_a_run_that_went_back_begins_anew() -> None:
     assert [(o.kind, o.dead) for o in state.incidents.all() if o.state == "open" and not o.dead] == []
 
 
-def test_of_twenty_thousand_metrics_some_are_followed_and_the_run_has_their_number() -> None:
+def test_of_thousands_of_metrics_some_are_followed_and_the_run_has_their_number() -> None:
     state, job = RunState("run", lambda: 5_000.0), Job()
-    names = ["loss", *(f"p/{at}" for at in range(20_000))]
-    values = np.random.default_rng(1).normal(1, 0.01, (len(names), 200))
-    state.apply(job.rows(range(200), dict(zip(names, values.tolist(), strict=True))), replayed=False)
-    assert len(state.judge.others.metrics) == MAX_METRICS
+    columns = {f"p/{at}": [1.0, 1.1] for at in range(3_000)}
+    state.apply(job.rows(range(2), {"loss": [2.0, 2.1], **columns}), replayed=False)
+    told = watched_of(state.judge.names, state.store.metrics(), state.judge.followed)
+    assert sum(one.text == "a note where it leaves its own past by far" for one in told.watched) == MAX_METRICS
+    assert (told.unwatched_count, told.notes) == (3_000 - MAX_METRICS, [])

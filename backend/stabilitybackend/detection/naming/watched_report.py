@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from stabilitybackend.detection.naming.families import COUNTS, GROWING, NONE, PERCENT, UNDECIDED, Family
 from stabilitybackend.detection.naming.watched_names import MAX_NAMES, MISSING_ROWS, WatchedNames
+from stabilitybackend.detectors.curve.detector import CurvesDetector
 from stabilitybackend.detectors.engine.metric_roles import LOSS, RATIO, dataset_of, role_of
 from stabilitybackend.detectors.mixture import TAKEN
 from stabilitybackend.detectors.registry import DETECTORS
@@ -18,6 +19,7 @@ __all__ = ["missing_text", "watched_of"]
 MAX_UNWATCHED = 500
 #: Readings of agents' GPUs are no metrics of the training.
 _READINGS = "gpu/"
+_NOTED = "a note where it leaves its own past by far"
 _TAKEN = {
     PERCENT: "percent, taken as shares",
     COUNTS: "counts of each row, taken as shares",
@@ -25,15 +27,18 @@ _TAKEN = {
 }
 
 
-def watched_of(names: WatchedNames, metrics: Iterable[str]) -> Watched:
-    """Return what is watched of a run that logs ``metrics``."""
+def watched_of(names: WatchedNames, metrics: Iterable[str], followed: Collection[str] = ()) -> Watched:
+    """Return what is watched of a run that logs ``metrics``; ``followed``: those that no detector has a role for."""
     logged = [name for name in metrics if not name.startswith(_READINGS)]
     wants = {name: make().wants for name, make in DETECTORS.items()}
     found = [one for name in logged if (one := _watched(names, name, wants)) is not None]
     found.sort(key=lambda one: (one.dataset is not None, one.role, one.dataset or "", one.metric))
     seen = {one.metric for one in found}
-    unwatched = [name for name in logged if name not in seen]
-    notes = [*_missing(names), *_unsure(names, unwatched)]
+    others = [name for name in logged if name not in seen]
+    left = set(followed).intersection(others)
+    found += [WatchedMetric(name, "", None, "values", [CurvesDetector.name], _NOTED) for name in others if name in left]
+    unwatched = [name for name in others if name not in left]
+    notes = [*_missing(names), *_unsure(names, others)]
     incomplete = len(names.first_steps) >= MAX_NAMES
     return Watched(found, unwatched[:MAX_UNWATCHED], len(unwatched), notes, incomplete, names.mixture)
 
