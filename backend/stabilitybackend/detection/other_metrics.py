@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from stabilitybackend.detection.noise import is_noisy
 from stabilitybackend.detectors.curve.detector import CurvesDetector
 from stabilitybackend.detectors.curve.engine import Curve, CurveEvent
 from stabilitybackend.detectors.curve.report import clauses
 from stabilitybackend.detectors.engine.base import Finding, State
 from stabilitybackend.detectors.engine.context import EXCUSE_POINTS, Context
 from stabilitybackend.detectors.stats.levels import percent
-from stabilitybackend.detectors.stats.noise import is_noisy
 from stabilitybackend.detectors.stats.robust import MAD_TO_SIGMA
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.schema.kinds import kind_of

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from stabilitybackend.detection.noise import is_noisy
 from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LOSS, LR, likely_role_of, loss_rank
-from stabilitybackend.detectors.stats.noise import is_noisy
 from stabilitybackend.detectors.stats.robust import MEDIAN_ERROR, robust_sigma
 from stabilitybackend.stateful import Stateful, fresh
 
