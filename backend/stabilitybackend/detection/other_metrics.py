@@ -212,7 +212,7 @@ class OtherMetrics(Stateful):
             for at in np.flatnonzero((low < least) | (high > most)).tolist():
                 room = metrics[at] not in followed and len(self._followed) < MAX_FOLLOWED
                 if room and is_other(metrics[at]):
-                    self._look(metrics[at], past[at], (least[at], most[at]), block[at], steps, turn)
+                    self._check(metrics[at], past[at], (least[at], most[at]), block[at], steps, turn)
         one.past = np.hstack([past, block])[:, -PAST:].tobytes()
         one.low = np.hstack([lows, low[:, None]])[:, -LONG_BLOCKS:].tobytes()
         one.high = np.hstack([highs, high[:, None]])[:, -LONG_BLOCKS:].tobytes()
@@ -220,7 +220,7 @@ class OtherMetrics(Stateful):
         self._young = max(0, self._young - 1)
         return turn if turn.came or turn.over or self._young else None
 
-    def _look(
+    def _check(
         self, metric: str, past: NDArray[np.float64], reach: tuple[float, float], block: NDArray[np.float64],
         steps: Sequence[int], turn: Turn,
     ) -> None:  # fmt: skip

@@ -287,7 +287,7 @@ class Judge(Stateful):
         lower = self.primary is None or (placed.rank is not None and placed.rank < self.primary)
         if placed.rank is None or (self.primary_known and not lower):
             return []
-        known = self._tells(placed.names)
+        known = self._is_of_training(placed.names)
         if placed.rank == self.primary:
             self.primary_known = known
             return []
@@ -299,7 +299,7 @@ class Judge(Stateful):
         self._source, self._resumes, self.others = None, [], OtherMetrics()
         return self._feed_again(self._bank.rewind(BEFORE_FIRST_STEP), before=int(placed.steps[0]))
 
-    def _tells(self, names: Sequence[str]) -> bool:
+    def _is_of_training(self, names: Sequence[str]) -> bool:
         """Say whether a name of these tells that their rank logs the training; asked again and again of the same."""
         row = key_of(names)
         if row != self._silent:
