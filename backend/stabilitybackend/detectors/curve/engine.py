@@ -42,10 +42,9 @@ BINS = 48
 HABIT = 3
 #: Sigmas that noise reaches: what neighbours share below that is noise, and proves less.
 REACH = 4.0
-#: A lone point so high is noted, unless a larger share of the run's points is; and any that is as rare as RARE.
-NOTED_SIGMAS = 10.0
+#: A lone point so high is noted, unless a larger share of the run's points is.
+NOTED_SIGMAS = 6.0
 NOTED_SHARE = 1e-2
-RARE = 5e-4
 
 # --- level and noise --------------------------------------------------------------------------------------------
 #: Points of the noise and of the trend (half of the run while that is less), and of the level.
@@ -514,8 +513,8 @@ class Curve:
         elif len(self.excursion) >= SETTLED:
             self._take_as_usual()
         elif self.proof <= 0:
-            most = NOTED_SHARE if top[2] >= NOTED_SIGMAS else RARE
-            noted = top[1] - self.level >= self._rise() and self.evidence.share(top[2]) <= most
+            rare = top[2] >= NOTED_SIGMAS and self.evidence.share(top[2]) <= NOTED_SHARE
+            noted = rare and top[1] - self.level >= self._rise()
             self._give_up(step, top if noted else None)
 
     def _unsure(self) -> float:
@@ -786,15 +785,15 @@ class Curve:
         blocks, moves = list(self.blocks), list(self.moves)
         self.blocks.append(middle)
         self.block_steps.append(self.climb_step)
-        if blocks:
-            self.moves.append(abs(middle - blocks[-1]))
+        if len(blocks) > 1:
+            self.moves.append(abs(middle - 2 * blocks[-1] + blocks[-2]) / math.sqrt(2))
         self.slow.points += 1
         if len(blocks) < 6 or self.event is not None:
             return
         shared = (1 + self.neighbours) / (1 - self.neighbours)
         error = MEDIAN_ERROR * max(self.sigma, self._floor()) * math.sqrt(2 * shared / CLIMB_BLOCK)
         noise = max(MAD_TO_SIGMA * median(moves), error)
-        low = min(blocks[-LOWEST_BLOCKS:])
+        low = min(map(max, pairwise(blocks[-LOWEST_BLOCKS:])))  # one low block is no level
         height = (middle - low) / noise / self.demand
         proves = (self.slow.nats(height) if height >= SUSPECT else 0.0) - ALLOW
         self.slow_proof = max(0.0, self.slow_proof + proves)
