@@ -385,7 +385,7 @@ class CurvesDetector(Detector):
     def _severity(self, one: Incident) -> Severity:
         """Return the severity that an incident has earned by now; it never gets lower."""
         event = one.event
-        if one.metric == self._norm or event.lone:
+        if one.metric == self._norm or (event.lone and not event.outdone):
             now: Severity = "info"
         elif one.metric != self._whole:
             # A step of a setting acts on all data: beside it one data set alone is no alarm, at any height.
@@ -405,7 +405,7 @@ class CurvesDetector(Detector):
         text = text_of(event, kind, what, step, waits, one.explained)
         if recovered is not None and one.sets_back > (event.recovered_step or 0):
             text += f" The data sets that rose with it were back at step {one.sets_back}."
-        threshold = "1 point, noted" if event.lone else f"evidence of {PROOF:g} nats"
+        threshold = "1 point, noted" if event.lone and not event.outdone else f"evidence of {PROOF:g} nats"
         made = Finding(
             self.name,
             f"{self.name}:{one.metric}:{event.onset}",

@@ -37,8 +37,8 @@ PRIOR_POINTS = 114.0
 #: Heights are counted in bins of a quarter of an octave, over twelve octaves.
 BINS_PER_OCTAVE = 4
 BINS = 48
-#: So many of the newest points at a height are a habit: what goes as high is as rare as they are. One less in a young
-#: run. Two clouds of losses are like that.
+#: So many of the newest points at a height are a habit: what goes as high is as rare as they are. Two
+#: clouds of losses are like that.
 HABIT = 3
 #: Sigmas that noise reaches: what neighbours share below that is noise, and proves less.
 REACH = 4.0
@@ -121,7 +121,9 @@ class CurveEvent:
         points: logged since the onset.
         recovery, recovered_step: whether it came back, and the first step that was back.
         new_level: where it stays; None while that is not known.
-        lone: a single high point, back in the next one.
+        lone: a single high point, back in the next one; or several, each of them back in the next one.
+        outdone, since: lone high points of the run before them, where nearly all were lower, and the step of the first
+            one of them; else 0.
         back_below: the value at or below which it counts as back.
         score: height of the peak, robust sigmas.
     """
@@ -141,6 +143,8 @@ class CurveEvent:
     recovered_step: int | None = None
     new_level: float | None = None
     lone: bool = False
+    outdone: int = 0
+    since: int = 0
     back_below: float = 0.0
     #: The same in the curve's domain: level, its slope in ln(points) and its error, sigma, top.
     base: float = 0.0
@@ -245,10 +249,14 @@ class Curve:
     slope: float = 0.0
     neighbours: float = 0.0
     measured: int = 0
+    judged: bool = False
     #: The excursion: steps, values, heights; and what it proves so far.
     excursion: list[tuple[int, float, float]] = field(default_factory=list)
     proof: float = 0.0
     evidence: Evidence = field(default_factory=Evidence)
+    #: The newest lone high points, steps, and how they rank among those before.
+    ranks: list[int] = field(default_factory=list)
+    ranks_proof: float = 0.0
     #: The same downwards: values and depths.
     fall: list[tuple[float, float]] = field(default_factory=list)
     fall_proof: float = 0.0
@@ -354,7 +362,8 @@ class Curve:
         if self.event is not None:
             self._close(self.event, self.step)
         self.linear, self.event, self.closed, self.excursion, self.proof = True, None, None, [], 0.0
-        self.left, self.climb, self.fresh = [], [], []
+        self.left, self.climb, self.fresh, self.fall = [], [], [], []
+        self.fall_proof, self.slow_proof, self.slope, self.measured = 0.0, 0.0, 0.0, -WINDOW
         self.values.clear()
         self.values.extend(values)
         self.distances.clear()
@@ -499,13 +508,15 @@ class Curve:
         if self.points <= YOUNG or self.sigma != self.sigma:
             self._learn(step, value)
             return
+        if not self.judged:
+            self._count_young()
         height = ((value - self.level) / self.sigma - self._unsure()) / self.demand
         if height < SUSPECT and not self.excursion:
             self._fall(value, (self.level - value) / self.sigma - self._unsure())
             self._learn(step, value)
             return
         before = self.excursion[-1][2] if self.excursion else None
-        self.proof += self._proves(self.evidence, height, before, self._lately(height)) - ALLOW
+        self.proof += self._proves(self.evidence, height, before, self._habit(height, before)) - ALLOW
         self.excursion.append((step, value, height))
         top = max(self.excursion, key=lambda one: one[1])
         if self.proof >= PROOF and (top[1] - self.level >= self._rise() or self._lasts()):
@@ -516,6 +527,13 @@ class Curve:
             rare = top[2] >= NOTED_SIGMAS and self.evidence.share(top[2]) <= NOTED_SHARE
             noted = rare and top[1] - self.level >= self._rise()
             self._give_up(step, top if noted else None)
+
+    def _count_young(self) -> None:
+        """Count the first points, which were only learned: what was as high among them is as rare as that."""
+        self.judged = True
+        for distance in self.distances:
+            self.evidence.seen((distance / self.sigma - self._unsure()) / self.demand)
+            self.fall_evidence.seen(-distance / self.sigma - self._unsure())
 
     def _unsure(self) -> float:
         """Return the standard error of the level in sigmas: neighbours that share their noise are fewer."""
@@ -530,18 +548,23 @@ class Curve:
         share = self.neighbours
         if before is None:
             return evidence.nats(height, least)
-        if height < REACH:
+        if height < REACH and before < REACH:
             return evidence.nats(height, least) * (1 - share) / (1 + share)
-        foretold = share * max(0.0, min(before, REACH))
+        foretold = share * max(0.0, before) if before < REACH else 0.0
         return evidence.nats(min(height, (height - foretold) / math.sqrt(1 - share * share)), least)
 
-    def _lately(self, height: float) -> float:
-        """Return the share of the newest points that rose as high, to within a sigma, where that is a habit."""
+    def _habit(self, height: float, before: float | None) -> float:
+        """Return the share of the newest points that rose as high, to within a sigma, where that is a habit.
+
+        Where the excursion was back at the level in between, its own points are lone ones like those before it.
+        """
         if height < SUSPECT:
             return 0.0
+        alone = sum(one >= height - 1 for _, _, one in self.excursion) if before is not None and before < 1 else 0
         reach = (height * self.demand + self._unsure() - 1) * self.sigma
         count = sum(distance >= reach for distance in self.distances)
-        return count / len(self.distances) if count >= HABIT - (self.points <= GROWING) else 0.0
+        lately = count / len(self.distances) if count >= HABIT else 0.0
+        return max(lately, alone / (self.points + PRIOR_POINTS))
 
     def _lasts(self) -> bool:
         """Say whether a low excursion has lasted."""
@@ -564,11 +587,12 @@ class Curve:
         self.fall.append((value, depth))
         if self.fall_proof <= 0:
             self._forget_fall()
-        if self.fall_proof < PROOF or len(self.fall) < LASTS:
+        lasts = len(self.fall) >= LASTS and min(below for _, below in self.fall[-LASTS:]) >= SUSPECT
+        if self.fall_proof < PROOF or not lasts:
             return
         if self.fresh:
             self._refresh()
-        low = median([one for one, _ in self.fall])
+        low = median([one for one, _ in self.fall[-LASTS:]])
         self._fell_back(low, self.step - round(self.interval * (len(self.fall) - 1)))
         self._shift(low - self.level)
         self.fall, self.fall_proof = [], 0.0
@@ -589,15 +613,41 @@ class Curve:
 
     def _give_up(self, step: int, noted: tuple[int, float, float] | None) -> None:
         """Learn an excursion that proved nothing; tell of a lone point that hardly any other is as high as."""
-        if noted is not None:
-            event = self._event(noted[0], step, "spike", noted[1], noted[0])
-            event.severity, event.lone, event.life, event.recovery = "info", True, "back", "fast"
-            event.recovered_step, event.points = next((at for at, _, _ in self.excursion if at > noted[0]), step), 1
-            self.news.append(event)
+        if not self._rank(step, max(self.excursion, key=lambda one: one[2])) and noted is not None:
+            self._lone(step, noted)
         excursion, self.excursion, self.proof = self.excursion, [], 0.0
         for at, value, height in excursion:
             self.evidence.seen(height)
             self._learn(at, value)
+
+    def _lone(self, step: int, top: tuple[int, float, float]) -> CurveEvent:
+        """Tell of a lone high point."""
+        event = self._event(top[0], step, "spike", top[1], top[0])
+        event.severity, event.lone, event.life, event.recovery, event.points = "info", True, "back", "fast", 1
+        event.recovered_step = next((at for at, _, _ in self.excursion if at > top[0]), step)
+        self.news.append(event)
+        return event
+
+    def _rank(self, step: int, top: tuple[int, float, float]) -> bool:
+        """Gather the same evidence among the lone high points of a run, and say whether the newest are higher now.
+
+        The newest of k is the highest by chance once in k times, whatever their heights are like.
+        """
+        at, value, height = top
+        if height < SUSPECT:
+            return False
+        seen = sum(self.evidence.counts)
+        rarer = math.log(self.evidence.share(SUSPECT) / self.evidence.share(height))
+        self.ranks_proof += min(rarer, math.log1p(seen)) - ALLOW
+        self.ranks.append(at)
+        if self.ranks_proof <= 0:
+            self.ranks, self.ranks_proof = [], 0.0
+        elif self.ranks_proof >= PROOF and value - self.level >= self._rise():
+            event = self._lone(step, top)
+            event.severity, event.outdone, event.since, event.points = "warning", seen, self.ranks[0], len(self.ranks)
+            self.ranks, self.ranks_proof = [], 0.0
+            return True
+        return False
 
     # --- the life of an event ----------------------------------------------------------------------------------
 

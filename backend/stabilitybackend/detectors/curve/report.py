@@ -36,6 +36,8 @@ def title_of(event: CurveEvent, kind: str, what: str) -> str:
         kind: of the incident. what: name of the curve, e.g. ``loss of web``.
     """
     name = what[:1].upper() + what[1:]
+    if event.outdone:
+        return f"{name}: the lone high points are higher since step {event.since}"
     return (
         f"One high {what} at step {event.onset}" if event.lone else _TITLES[kind].format(what=name, onset=event.onset)
     )
@@ -51,6 +53,12 @@ def text_of(
         waits: data sets whose own loss is not back. explained: known changes that it began with.
     """
     size = change(event.peak, event.level, event.scale)
+    if event.outdone:
+        return (
+            f"The {what} was up to {event.peak:.4g}{size} in {event.points} lone logged points from step {event.since} "
+            f"on, each usual again in the next one. Nearly all of the {event.outdone} lone high points before were "
+            f"lower, and the usual level is still {event.level:.4g}: a part of the data may have changed."
+        )
     if event.lone:
         return (
             f"The {what} was {event.peak:.4g}{size} in one logged point, at a level of {event.level:.4g}, and usual "
