@@ -85,8 +85,6 @@ BACK_PART = 1 / 16
 #: Points after which a recovery is slow; within AGAIN, or as long as the event took, a new excursion continues it.
 FAST = 10
 AGAIN = 16
-#: A fall that lasts for so many points is the usual level at once.
-LASTS = 8
 #: Up and flat for so many points: the statistics take the level as the usual one. After PATIENCE it does not come back
 #: by itself (MLPerf v5.1: 35 spikes of Llama 8B took 9 to 155 steps; a quarter more than the longest).
 SETTLED = 64
@@ -257,10 +255,6 @@ class Curve:
     #: The newest lone high points, steps, and how they rank among those before.
     ranks: list[int] = field(default_factory=list)
     ranks_proof: float = 0.0
-    #: The same downwards: values and depths.
-    fall: list[tuple[float, float]] = field(default_factory=list)
-    fall_proof: float = 0.0
-    fall_evidence: Evidence = field(default_factory=Evidence)
     #: The same of blocks, and the points of the newest one.
     slow: Evidence = field(default_factory=lambda: Evidence(PRIOR_POINTS / CLIMB_BLOCK))
     slow_proof: float = 0.0
@@ -281,7 +275,6 @@ class Curve:
         self.step = self.flushed = step
         self.points += 1
         self.evidence.points += 1
-        self.fall_evidence.points += 1
         self._first(value)
         if not self.linear and value < 0:
             self._to_linear()
@@ -362,8 +355,8 @@ class Curve:
         if self.event is not None:
             self._close(self.event, self.step)
         self.linear, self.event, self.closed, self.excursion, self.proof = True, None, None, [], 0.0
-        self.left, self.climb, self.fresh, self.fall = [], [], [], []
-        self.fall_proof, self.slow_proof, self.slope, self.measured = 0.0, 0.0, 0.0, -WINDOW
+        self.left, self.climb, self.fresh = [], [], []
+        self.slow_proof, self.slope, self.measured = 0.0, 0.0, -WINDOW
         self.values.clear()
         self.values.extend(values)
         self.distances.clear()
@@ -400,7 +393,6 @@ class Curve:
             return
         self.points += count
         self.evidence.points += count
-        self.fall_evidence.points += count
         distance = self.interval = max(1.0, (self.step - self.flushed) / count) if self.flushed >= 0 else 1.0
         begin = self.step - distance * (count - 1)
         self.flushed = self.step
@@ -418,8 +410,6 @@ class Curve:
             self._judge(round(begin + place * distance), values[place])
 
     def _learn(self, step: int, value: float) -> None:
-        if self.points > YOUNG and self.sigma == self.sigma:
-            value = max(value, self.level - REACH * self.sigma)
         self.fresh.append(value)
         if len(self.fresh) >= self._limit() or self.sigma != self.sigma:
             self._refresh()
@@ -490,7 +480,7 @@ class Curve:
 
     def _set_band(self) -> None:
         """Bound the values that need no look, from what is known now."""
-        looked = self.event is not None or self.excursion or self.fall
+        looked = self.event is not None or self.excursion
         if looked or self.points <= YOUNG or self.sigma != self.sigma:
             self.low, self.high, self.room = math.inf, -math.inf, 1
             return
@@ -512,7 +502,6 @@ class Curve:
             self._count_young()
         height = ((value - self.level) / self.sigma - self._unsure()) / self.demand
         if height < SUSPECT and not self.excursion:
-            self._fall(value, (self.level - value) / self.sigma - self._unsure())
             self._learn(step, value)
             return
         before = self.excursion[-1][2] if self.excursion else None
@@ -533,7 +522,6 @@ class Curve:
         self.judged = True
         for distance in self.distances:
             self.evidence.seen((distance / self.sigma - self._unsure()) / self.demand)
-            self.fall_evidence.seen(-distance / self.sigma - self._unsure())
 
     def _unsure(self) -> float:
         """Return the standard error of the level in sigmas: neighbours that share their noise are fewer."""
@@ -562,9 +550,14 @@ class Curve:
             return 0.0
         alone = sum(one >= height - 1 for _, _, one in self.excursion) if before is not None and before < 1 else 0
         reach = (height * self.demand + self._unsure() - 1) * self.sigma
-        count = sum(distance >= reach for distance in self.distances)
-        lately = count / len(self.distances) if count >= HABIT else 0.0
-        return max(lately, alone / (self.points + PRIOR_POINTS))
+        # By the level of their time: a trend hides nothing. And by this one: it may have jumped between clouds.
+        newest, points = list(self.values)[-SHORT:], self.points
+        ages = range(len(newest), 0, -1)
+        here = [
+            one + self.slope * math.log(points / max(points - age, 1)) for one, age in zip(newest, ages, strict=True)
+        ]
+        shares = [_habitual(list(self.distances), reach), _habitual(here, self.level + reach)]
+        return max(*shares, alone / (points + PRIOR_POINTS))
 
     def _lasts(self) -> bool:
         """Say whether a low excursion has lasted."""
@@ -577,39 +570,6 @@ class Curve:
         self.excursion, self.proof = [], 0.0
         self._shift(median(values) - self.level)
         self._learn_all(values[-SHORT:])
-
-    def _fall(self, value: float, depth: float) -> None:
-        """Gather the same evidence downwards: the level of what fell at once and stays is the usual one at once."""
-        if depth < SUSPECT and not self.fall:
-            return
-        before = self.fall[-1][1] if self.fall else None
-        self.fall_proof += self._proves(self.fall_evidence, depth, before) - ALLOW
-        self.fall.append((value, depth))
-        if self.fall_proof <= 0:
-            self._forget_fall()
-        lasts = len(self.fall) >= LASTS and min(below for _, below in self.fall[-LASTS:]) >= SUSPECT
-        if self.fall_proof < PROOF or not lasts:
-            return
-        if self.fresh:
-            self._refresh()
-        low = median([one for one, _ in self.fall[-LASTS:]])
-        self._fell_back(low, self.step - round(self.interval * (len(self.fall) - 1)))
-        self._shift(low - self.level)
-        self.fall, self.fall_proof = [], 0.0
-
-    def _fell_back(self, low: float, step: int) -> None:
-        """End the events that stayed up until the curve fell from there to the level from before them, at once."""
-        for event in list(self.left):
-            level = self._foretold(event)
-            if low <= level + self._back_width(event, LASTS) and self.level >= 0.5 * (level + event.settled):
-                self.left.remove(event)
-                event.length = self.points - event.born
-                self._close(event, step)
-
-    def _forget_fall(self) -> None:
-        for _, depth in self.fall:
-            self.fall_evidence.seen(depth)
-        self.fall, self.fall_proof = [], 0.0
 
     def _give_up(self, step: int, noted: tuple[int, float, float] | None) -> None:
         """Learn an excursion that proved nothing; tell of a lone point that hardly any other is as high as."""
@@ -874,6 +834,12 @@ class Curve:
             return []
         news, self.news = self.news, []
         return list(_once(news))
+
+
+def _habitual(past: Sequence[float], least: float) -> float:
+    """Return the share of past points that are as high, 0 for a few."""
+    count = sum(one >= least for one in past)
+    return count / len(past) if count >= HABIT else 0.0
 
 
 def _once(events: Sequence[CurveEvent]) -> Iterator[CurveEvent]:
