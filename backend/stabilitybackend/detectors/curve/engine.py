@@ -724,30 +724,21 @@ class Curve:
 
     def _grade(self, event: CurveEvent, values: Sequence[float]) -> None:
         """Say whether an event that is not back rises on, or stays."""
-        unit, rising = self._unit(), self._rises(event, values)
         low = median(values[-FEW:]) < 0.5 * (event.top + event.base)
-        event.life = "rising" if rising else "coming back" if low else "up"
-        if rising and (event.kind, event.severity) != ("divergence", "critical"):
-            event.kind, event.severity = "divergence", "critical"
-            self.news.append(event)
-        if rising or min(event.points, len(values)) < SETTLED:
+        event.life = "coming back" if low else "up"
+        if min(event.points, len(values)) < SETTLED:
             return
         part = SETTLED // 4
-        parts = [median(values[len(values) - part * (back + 1) : len(values) - part * back]) for back in range(4)]
-        flat = max(parts) - min(parts) <= max(
-            BACK * unit, (ERRORS + 1) * MEDIAN_ERROR * event.sigma * math.sqrt(2 / part)
-        )
-        if flat or event.points >= 4 * SETTLED:
-            self._settle(event, values)
-
-    def _rises(self, event: CurveEvent, values: Sequence[float]) -> bool:
-        """Say whether the newest points are above all before, and by how much more than noise."""
-        if event.points < RISING_AFTER or len(values) < 7 * RISING // 2:
-            return False
-        newest = median(values[-RISING:])
-        before = [median(values[-back - RISING : -back]) for back in range(RISING, 3 * RISING - 9, RISING // 2)]
-        error = ERRORS * MEDIAN_ERROR * event.sigma * math.sqrt(2 / RISING)
-        return newest >= max(before) and newest > before[1] + max(RISE * self._unit(), error)
+        parts = [median(values[len(values) - part * back :][:part]) for back in (4, 3, 2, 1)]
+        unsure = (ERRORS + 1) * MEDIAN_ERROR * event.sigma * math.sqrt(2 / part)
+        flat = max(parts) - min(parts) <= max(BACK * self._unit(), unsure)
+        if not flat and not low and parts == sorted(parts):
+            event.life = "rising"
+            if (event.kind, event.severity) != ("divergence", "critical"):
+                event.kind, event.severity = "divergence", "critical"
+                self.news.append(event)
+        elif (flat or event.points >= 4 * SETTLED) and not any(one is event for one in self.news):
+            self._settle(event, values)  # not before its beginning was told
 
     def _settle(self, event: CurveEvent, values: Sequence[float]) -> None:
         """Take the level where an event stays as the normal one of the statistics; the event is not over."""
@@ -775,7 +766,7 @@ class Curve:
                 event.length = self.points - event.born
                 way = values[-2 * SHORT - count : -SHORT]
                 if event.recovery == "pending" or (way and median(way) >= 0.5 * (level + event.settled)):
-                    self._close(event, self.step)
+                    self._close(event, self.step - round(self.interval * (count // 2)))  # half of them are back
                 else:
                     event.life = "regained"
                     self.news.append(event)
