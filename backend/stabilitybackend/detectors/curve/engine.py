@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from operator import eq
 from statistics import fmean
 from typing import Literal
@@ -459,12 +460,13 @@ class Curve:
     def _locate(self) -> None:
         """Set the level: the newest median, brought forward by half its length along the trend."""
         values = list(self.values)[-self._age() :]
-        half, newest = len(values) // 2, values[-SHORT:]
+        part, newest = len(values) // 4, values[-SHORT:]
         self.slope = 0.0
-        if half >= 8 and not self.linear:
-            first, second = max(self.points - 1.5 * half, 0.5 * half), max(self.points - 0.5 * half, half)
-            way = median(values[-half:]) - median(values[:half])
-            self.slope = max(STEEPEST, min(0.0, way / math.log(second / first)))
+        if part >= 4 and not self.linear:
+            parts = [median(values[len(values) - part * back :][:part]) for back in (4, 3, 2, 1)]
+            ages = [math.log(max(self.points - part * (back - 0.5), part / 2)) for back in (4, 3, 2, 1)]
+            slopes = [(parts[at + 1] - parts[at]) / (ages[at + 1] - ages[at]) for at in range(3)]
+            self.slope = max(STEEPEST, min(0.0, median(slopes)))  # one step down is no trend
         lag = math.log(self.points / max(self.points - len(newest) / 2, 1)) if self.points > 1 else 0.0
         self.level = median(newest) + self.slope * lag
 
