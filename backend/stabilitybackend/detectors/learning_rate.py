@@ -12,6 +12,7 @@ from typing import ClassVar
 from .engine.base import SENSITIVITY, CurveDetector, Event, Finding, Mark, Parameter, Point, Row, State
 from .engine.metric_roles import LR
 from .engine.row_blocks import QuietRows
+from .stats.before_fork import rate_undone
 
 #: Logs round the rate to two digits: what is less above the maximum is the maximum.
 ROUNDING = 0.05
@@ -40,7 +41,7 @@ RESUME_TIMES = 3.0
 STILL_TIMES = 10.0
 #: What turns down more often than once in so many points is no schedule; the shortest cycles last longer.
 SMOOTH_POINTS = 6
-#: A rate that has not risen for so many points is the usual one.
+#: A rate that is a note and has not moved further for so many points is the usual one; a warning stays open.
 ACCEPT_POINTS = 256
 
 __all__ = ["LearningRateDetector"]
@@ -167,7 +168,7 @@ class LearningRateDetector(CurveDetector):
             self._came_back(step, rate, *resume)
         self._follow(step, rate, last)
         if self._event is not None:
-            return self._go_on(self._event, step, rate)
+            return self._go_on(self._event, step, rate, last)
         if self._low is not None:
             return self._warms_up_again(self._low, step, rate, last)
         if (plateau := self._doubled(rate)) is not None:
@@ -176,7 +177,7 @@ class LearningRateDetector(CurveDetector):
                 usual, began = plateau.rate, plateau.rose_at
                 self._open(_RateEvent(metric, began, step, "info", usual * self._above, usual, None, rate, step))
                 assert self._event is not None
-                return self._go_on(self._event, step, rate)
+                return self._go_on(self._event, step, rate, last)
         if rate > self._top * self._above and self._is_news() and rate > self._top + self._stride():
             if self._batch_grew(step) or self._starts_again(rate):
                 self._top, self._fallen = rate, False
@@ -184,14 +185,16 @@ class LearningRateDetector(CurveDetector):
             began = self._rose_at if self._rising > 1 else step
             self._open(_RateEvent(metric, began, step, "info", self._top * self._above, self._top, None, rate, step))
             assert self._event is not None
-            return self._go_on(self._event, step, rate)
+            return self._go_on(self._event, step, rate, last)
         self._raise_top(rate)
         return []
 
     def take_quiet(self, rows: QuietRows, start: int, stop: int) -> int:
         low, high = rows.ranges.get(self._metric, (-1.0, 0.0))
-        if low < 0 or self._resume is not None or self._event is not None or self._low is not None:
+        if low < 0 or self._resume is not None or self._low is not None:
             return start
+        if self._event is not None:
+            return self._stays_off(self._event, rows, start, stop)
         if low == high == self._last and not high > self._top * self._above:
             self._stay(high, stop - start)
             return stop
@@ -203,6 +206,21 @@ class LearningRateDetector(CurveDetector):
             self._last = rate
             self._follow(steps[at], rate, last)
             self._raise_top(rate)
+        return stop
+
+    def _stays_off(self, event: _RateEvent, rows: QuietRows, start: int, stop: int) -> int:
+        """Take rows in which a rate that is off neither comes back nor goes further."""
+        rates, steps = rows.columns[self._metric], rows.steps
+        for at in range(start, stop):
+            rate, last = rates[at], self._last
+            low = event.peak < event.usual
+            further = rate < event.peak if low else rate > event.peak
+            accepted = event.severity == "info" and event.since + 1 >= ACCEPT_POINTS
+            if further or accepted or self._is_back(event, rate, last):
+                return at
+            event.since += 1
+            self._last = rate
+            self._follow(steps[at], rate, last)
         return stop
 
     # --- its past ------------------------------------------------------------------------------------------------
@@ -296,7 +314,7 @@ class LearningRateDetector(CurveDetector):
             return  # its first warm-up goes on
         event = _RateEvent(self._metric, step, step, "info", before, before, fork_step, rate, step)
         if rate > before:
-            event.limit = before * self._times
+            event.limit = before * self._above
             self._open(event)
         else:
             event.limit = before / self._times
@@ -324,15 +342,23 @@ class LearningRateDetector(CurveDetector):
     def _open(self, event: _RateEvent) -> None:
         self._event = event
 
-    def _go_on(self, event: _RateEvent, step: int, rate: float) -> list[Finding]:
+    def _is_back(self, event: _RateEvent, rate: float, last: float) -> bool:
+        """Say whether a rate is where it was, or moved back from a resume to a schedule that has gone on since."""
+        low = event.peak < event.usual
+        if rate >= event.limit if low else rate <= event.limit:
+            return True
+        return event.resumed is not None and event.peak > 0 and rate_undone(rate, last, event.peak / event.usual)
+
+    def _go_on(self, event: _RateEvent, step: int, rate: float, last: float) -> list[Finding]:
         low = event.peak < event.usual
         event.since += 1
-        if rate >= event.limit if low else rate <= event.limit:
+        if self._is_back(event, rate, last):
             event.recovered_step = step
             return self._end(event, step, "recovered")
         if rate < event.peak if low else rate > event.peak:
             event.peak, event.peak_step, event.since = rate, step, 0
-        if event.since >= ACCEPT_POINTS and event.peak > 0:
+        # A note that stays where it is needs nobody; a rate far off is not in order because it stays so.
+        if event.since >= ACCEPT_POINTS and event.severity == "info":
             self._top = max(self._top, event.peak)
             return self._end(event, step, "resolved")
         if (not low and event.peak >= WARNING_TIMES * event.usual) or (low and self._is_constant(event)):

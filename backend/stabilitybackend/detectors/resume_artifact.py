@@ -13,6 +13,7 @@ from .engine.metric_roles import LOSS, role_of
 from .engine.row_blocks import QuietRows
 from .stats.before_fork import (
     BEFORE_POINTS,
+    FAR,
     LEAST_POINTS,
     LEVEL_POINTS,
     BeforeFork,
@@ -21,6 +22,7 @@ from .stats.before_fork import (
     differences,
     drifted,
     far,
+    rate_undone,
     small_rise,
 )  # fmt: skip
 from .stats.levels import LARGEST, Level, level_of, percent
@@ -87,6 +89,10 @@ class _ResumeEvent(Event):
     causes: list[str] = field(default_factory=list)
     explained_by: list[str] = field(default_factory=list)
     paired: float | None = None
+    #: By how many times the rate came back off, None where it is in order or back. While it is off, an event whose loss
+    #: is settled is not over: ``settled`` is how it ends then.
+    times: float | None = None
+    settled: State | None = None
 
 
 class ResumeArtifactDetector(Detector):
@@ -161,7 +167,8 @@ class ResumeArtifactDetector(Detector):
     def note(self, mark: Mark) -> list[Finding]:
         if mark.kind != "fork":
             return []
-        found = [] if self._event is None else self._close(mark.step, "resolved", None)
+        event = self._event
+        found = [] if event is None else self._close(mark.step, event.settled or "resolved", event.recovered_step)
         self._watch = self._begin(mark.step, mark.text, mark.data) if self._on else None
         return found
 
@@ -237,6 +244,8 @@ class ResumeArtifactDetector(Detector):
 
     def _judge(self, step: int, value: float, time: float) -> list[Finding]:
         event, watch = self._event, self._watch
+        if event is not None and event.times is not None and self._rate_is_back(event, event.times):
+            event.times = None
         if watch is None:
             assert event is not None
             return self._follow(event, step, value, time)
@@ -265,7 +274,7 @@ class ResumeArtifactDetector(Detector):
         off = self._event is not None and far(self.context.lr.last, watch.before.lr * watch.before.lr_scale)
         if watch.points >= (2 * DECIDE_POINTS if off else WATCH_POINTS):
             self._watch = None
-            found += [] if self._event is None else self._close(step, "resolved", None)
+            found += [] if self._event is None else self._settle(self._event, step, "resolved", None)
         return found
 
     def _rate(self, watch: _Watch, step: int) -> list[Finding]:
@@ -275,7 +284,20 @@ class ResumeArtifactDetector(Detector):
         onset = watch.before.step
         self._event = event = _ResumeEvent(self._metric, onset, max(step, onset), "info", watch.before, loss=False)
         event.causes = differences(watch.before, self.context, self._shares(watch))[:8]
+        event.times = self._times_off(watch.before)
         return [self._finding(event, "open", step)]
+
+    def _times_off(self, before: BeforeFork) -> float | None:
+        """Return by how many times the rate is far off now, None where it is not."""
+        usual, rate = before.lr * before.lr_scale, self.context.lr.last
+        return rate / usual if far(rate, usual) else None
+
+    def _rate_is_back(self, event: _ResumeEvent, times: float) -> bool:
+        """Say whether a rate that came back off is at its level from before, or moved back to its schedule."""
+        (_, last), (_, rate) = list(self.context.lr.values)[-2:]
+        usual = event.before.lr * event.before.lr_scale
+        at_level = rate <= usual if times > 1 else rate >= usual / FAR
+        return at_level or rate_undone(rate, last, times)
 
     def _open(
         self, watch: _Watch, out: Sequence[tuple[int, float]], step: int, together: bool = False
@@ -290,6 +312,7 @@ class ResumeArtifactDetector(Detector):
             return [] if self._event is None else self._close(step, "resolved", None)
         event = self._event or _ResumeEvent(self._metric, out[0][0], step, "info", watch.before, loss=True)
         event.loss, event.recovery = True, "pending"
+        event.times = self._times_off(watch.before)
         scaled = [f"declared: lr_scale = {watch.before.changes['lr_scale']}"] if watch.before.lr_scale > 1 else []
         event.explained_by = [*watch.before.declared(), *scaled, *drifted(self._shares(watch))]
         drifts = [claim for claim in self.context.open_claims().values() if claim.kind == DRIFT]
@@ -310,6 +333,9 @@ class ResumeArtifactDetector(Detector):
     def _follow(self, event: _ResumeEvent, step: int, value: float, time: float) -> list[Finding]:
         """Advance an open event by one point."""
         before = event.before
+        if event.settled is not None:
+            self._ring.append((step, value, time))
+            return [] if event.times is not None else self._close(step, event.settled, event.recovered_step)
         event.points += 1
         event.recent.append((step, value))
         now = median([loss for _, loss in event.recent])
@@ -322,7 +348,7 @@ class ResumeArtifactDetector(Detector):
             back = next(at for at, loss in event.recent if loss <= limit)
             above = event.points - sum(at >= back for at, _ in event.recent)
             event.recovery = "fast" if above <= EARLY_POINTS else "slow"
-            return self._close(step, "recovered", back)
+            return self._settle(event, step, "recovered", back)
         stays = event.points == DECIDE_POINTS // 2 and now - before.level > SAME_RISE * (event.peak - before.level)
         if event.points == DECIDE_POINTS or stays:
             event.recovery = "none"
@@ -334,7 +360,7 @@ class ResumeArtifactDetector(Detector):
         if event.points >= 2 * DECIDE_POINTS:
             while len(self._ring) > LEVEL_POINTS:
                 self._ring.popleft()
-            return self._close(step, "resolved", None)
+            return self._settle(event, step, "resolved", None)
         return []
 
     def _shares(self, watch: _Watch) -> dict[str, tuple[Level, list[float]]]:
@@ -347,6 +373,15 @@ class ResumeArtifactDetector(Detector):
     def _claim(self, event: _ResumeEvent, ended: int | None) -> None:
         if event.loss:
             self.claim(self._metric, event.onset, ended)
+
+    def _settle(self, event: _ResumeEvent, step: int, state: State, back: int | None) -> list[Finding]:
+        """End an event whose loss is settled, unless the rate that came back with it is still off."""
+        if event.times is None:
+            return self._close(step, state, back)
+        event.settled, event.recovered_step = state, back
+        if event.loss:
+            self._claim(event, step)
+        return [self._finding(event, "open", step)]
 
     def _close(self, step: int, state: State, back: int | None) -> list[Finding]:
         event, self._event = self._event, None
@@ -372,15 +407,19 @@ class ResumeArtifactDetector(Detector):
             text += " Learning rate and shares are as before, as far as they are logged: check the optimizer's state."
         if event.explained_by:
             text += f" {'; '.join(event.explained_by)}."
-        if state == "recovered":
-            text += f" It is back since step {event.recovered_step}."
+        held = state == "open" and event.settled is not None
+        if event.recovered_step is not None:
+            text += f" {'The loss' if held else 'It'} is back since step {event.recovered_step}."
         elif event.recovery == "none":
             text += " It has not come back by itself."
+        if held:
+            text += " The learning rate is not back."
         subject = "Loss bump" if event.loss else "Other learning rate"
         return self.finding(
             event, max(now_step, event.seen), state,
             title=f"{subject} after the resume at step {before.step}", text=text,
-            peak_step=event.peak_step, recovered_step=event.recovered_step, recovery=event.recovery,
+            peak_step=event.peak_step,
+            recovered_step=None if held else event.recovered_step, recovery=event.recovery,
             score=min((event.peak - before.level) / before.sigma, 1e9) if event.loss else 0.0,
             evidence={
                 "level_before": before.level,

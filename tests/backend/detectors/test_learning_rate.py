@@ -103,8 +103,8 @@ def test_a_jump_above_the_former_maximum_is_told_at_once_and_its_end_as_well() -
     ]
 
 
-def test_what_stays_higher_counts_as_usual_in_the_end() -> None:
-    rates = [(step, rate * (3 if step >= 1_000 else 1)) for step, rate in scheduled("warm-up, stable, decay", 2_000)]
+def test_a_note_that_stays_higher_counts_as_usual_in_the_end() -> None:
+    rates = [(step, rate * (1.5 if step >= 1_000 else 1)) for step, rate in scheduled("warm-up, stable, decay", 2_000)]
     rates = [(step, rate * (0.9 if 900 <= step < 1_000 else 1)) for step, rate in rates]
     assert [one.state for one in found_in(rates)] == ["open", "resolved"]
 
@@ -115,6 +115,38 @@ def test_a_rate_that_comes_back_from_a_resume_ten_times_off_is_told(times: float
     found = found_in(rates, fork(2_500))
     assert (found[0].severity, found[0].onset_step, found[0].evidence["after_fork"]) == (severity, 2_501, 2_500)
     assert found[0].now_step <= 2_502
+
+
+@pytest.mark.parametrize("mended", [1_700, 2_400, STEPS])
+@pytest.mark.parametrize("times", [10.0, 4.0, 0.1, 0.01])
+@pytest.mark.parametrize("name", ["constant", "warm-up and cosine", "inverse root", "warm-up, stable, decay"])
+def test_a_rate_far_off_after_a_resume_is_open_until_it_is_back_on_its_schedule(
+    name: str, times: float, mended: int
+) -> None:
+    resumed = 1_250  # in the middle of a cosine
+    rates = [(at, rate * (times if resumed < at <= mended else 1)) for at, rate in scheduled(name)]
+    found = found_in(rates, fork(resumed))
+    by_decay = next((at for at, rate in rates if resumed < at and times > 1 and rate <= rates[resumed][1]), STEPS)
+    again = next((at for at, rate in rates if resumed < at and times < 1 and rate >= rates[resumed][1] / 3), STEPS)
+    end = min(mended + 1, by_decay, again)
+    assert [one.state for one in found][-1] == ("open" if end >= STEPS else "recovered")
+    assert found[-1].recovered_step is None or abs(found[-1].recovered_step - end) <= 40
+
+
+def test_a_rate_that_rose_to_three_times_its_maximum_is_open_while_it_stays_there() -> None:
+    rates = [(step, rate * (3 if step >= 1_000 else 1)) for step, rate in scheduled("warm-up, stable, decay", 2_000)]
+    rates = [(step, rate * (0.9 if 900 <= step < 1_000 else 1)) for step, rate in rates]
+    assert {one.state for one in found_in(rates)} == {"open"}
+
+
+def test_rows_in_bulk_end_a_rate_that_is_off_at_the_row_at_which_it_comes_back() -> None:
+    rates = [rate * (10 if 1_250 < step <= 2_000 else 1) for step, rate in scheduled("warm-up and cosine")]
+    bank = DetectorBank({"learning_rate": LearningRateDetector})
+    steps = list(range(STEPS))
+    bank.feed_rows(["lr"], steps[:1_251], [1e9 + step for step in steps[:1_251]], {"lr": rates[:1_251]}, 0)
+    bank.mark(fork(1_250))
+    later = bank.feed_rows(["lr"], steps[1_251:], [1e9 + step for step in steps[1_251:]], {"lr": rates[1_251:]}, 0)
+    assert [(one.state, one.now_step) for _, one in later] == [("open", 1_251), ("recovered", 2_001)]
 
 
 def test_a_rate_of_0_after_a_resume_is_not_taken_for_usual_and_its_end_is_told() -> None:

@@ -105,6 +105,22 @@ def test_a_silently_reset_learning_rate_is_a_note_at_once_and_a_cause_when_the_l
     assert found[-1].evidence["causes"][0] == "the learning rate is 0.003; at the fork step it was 0.0003"
 
 
+@pytest.mark.parametrize("bump", [[], BUMP, [0.03] * 200])
+@pytest.mark.parametrize(("rate", "mended"), [(3e-3, 3e-4), (3e-3, 1e-4), (3e-5, 3e-4), (3e-5, 2e-4), (0.0, 3e-4)])
+def test_a_rate_that_came_back_far_off_keeps_its_event_open_until_the_rate_is_back(
+    rate: float, mended: float, bump: list[float]
+) -> None:
+    rows = _rows(bump, lr=rate)
+    last = rows[-1].step
+    rows += [row._replace(step=last + 1 + at, time=row.time + 1e3) for at, row in enumerate(rows[FORK - 100 : FORK])]
+    later = [row._replace(values={**row.values, "lr": rate}) for row in rows[last + 1 :]]
+    rows[last + 1 :] = later
+    assert _found(rows, _mark())[-1].state == "open"
+    back = [row._replace(values={**row.values, "lr": mended}) for row in later[40:]]
+    ended = _found([*rows[: last + 41], *back], _mark())[-1]
+    assert (ended.state != "open", ended.now_step) == (True, back[0].step)
+
+
 def test_a_declared_learning_rate_is_no_cause() -> None:
     found = _found(_rows(BUMP, lr=1.5e-4), _mark(lr_scale=0.5))
     assert found[-1].evidence["causes"] == []

@@ -38,6 +38,7 @@ MAX_DRAG = 3.0
 
 __all__ = [
     "BEFORE_POINTS",
+    "FAR",
     "LEAST_POINTS",
     "LEVEL_POINTS",
     "LR_DIFFERS",
@@ -48,6 +49,7 @@ __all__ = [
     "drifted",
     "far",
     "paired",
+    "rate_undone",
     "small_rise",
 ]
 
@@ -252,3 +254,21 @@ def far(value: float, usual: float) -> bool:
     if not math.isfinite(value) or not usual > 0 or value < 0:
         return False
     return not 1 / FAR < value / usual < FAR
+
+
+def rate_undone(rate: float, last: float, times: float) -> bool:
+    """Return whether a rate moved at once by more than half of the way by which it is off, in its logarithm.
+
+    That is how a rate comes back to a schedule that has gone on since; one that decays, however far, is as much off.
+
+    Args:
+        rate, last: the newest two.
+        times: of what it should be, not 1.
+
+    Example:
+        >>> rate_undone(2e-5, 2e-4, times=10.0), rate_undone(1.9e-4, 2e-4, times=10.0), rate_undone(1e-4, 1e-5, 0.1)
+        (True, False, True)
+    """
+    if not min(rate, last, times) > 0:
+        return False
+    return abs(math.log(rate / last * times)) < 0.5 * abs(math.log(times))
