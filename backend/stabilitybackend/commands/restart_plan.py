@@ -46,9 +46,10 @@ _HUNG = ("stalled", "unreachable")
 #: Verdicts that are about a node as such.
 _NODE_CLASSES = frozenset({"node_lost"})
 #: Verdicts that blame nobody's machine, however often they come.
-_SOFTWARE_CLASSES = frozenset(
-    {"exception", "exit_code", "signal", "oom_kill", "overdue", "collective_stuck", "desync", "partition", "stopped"}
-)
+_SOFTWARE_CLASSES = frozenset({
+    "exception", "exit_code", "signal", "preempted", "oom_kill", "overdue", "collective_stuck", "desync", "partition",
+    "stopped",
+})  # fmt: skip
 #: Times that a node's ranks are blamed before it is left out.
 _BLAMES = 2
 

@@ -105,8 +105,6 @@ def _death(case: Case) -> Suggestion:
     first: str
     checks: Sequence[str]
     first, checks = _DEATHS.get(case.incident.verdict.kind, ("", ()))
-    if known.deaths and all(death.preempted for death in known.deaths):
-        first, checks = "The job was asked to end and left in order: nothing in it is broken.", ()
     if known.hung:
         first, checks = "It hung and was ended: read the incident of the hang, its suspect is the one to look at.", ()
     elif known.explained.next:
@@ -121,6 +119,7 @@ _DEATHS: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "Host memory ran out, the node's or its container's, not the GPU's: the same again will end alike.",
         lit.OOM_CHECKS,
     ),
+    "preempted": ("The job was asked to end: nothing in it is broken.", ()),
     "signal": ("Somebody or something ended it from outside: find out who before it happens again.", lit.SIGNAL_CHECKS),
     "crash": ("It crashed in native code.", lit.CRASH_CHECKS),
     "exit_code": ("It ended by itself: its own log says why.", ()),

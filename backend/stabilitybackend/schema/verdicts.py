@@ -30,6 +30,7 @@ _CLASSES = {
     "node_lost": "a node is silent",
     "oom_kill": "killed for memory",
     "signal": "killed from outside",
+    "preempted": "preempted",
     "crash": "crashed",
     "exit_code": "ended with an error code",
     "exception": "an exception ended it",

@@ -176,6 +176,8 @@ def test_ranks_that_were_asked_to_end_and_left_in_order_are_preempted(
     status, note = job.monitor.status(job.now)
     assert (status, kinds(job.said)) == ("preempted", [("process_death", "open")])
     assert job.said[-1].severity == "warning"
+    verdict = job.said[-1].evidence["verdict"]
+    assert (verdict["class"], verdict["confidence"]) == ("preempted", "high")
     for word in words:
         assert word in note
 

@@ -99,7 +99,7 @@ def weight_of(death: Death) -> int:
     """Return 0 for a death with a cause of its own, 1 for one that names none, 2 for one that follows from another."""
     if is_cascade(death):
         return 2
-    return 0 if cause_of(death) in ("exception", "crash", "oom_kill", "signal") else 1
+    return 0 if cause_of(death) in ("exception", "crash", "oom_kill", "signal", "preempted") else 1
 
 
 def passes_on(death: Death) -> bool:
@@ -135,7 +135,9 @@ def known_beside(dead: RankWatch, ranks: Iterable[RankWatch]) -> dict[str, Any]:
 
 
 def cause_of(death: Death) -> str:
-    """Return how a process ended: one of the agents' terms for it, else "unknown"."""
+    """Return how a process ended: "preempted" where it said so, one of the agents' terms for it, else "unknown"."""
+    if death.preempted:
+        return "preempted"
     if death.exception is not None and death.cause not in ("oom_kill", "signal", "crash"):
         return "exception"
     return death.cause if death.cause in _CAUSES else "unknown"
