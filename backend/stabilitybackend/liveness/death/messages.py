@@ -101,7 +101,9 @@ def verdict_of(
     gpus = []
     if first.gpu is not None and not together:
         gpus = [SuspectGpu(first.rank, first.node, first.gpu.index, first.gpu.uuid)]
-    certain = cause in ("oom_kill", "crash", "exception", "exit_code", "preempted") or (cause == "signal" and first.signal)
+    certain = cause in ("oom_kill", "crash", "exception", "exit_code", "preempted") or (
+        cause == "signal" and first.signal
+    )
     alone = not others or min(death.time for death in others) - first.time > 1.0
     sure = cause == "preempted" or (not passes_on(first) and (alone or not is_cascade(first)))
     return Verdict(
