@@ -80,11 +80,12 @@ class _Followed:
     """A metric that left its past: its curve, upside down where it fell.
 
     Attributes:
-        note: key of the note that it is part of. proved: the engine agrees.
+        points: of the past that it left. note: key of the note that it is part of. proved: the engine agrees.
     """
 
     curve: Curve
     sign: float
+    points: int
     note: str = ""
     proved: bool = False
 
@@ -101,6 +102,7 @@ class _Note:
     peak: float
     peak_step: int
     score: float
+    points: int
     turns: int = YOUNG_TURNS
     others: list[str] = field(default_factory=list)
     more: int = 0
@@ -212,7 +214,7 @@ class OtherMetrics(Stateful):
             for at in np.flatnonzero((low < least) | (high > most)).tolist():
                 room = metrics[at] not in followed and len(self._followed) < MAX_FOLLOWED
                 if room and is_other(metrics[at]):
-                    self._check(metrics[at], past[at], (least[at], most[at]), block[at], steps, turn)
+                    self._check(metrics[at], past[at], lows[at], highs[at], block[at], steps, turn)
         one.past = np.hstack([past, block])[:, -PAST:].tobytes()
         one.low = np.hstack([lows, low[:, None]])[:, -LONG_BLOCKS:].tobytes()
         one.high = np.hstack([highs, high[:, None]])[:, -LONG_BLOCKS:].tobytes()
@@ -221,14 +223,14 @@ class OtherMetrics(Stateful):
         return turn if turn.came or turn.over or self._young else None
 
     def _check(
-        self, metric: str, past: NDArray[np.float64], reach: tuple[float, float], block: NDArray[np.float64],
-        steps: Sequence[int], turn: Turn,
+        self, metric: str, past: NDArray[np.float64], lows: NDArray[np.float64], highs: NDArray[np.float64],
+        block: NDArray[np.float64], steps: Sequence[int], turn: Turn,
     ) -> None:  # fmt: skip
         """Follow a metric from here on where this block leaves its past by far."""
         level = float(np.median(past))
         sigma = max(MAD_TO_SIGMA * float(np.median(np.abs(past - level))), FLOOR * abs(level), 1e-300)
         sign = 1.0 if np.nanmax(block) - level >= level - np.nanmin(block) else -1.0
-        beyond = block > reach[1] if sign > 0 else block < reach[0]
+        beyond = block > np.fmax.reduce(highs) if sign > 0 else block < np.fmin.reduce(lows)
         out = beyond & (sign * (block - level) >= SIGMAS * sigma)
         runs = np.convolve(out, np.ones(IN_A_ROW), "valid") == IN_A_ROW
         if not runs.any() or not np.isfinite(past).all() or not is_noisy(past):
@@ -236,7 +238,7 @@ class OtherMetrics(Stateful):
         curve = Curve()
         for value in past.tolist():
             curve.take(steps[0] - 1, sign * value)
-        self._followed[metric] = _Followed(curve, sign)
+        self._followed[metric] = _Followed(curve, sign, len(lows) * BLOCK)
         self._go_on(metric, block, steps, turn)
 
     def _go_on(self, metric: str, block: NDArray[np.float64], steps: Sequence[int], turn: Turn) -> None:
@@ -295,7 +297,7 @@ class OtherMetrics(Stateful):
         known = [f"{excuse.kind}: {excuse.text}" for excuse in context.excuses_between(begin, turn.step)][-4:]
         note = _Note(
             metric, event.onset, turn.step, one.sign * event.level, event.scale,
-            one.sign * event.peak, event.peak_step, event.score, explained=known,
+            one.sign * event.peak, event.peak_step, event.score, one.points, explained=known,
         )  # fmt: skip
         one.note = key = f"{CurvesDetector.name}:{_KIND}:{metric}:{event.onset}"
         self._notes[key] = note
@@ -307,7 +309,7 @@ class OtherMetrics(Stateful):
         others = [*note.others, *([f"{note.more} more"] if note.more else [])]
         text = (
             f"{note.metric} went from its level of {note.level:.4g} to {note.peak:.4g}, outside all of its newest "
-            f"{BLOCK * LONG_BLOCKS:,} points and more than {SIGMAS:g} times its noise away."
+            f"{note.points:,} points and more than {SIGMAS:g} times its noise away."
         )
         if others:
             text += f" At the same time: {', '.join(others)}."
