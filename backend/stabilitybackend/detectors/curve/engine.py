@@ -246,6 +246,7 @@ class Curve:
     sigma: float = math.nan
     #: Slope in ln(points), never upwards; how alike neighbours are, 0 to 1; points when that was measured.
     slope: float = 0.0
+    dipped: float = -math.inf
     neighbours: float = 0.0
     measured: int = 0
     judged: bool = False
@@ -461,14 +462,22 @@ class Curve:
         """Set the level: the newest median, brought forward by half its length along the trend."""
         values = list(self.values)[-self._age() :]
         part, newest = len(values) // 4, values[-SHORT:]
-        self.slope = 0.0
-        if part >= 4 and not self.linear:
+        self.slope, parts = 0.0, []
+        if part >= 4:
             parts = [median(values[len(values) - part * back :][:part]) for back in (4, 3, 2, 1)]
+        if parts and not self.linear:
             ages = [math.log(max(self.points - part * (back - 0.5), part / 2)) for back in (4, 3, 2, 1)]
             slopes = [(parts[at + 1] - parts[at]) / (ages[at + 1] - ages[at]) for at in range(3)]
             self.slope = max(STEEPEST, min(0.0, median(slopes)))  # one step down is no trend
         lag = math.log(self.points / max(self.points - len(newest) / 2, 1)) if self.points > 1 else 0.0
         self.level = median(newest) + self.slope * lag
+        self.dipped = -math.inf
+        if parts and self.sigma == self.sigma:
+            before = min(parts[:2])
+            if before - self.level >= max(
+                ERRORS * math.sqrt(2) * self._unsure() * self.sigma, 4 * abs(parts[0] - parts[1])
+            ):
+                self.dipped = before
 
     def _floor(self) -> float:
         if not self.linear:
@@ -502,7 +511,7 @@ class Curve:
             return
         if not self.judged:
             self._count_young()
-        height = ((value - self.level) / self.sigma - self._unsure()) / self.demand
+        height = ((value - max(self.level, self.dipped)) / self.sigma - self._unsure()) / self.demand
         if height < SUSPECT and not self.excursion:
             self._learn(step, value)
             return
@@ -796,7 +805,8 @@ class Curve:
         shared = (1 + self.neighbours) / (1 - self.neighbours)
         error = MEDIAN_ERROR * max(self.sigma, self._floor()) * math.sqrt(2 * shared / CLIMB_BLOCK)
         noise = max(MAD_TO_SIGMA * median(moves), error)
-        low = min(map(max, pairwise(blocks[-LOWEST_BLOCKS:])))  # one low block is no level
+        lowest = blocks[-LOWEST_BLOCKS:]
+        low = min(map(max, zip(lowest, lowest[1:], lowest[2:], strict=False)))  # a dip is no level
         height = (middle - low) / noise / self.demand
         proves = (self.slow.nats(height) if height >= SUSPECT else 0.0) - ALLOW
         self.slow_proof = max(0.0, self.slow_proof + proves)
