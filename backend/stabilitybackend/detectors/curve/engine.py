@@ -11,7 +11,6 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from operator import eq
 from statistics import fmean
 from typing import Literal
