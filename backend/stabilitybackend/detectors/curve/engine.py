@@ -807,7 +807,7 @@ class Curve:
         lowest = blocks[-LOWEST_BLOCKS:]
         low = min(map(max, zip(lowest, lowest[1:], lowest[2:], strict=False)))  # a dip is no level
         height = (middle - low) / noise / self.demand
-        proves = (self.slow.nats(height) if height >= SUSPECT else 0.0) - ALLOW
+        proves = self.slow.nats(height) - ALLOW
         self.slow_proof = max(0.0, self.slow_proof + proves)
         if self.slow_proof < PROOF:
             self.slow.seen(height)
