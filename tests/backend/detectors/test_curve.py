@@ -217,6 +217,51 @@ def test_a_loss_of_two_clouds_is_silent(seed: int) -> None:
     assert alarms(found(losses)) == []
 
 
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_loss_that_a_coin_draws_from_two_tasks_is_silent(seed: int, share: float) -> None:
+    rng = random.Random(seed)
+    gap = rng.choice([0.5, 3.0, 50.0])
+    losses = [value * (1 + gap * (rng.random() < share)) for value in quiet(1_500, seed, 0.1)]
+    assert alarms(found(losses)) == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_rare_batches_that_are_higher_than_the_rare_ones_before_are_told_once(seed: int) -> None:
+    rng = random.Random(seed)
+    rare = [rng.random() < 0.06 for _ in range(2_500)]
+    losses = [
+        value * ((2.0 if at < 1_500 else 3.5) if high else 1.0)
+        for at, (value, high) in enumerate(zip(quiet(2_500, seed), rare, strict=True))
+    ]
+    news = [one for one in found(losses) if one.severity != "info"]
+    of_the_part = [one for one in news if "a part of the data may have changed" in one.text]
+    assert len(of_the_part) == 1 and 1_500 <= of_the_part[0].step < 2_400
+    assert len({one.key for one in news if one.onset_step > ONSET}) <= 4
+
+
+@pytest.mark.parametrize("length", [8, 16, 30])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_dip_that_comes_back_to_the_level_from_before_it_is_no_rise(seed: int, length: int) -> None:
+    dip = {ONSET + at: 0.6 + 0.4 * at / length for at in range(length)}
+    assert alarms(found([value * dip.get(at, 1.0) for at, value in enumerate(quiet(1_000, seed))])) == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_loss_that_falls_through_0_is_silent(seed: int) -> None:
+    rng = random.Random(seed)
+    losses = [3.0 - 4.0 * (1 - math.exp(-at / 300)) + rng.gauss(0, 0.05) for at in range(1_500)]
+    assert alarms(found(losses)) == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_rise_that_slows_down_and_goes_on_is_one_divergence_and_never_flat(seed: int) -> None:
+    rise = {at: 1.5 + 0.01 * (at - ONSET) for at in range(ONSET, 1_100)}
+    news = found([value * rise.get(at, 1.0) for at, value in enumerate(quiet(1_100, seed))])
+    assert [(last.kind, last.severity, last.state) for last in alarms(news)] == [("divergence", "critical", "open")]
+    assert not any("became flat" in one.text for one in news)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_gradient_norm_leaves_notes_and_alarms_nobody(seed: int) -> None:
     rng = random.Random(seed)

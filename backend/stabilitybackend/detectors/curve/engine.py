@@ -253,7 +253,8 @@ class Curve:
     excursion: list[tuple[int, float, float]] = field(default_factory=list)
     proof: float = 0.0
     evidence: Evidence = field(default_factory=Evidence)
-    #: The newest lone high points, steps, and how they rank among those before.
+    #: Rises of the newest lone high points; the steps of the last ones, and how they rank among those before.
+    tops: deque[float] = field(default_factory=lambda: deque(maxlen=2 * WINDOW))
     ranks: list[int] = field(default_factory=list)
     ranks_proof: float = 0.0
     #: The same of blocks, and the points of the newest one.
@@ -606,15 +607,17 @@ class Curve:
         at, value, height = top
         if height < SUSPECT:
             return False
-        seen = sum(self.evidence.counts)
-        rarer = math.log(self.evidence.share(SUSPECT) / self.evidence.share(height))
-        self.ranks_proof += min(rarer, math.log1p(seen)) - ALLOW
+        seen, rise = len(self.tops), value - self.level
+        self.ranks_proof += math.log((seen + 1) / (1 + sum(one >= rise for one in self.tops))) - ALLOW
+        self.tops.append(rise)
         self.ranks.append(at)
         if self.ranks_proof <= 0:
             self.ranks, self.ranks_proof = [], 0.0
-        elif self.ranks_proof >= PROOF and value - self.level >= self._rise():
+        elif self.ranks_proof >= PROOF and rise >= self._rise():
             event = self._lone(step, top)
-            event.severity, event.outdone, event.since, event.points = "warning", seen, self.ranks[0], len(self.ranks)
+            event.severity, event.outdone, event.points = "warning", seen + 1 - len(self.ranks), len(self.ranks)
+            event.since = self.ranks[0]
+            self.tops = deque(list(self.tops)[-len(self.ranks) :], maxlen=self.tops.maxlen)
             self.ranks, self.ranks_proof = [], 0.0
             return True
         return False
@@ -740,9 +743,11 @@ class Curve:
             return
         part = SETTLED // 4
         parts = [median(values[len(values) - part * back :][:part]) for back in (4, 3, 2, 1)]
-        unsure = (ERRORS + 1) * MEDIAN_ERROR * event.sigma * math.sqrt(2 / part)
-        flat = max(parts) - min(parts) <= max(BACK * self._unit(), unsure)
-        if not flat and not low and parts == sorted(parts):
+        least = max(BACK * self._unit(), (ERRORS + 1) * MEDIAN_ERROR * event.sigma * math.sqrt(2 / part))
+        flat = max(parts) - min(parts) <= least
+        older = median(values[:-SETTLED]) if len(values) == WINDOW else parts[-1]
+        higher = (parts[0] == min(parts) and parts[-1] == max(parts)) or median(values[-SETTLED:]) - older > least
+        if higher and not flat and not low:
             event.life = "rising"
             if (event.kind, event.severity) != ("divergence", "critical"):
                 event.kind, event.severity = "divergence", "critical"
@@ -807,7 +812,7 @@ class Curve:
         lowest = blocks[-LOWEST_BLOCKS:]
         low = min(map(max, zip(lowest, lowest[1:], lowest[2:], strict=False)))  # a dip is no level
         height = (middle - low) / noise / self.demand
-        proves = self.slow.nats(height) - ALLOW
+        proves = (self.slow.nats(height) if height >= SUSPECT else 0.0) - ALLOW
         self.slow_proof = max(0.0, self.slow_proof + proves)
         if self.slow_proof < PROOF:
             self.slow.seen(height)
