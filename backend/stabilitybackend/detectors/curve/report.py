@@ -38,10 +38,9 @@ def title_of(event: CurveEvent, kind: str, what: str) -> str:
     name = what[:1].upper() + what[1:]
     if event.outdone:
         return f"{name}: the lone high points are higher since step {event.since}"
-    if event.lone and event.points > 1:
-        return f"{name}: {event.points} lone high points since step {event.onset}"
     if event.lone:
-        return f"One high {what} at step {event.onset}"
+        high = f"One high {what} at step" if event.points == 1 else f"{name}: {event.points} lone high points since step"
+        return f"{high} {event.onset}"
     return _TITLES[kind].format(what=name, onset=event.onset)
 
 
@@ -63,8 +62,8 @@ def text_of(
         )
     if event.lone and event.points > 1:
         return (
-            f"The {what} was high in {event.points} lone logged points since step {event.onset}, each usual again in "
-            f"the next one; the highest was {event.peak:.4g}{size} at step {event.peak_step}, at a level of "
+            f"The {what} was high in {event.points} lone logged points since step {event.onset}, each usual again in the "
+            f"next one; the highest was {event.peak:.4g}{size} at step {event.peak_step}, at a level of "
             f"{event.level:.4g}. Look at the batches of these steps: they may have their data in common."
         )
     if event.lone:
