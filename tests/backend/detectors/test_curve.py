@@ -166,19 +166,6 @@ def test_what_happened_before_hides_nothing(name: str, seed: int, before: str) -
     assert is_reported_once(name, found(losses))
 
 
-@pytest.mark.parametrize(("every", "notes"), [(45, 1), (90, 1), (400, 4)])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_lone_high_points_that_come_again_soon_are_one_note(every: int, notes: int, seed: int) -> None:
-    rng = random.Random(seed)
-    first, last = 400, 400 + 4 * every
-    lone = {at + rng.randrange(every // 5) for at in range(first, last, every)}
-    losses = [loss * (1.5 + rng.random() if at in lone else 1.0) for at, loss in enumerate(quiet(last + 60, seed))]
-    news = [one for one in found(losses) if one.kind == "spike"]
-    assert ({one.severity for one in news}, len({one.key for one in news})) == ({"info"}, notes)
-    assert news[-1].evidence["points"] == 4 // notes
-    assert news[-1].evidence["peak"] == pytest.approx(max(losses[at] for at in sorted(lone)[-4 // notes :]))
-
-
 @pytest.mark.parametrize("constant", [-50.0, -3.0])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_constant_added_to_a_loss_below_0_changes_nothing(seed: int, constant: float) -> None:

@@ -46,8 +46,6 @@ NORM_RISE = 1.0
 EXCUSED_RISE = 0.5
 #: An event of another detector that ended within so many points is still the same event.
 CLAIM_POINTS = 10
-#: Lone high points that are no further apart are one note: of those that come once in 50 points, 19 in 20 are not.
-LONE_POINTS = 150
 #: An open event is reported again where its peak has grown by this factor, so many times at most.
 PEAK_FACTOR = 2.0
 PEAK_NEWS = 6
@@ -163,8 +161,6 @@ class CurvesDetector(Detector):
     _declared: bool = False
     #: ``metric:onset`` -> incident.
     _incidents: dict[str, Incident] = fresh(dict)
-    #: The newest note of lone high points of the loss.
-    _lone: Incident | None = None
     #: Metric of a data set -> its event, which waits whether the whole loss shows it.
     _held: dict[str, CurveEvent] = fresh(dict)
     #: Metric -> onset of its event that is followed without a report.
@@ -293,27 +289,13 @@ class CurvesDetector(Detector):
             return found
         claim = self._claimed(metric)
         if event.lone:
-            return found if claim or metric != self._whole else [self._note(event, step)]
+            return found if claim or metric != self._whole else [self._open(metric, event, step, [])]
         if claim is not None or (metric == self._norm and self._loss_is_followed()):
             self._silent[metric] = event.onset
             if claim is not None and claim.kind == "repeat_data":
                 curve.accept()  # its jump back to the true level
             return found
         return [*found, *self._handed_over(event, step), self._open(metric, event, step, self._excuses(event, step))]
-
-    def _note(self, event: CurveEvent, step: int) -> Finding:
-        """Report a lone high point of the loss; one that comes soon after another is part of that one's note."""
-        one, reach = self._lone, LONE_POINTS * self.context.interval
-        if one is None or event.outdone or event.onset - (one.event.recovered_step or 0) > reach:
-            one = Incident(self._whole, event, False, "info", [])
-            self._lone = self._lone if event.outdone else one
-            return self._report(one, step)
-        old = one.event
-        top = event if event.peak > old.peak else old
-        one.event = replace(
-            top, onset=old.onset, seen=old.seen, recovered_step=event.recovered_step, points=old.points + 1
-        )
-        return self._report(one, step)
 
     def _claimed(self, metric: str) -> Claim | None:
         return self.context.claimed(metric, self.name, CLAIM_POINTS * self.context.interval)
@@ -340,7 +322,7 @@ class CurvesDetector(Detector):
         one = Incident(metric, event, whole is not None, "info", explained)
         if whole is not None:
             one.before, one.after, one.error = whole
-        if metric == self._whole:
+        if metric == self._whole and not event.lone:
             one.waits = self._joined(event)
         self._incidents[f"{metric}:{event.onset}"] = one
         while len(self._incidents) > MAX_INCIDENTS:

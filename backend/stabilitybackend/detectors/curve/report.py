@@ -38,10 +38,9 @@ def title_of(event: CurveEvent, kind: str, what: str) -> str:
     name = what[:1].upper() + what[1:]
     if event.outdone:
         return f"{name}: the lone high points are higher since step {event.since}"
-    if event.lone:
-        high = f"One high {what} at step" if event.points == 1 else f"{name}: {event.points} lone high points since step"
-        return f"{high} {event.onset}"
-    return _TITLES[kind].format(what=name, onset=event.onset)
+    return (
+        f"One high {what} at step {event.onset}" if event.lone else _TITLES[kind].format(what=name, onset=event.onset)
+    )
 
 
 def text_of(
@@ -59,12 +58,6 @@ def text_of(
             f"The {what} was up to {event.peak:.4g}{size} in {event.points} lone logged points from step {event.since} "
             f"on, each usual again in the next one. Nearly all of the {event.outdone} lone high points before were "
             f"lower, and the usual level is still {event.level:.4g}: a part of the data may have changed."
-        )
-    if event.lone and event.points > 1:
-        return (
-            f"The {what} was high in {event.points} lone logged points since step {event.onset}, each usual again in the "
-            f"next one; the highest was {event.peak:.4g}{size} at step {event.peak_step}, at a level of "
-            f"{event.level:.4g}. Look at the batches of these steps: they may have their data in common."
         )
     if event.lone:
         return (
