@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -164,6 +165,21 @@ def test_what_happened_before_hides_nothing(name: str, seed: int, before: str) -
     }[before]
     losses = [loss * past(at - 300) for at, loss in enumerate(planted(name, seed, points=1_000))]
     assert is_reported_once(name, found(losses))
+
+
+@pytest.mark.parametrize("logged", [False, True])
+@pytest.mark.parametrize(("times", "part"), [(1.42, 50), (1.48, 46), (2.0, 25)])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_gradient_norm_that_stays_higher_is_a_note_with_the_guess_of_a_smaller_batch(
+    times: float, part: int, seed: int, logged: bool
+) -> None:
+    rng = random.Random(seed)
+    norms = [0.5 * math.exp(rng.gauss(0, 0.05)) * (times if at >= ONSET else 1.0) for at in range(1_000)]
+    more = {"grad_norm": norms} | ({"batch_size": [256.0] * 1_000} if logged else {})
+    last = [one for one in found(quiet(1_000, seed), **more) if one.metric == "grad_norm"][-1]
+    guess = re.search(r"fits a batch of (\d+) % of the size", last.text)
+    assert (last.severity, guess is None) == ("info", logged)
+    assert logged or abs(int(guess[1] if guess else 0) - part) <= 6
 
 
 @pytest.mark.parametrize("constant", [-50.0, -3.0])

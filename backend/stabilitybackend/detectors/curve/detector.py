@@ -29,7 +29,7 @@ from stabilitybackend.detectors.stats.together import MEAN_ERRORS, Moved, moved_
 
 from .engine import CLIMB_BLOCK, PROOF, Curve, CurveEvent
 from .flat import MIN_POINTS, MOST, UNTRAINED, Drops, Flatness, known_classes
-from .report import clauses, evidence_of, score_of, text_of, title_of
+from .report import batch_of, clauses, evidence_of, score_of, text_of, title_of
 
 #: Data sets that are watched, the first ones seen, and shares that are remembered. A curve takes some 5 KB.
 MAX_DATASETS = 32
@@ -428,6 +428,8 @@ class CurvesDetector(Detector):
         )
         if one.metric == self._norm:
             alone = " Alone this is no alarm: most such jumps have no effect on the loss."
+            if math.isnan(self.context.batch_size.last) and not self._loss_is_followed():
+                alone += batch_of(event)
             return replace(made, text=made.text + alone, recovery=None)
         if one.of_all:
             return self._of_all(one, made)

@@ -9,7 +9,10 @@ from stabilitybackend.detectors.stats.levels import change, percent
 
 from .engine import CurveEvent
 
-__all__ = ["clauses", "evidence_of", "score_of", "text_of", "title_of"]
+#: A smaller part of the batch than this is no guess that a level of the gradient norm alone is good for.
+LEAST_OF_BATCH = 0.1
+
+__all__ = ["batch_of", "clauses", "evidence_of", "score_of", "text_of", "title_of"]
 
 _TITLES = {
     "spike": "{what} spike at step {onset}",
@@ -95,6 +98,22 @@ def _ending(event: CurveEvent, now_step: int, waits: Sequence[str]) -> str:
     if event.life == "coming back":
         return f" It was coming back at step {now_step}."
     return f" It was still high at step {now_step}; whether it comes back by itself was not known yet."
+
+
+def batch_of(event: CurveEvent) -> str:
+    """Return the guess that a smaller batch is behind a gradient norm that stays at a higher level, "" without one.
+
+    The noise of a gradient goes with one over the root of the batch (arXiv 1812.06162).
+    """
+    if event.new_level is None or event.recovery != "none" or not event.new_level > event.level > 0:
+        return ""
+    times = event.new_level / event.level
+    if times**-2 < LEAST_OF_BATCH:
+        return ""
+    return (
+        f" {times:.2f} times as high for good fits a batch of {100 * times**-2:.0f} % of the size, whose gradient is "
+        "noisier (arXiv 1812.06162): look at batch size, accumulation and number of ranks at this step."
+    )
 
 
 def score_of(event: CurveEvent) -> float:
