@@ -211,6 +211,8 @@ def create_app(
                 raise
             # It was there when ``up`` asked, a moment ago: it is waited for, as while the server runs.
             _log.warning("%s; the server goes on when it is back", error.message)
+        for route in app.routes:  # FastAPI works them out when the first request comes, which would wait for all
+            route.matches({"type": "http", "method": "GET", "path": "/", "root_path": "", "headers": []})
         await check_exposure(settings, ring)
         await storing.probe()  # it tells how far our clock is off, too
         if process is not None:

@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from stabilitybackend.detection.noise import is_noisy
@@ -21,9 +24,11 @@ from stabilitybackend.detectors.curve.engine import Curve, CurveEvent
 from stabilitybackend.detectors.curve.report import clauses
 from stabilitybackend.detectors.engine.base import Finding, State
 from stabilitybackend.detectors.engine.context import EXCUSE_POINTS, Context
+from stabilitybackend.detectors.stats.innovations import array_median
 from stabilitybackend.detectors.stats.levels import percent
 from stabilitybackend.detectors.stats.robust import MAD_TO_SIGMA
 from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.name_sets import key_of
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.stateful import Stateful, fresh
 
@@ -163,7 +168,7 @@ class OtherMetrics(Stateful):
         Args:
             is_other: whether no detector looks at a metric; asked again when it has left its past.
         """
-        row = tuple(placed.names)
+        row = key_of(placed.names)
         sets = self._of_row.get(row)
         if sets is None:
             sets = self._place(row, is_other)
@@ -172,22 +177,15 @@ class OtherMetrics(Stateful):
             one.pending += placed.values[places].T.tolist()
             one.steps += placed.steps.tolist()
             one.times += placed.times.tolist()
-            at = 0
-            while len(one.pending) - at >= BLOCK:
-                part = slice(at, at + BLOCK)
-                block = np.array(one.pending[part]).T
-                turn = self._block(one, block, one.steps[part], one.times[part][-1], is_other)
-                turns += [turn] if turn is not None else []
-                at += BLOCK
-            if at:
-                del one.pending[:at], one.steps[:at], one.times[:at]
+            if len(one.pending) >= BLOCK:
+                turns += self._blocks(one, is_other)
         return sorted(turns, key=lambda turn: turn.step)
 
     def _place(self, row: tuple[str, ...], is_other: Callable[[str], bool]) -> list[tuple[_Set, NDArray[np.intp]]]:
         places = {name: place for place, name in enumerate(row)}
         known = set(self.metrics)
         room = MAX_METRICS - len(known) if len(self._sets) < MAX_SETS else 0
-        others = [name for name in row if room > 0 and name not in known and is_other(name)][:room]
+        others = list(islice((name for name in row if name not in known and is_other(name)), room))
         if others:
             self._sets.append(_Set(others))
         sets = [one for one in self._sets if places.keys() >= set(one.metrics)]
@@ -197,43 +195,57 @@ class OtherMetrics(Stateful):
         self._of_row[row] = found
         return found
 
-    def _block(
-        self, one: _Set, block: NDArray[np.float64], steps: Sequence[int], time: float, is_other: Callable[[str], bool]
-    ) -> Turn | None:
-        """Look at the next block of a set, float64 (m, BLOCK)."""
-        turn, metrics = Turn(steps[-1], time), one.metrics
-        block = np.where(np.isfinite(block), block, np.nan)
-        with np.errstate(all="ignore"):
-            low, high = np.fmin.reduce(block, axis=1), np.fmax.reduce(block, axis=1)
+    def _blocks(self, one: _Set, is_other: Callable[[str], bool]) -> list[Turn]:
+        """Look at the blocks of a set that are complete."""
+        metrics, count = one.metrics, len(one.pending) // BLOCK
+        rows = np.array(one.pending[: count * BLOCK]).T
+        rows = np.where(np.isfinite(rows), rows, np.nan)
+        blocks = rows.reshape(len(metrics), count, BLOCK)
         past, lows, highs = (np.frombuffer(part).reshape(len(metrics), -1) for part in (one.past, one.low, one.high))
-        followed = [metric for metric in metrics if metric in self._followed] if self._followed else []
-        for metric in followed:
-            self._go_on(metric, block[metrics.index(metric)], steps, turn)
-        if one.blocks >= LEAST_BLOCKS:
-            least, most = np.fmin.reduce(lows, axis=1), np.fmax.reduce(highs, axis=1)
-            for at in np.flatnonzero((low < least) | (high > most)).tolist():
-                room = metrics[at] not in followed and len(self._followed) < MAX_FOLLOWED
-                if room and is_other(metrics[at]):
-                    self._check(metrics[at], past[at], lows[at], highs[at], block[at], steps, turn)
-        one.past = np.hstack([past, block])[:, -PAST:].tobytes()
-        one.low = np.hstack([lows, low[:, None]])[:, -LONG_BLOCKS:].tobytes()
-        one.high = np.hstack([highs, high[:, None]])[:, -LONG_BLOCKS:].tobytes()
-        one.blocks += 1
-        self._young = max(0, self._young - 1)
-        return turn if turn.came or turn.over or self._young else None
+        past = np.hstack([past, rows])
+        with np.errstate(all="ignore"):
+            lows = np.hstack([lows, np.fmin.reduce(blocks, axis=2)])
+            highs = np.hstack([highs, np.fmax.reduce(blocks, axis=2)])
+        least, most = _before(lows, count, np.fmin), _before(highs, count, np.fmax)
+        left: NDArray[np.bool_] = _in_a_row(blocks < least[..., None]) | _in_a_row(blocks > most[..., None])
+        left[:, : max(0, LEAST_BLOCKS - one.blocks)] = False
+        turns = list[Turn]()
+        for at in range(count):
+            rest = (count - at) * BLOCK  # rows after what came before this block
+            steps = one.steps[at * BLOCK : (at + 1) * BLOCK]
+            turn = Turn(steps[-1], one.times[(at + 1) * BLOCK - 1])
+            followed = [metric for metric in metrics if metric in self._followed] if self._followed else []
+            for metric in followed:
+                self._go_on(metric, blocks[metrics.index(metric), at], steps, turn)
+            for place in np.flatnonzero(left[:, at]).tolist():
+                room = metrics[place] not in followed and len(self._followed) < MAX_FOLLOWED
+                if room and is_other(metrics[place]):
+                    end = lows.shape[1] - count + at
+                    before = slice(max(0, end - LONG_BLOCKS), end)
+                    self._check(
+                        metrics[place], past[place, -rest - PAST : -rest], lows[place, before], highs[place, before],
+                        blocks[place, at], steps, turn,
+                    )  # fmt: skip
+            self._young = max(0, self._young - 1)
+            turns += [turn] if turn.came or turn.over or self._young else []
+        one.past, one.low, one.high = (
+            part[:, -newest:].tobytes() for part, newest in ((past, PAST), (lows, LONG_BLOCKS), (highs, LONG_BLOCKS))
+        )
+        one.blocks += count
+        del one.pending[: count * BLOCK], one.steps[: count * BLOCK], one.times[: count * BLOCK]
+        return turns
 
     def _check(
         self, metric: str, past: NDArray[np.float64], lows: NDArray[np.float64], highs: NDArray[np.float64],
         block: NDArray[np.float64], steps: Sequence[int], turn: Turn,
     ) -> None:  # fmt: skip
         """Follow a metric from here on where this block leaves its past by far."""
-        level = float(np.median(past))
-        sigma = max(MAD_TO_SIGMA * float(np.median(np.abs(past - level))), FLOOR * abs(level), 1e-300)
-        sign = 1.0 if np.nanmax(block) - level >= level - np.nanmin(block) else -1.0
+        level = array_median(past)
+        sigma = max(MAD_TO_SIGMA * array_median(np.abs(past - level)), FLOOR * abs(level), 1e-300)
+        sign = 1.0 if np.fmax.reduce(block) - level >= level - np.fmin.reduce(block) else -1.0
         beyond = block > np.fmax.reduce(highs) if sign > 0 else block < np.fmin.reduce(lows)
         out = beyond & (sign * (block - level) >= SIGMAS * sigma)
-        runs = np.convolve(out, np.ones(IN_A_ROW), "valid") == IN_A_ROW
-        if not runs.any() or not np.isfinite(past).all() or not is_noisy(past):
+        if not _in_a_row(out) or not np.isfinite(past).all() or not is_noisy(past):
             return
         curve = Curve()
         for value in past.tolist():
@@ -334,6 +346,19 @@ class OtherMetrics(Stateful):
                 "other_metrics": others, "explained_by": note.explained, "recovered_at": back,
             },
         )  # fmt: skip
+
+
+def _before(extremes: NDArray[np.float64], count: int, extreme: np.ufunc) -> NDArray[np.float64]:
+    """Return the extreme of the LONG_BLOCKS blocks before each of the ``count`` newest ones, both (m, blocks)."""
+    none = np.full((len(extremes), LONG_BLOCKS), np.nan)
+    known = np.hstack([none, extremes])[:, -count - LONG_BLOCKS : -1]
+    found: NDArray[np.float64] = extreme.reduce(sliding_window_view(known, LONG_BLOCKS, axis=1), axis=2)
+    return found
+
+
+def _in_a_row(of: NDArray[np.bool_]) -> Any:
+    """Return whether IN_A_ROW of the last axis hold in a row: bool, or an array of the other axes."""
+    return sliding_window_view(of, IN_A_ROW, axis=-1).all(axis=-1).any(axis=-1)
 
 
 def _ended(event: CurveEvent) -> State:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, takewhile
 
@@ -18,10 +18,12 @@ from stabilitybackend.detectors.engine.metric_roles import (
     LOSS,
     LR,
     dataset_of,
+    is_of_evaluation,
     is_of_reward,
     likely_role_of,
     loss_rank,
     may_rise,
+    mixture_of,
     of_machine,
     role_of,
 )
@@ -48,6 +50,8 @@ DISCARDED_METRICS = 32
 MAX_RESUMES = 64
 #: Steps that are judged again at most when a metric turns out to be another one: some ten thousand rows, half a second.
 MAX_AGAIN_STEPS = 20_000
+#: Names that are looked at before others may be served.
+NAMES_A_SLICE = 64
 
 __all__ = ["PRIMARY_METRICS", "Found", "Judge"]
 
@@ -137,6 +141,14 @@ class Judge(Stateful):
         """
         self._bank.configure(settings)
         self._ranks.configure(settings)
+
+    def look_at(self, names: Iterable[str]) -> Generator[None, None, None]:
+        """Find out what names alone tell, in slices: the row that brings thousands of them is judged in one go."""
+        for at, name in enumerate(names):
+            if at % NAMES_A_SLICE == 0:
+                yield
+            for found_out in (loss_rank, mixture_of, is_of_evaluation, self._bank.wants, self._ranks.wants):
+                found_out(name)
 
     def take(self, placed: Sequence[Placed]) -> list[Found]:
         """Judge rows that have just been stored and return what changed.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -19,6 +19,13 @@ MAX_METRICS_A_RUN = 20_000
 _READINGS = 2_000
 #: Sets of names that are remembered as known, and names in all of them together.
 _SETS, _IN_SETS = 4_096, 200_000
+#: A message with so many new names is not folded in one go.
+MANY = 256
+
+
+def _points_of(message: Frame | NodeFrame) -> Iterator[PointsBlock]:
+    blocks: Sequence[object] = message.tables if isinstance(message, NodeFrame) else message.blocks
+    return (block for block in blocks if isinstance(block, PointsBlock))
 
 
 class MetricNames(Stateful):
@@ -42,12 +49,18 @@ class MetricNames(Stateful):
         """Take the values whose names are too many out of a message; its rows stay, they tell how far the job is."""
         if isinstance(message, NodeFrame):
             readings = all(part.source.rank is None for part in message.parts)
-            blocks: Sequence[object] = message.tables
         else:
-            readings, blocks = message.source.rank is None, message.blocks
-        for block in blocks:
-            if isinstance(block, PointsBlock):
-                self._take(block, readings)
+            readings = message.source.rank is None
+        for block in _points_of(message):
+            self._take(block, readings)
+
+    def first_met(self, message: Frame | NodeFrame) -> list[str]:
+        """Return the names of a message that ``bound`` will meet for the first time, where they are many; else none."""
+        room = MAX_METRICS_A_RUN - len(self._known)
+        if room <= 0:
+            return []
+        many = [block for block in _points_of(message) if len(block.names) >= MANY and not self.knows(block.names)]
+        return [name for block in many for name in block.names if name not in self._known][:room]
 
     def knows(self, names: list[str]) -> bool:
         """Return whether all of some names are kept."""
@@ -60,7 +73,11 @@ class MetricNames(Stateful):
             block.names = known
             return
         room = MAX_METRICS_A_RUN + _READINGS * readings
-        kept = [name for name in block.names if self._keep(name, room)]
+        if len(self._known) + len(row) <= room:
+            self._known.update(dict.fromkeys(row))
+            kept = block.names
+        else:
+            kept = [name for name in row if self._keep(name, room)]
         if len(kept) < len(row):
             self._leave_out(block, frozenset(kept))
         if self._in_sets > _IN_SETS or len(self._sets) >= _SETS:

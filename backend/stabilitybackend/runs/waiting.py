@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from stabilitybackend.points.metric_names import MetricNames
 from stabilitybackend.runs.apply_frame import apply_frame, apply_read
 from stabilitybackend.runs.archiving.window import FRAME_OVERHEAD_BYTES
 from stabilitybackend.runs.changes import Changes
@@ -44,6 +45,16 @@ class Waiting:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def first_met(self, names: MetricNames) -> list[str]:
+        """Return the names that the first one brings, where they are many; ``names``: those of the run."""
+        if not self._read:
+            known = self._known(*self._entries[0])
+            try:
+                self._read.append(in_stream(known) if isinstance(known, bytes) else known)
+            except Exception:
+                return []  # whoever folds it says what is wrong
+        return names.first_met(self._read[0])
 
     def is_replayed(self, applied: str) -> bool:
         """Return whether what follows from the first one is stored: it is up to the stream id ``applied``."""

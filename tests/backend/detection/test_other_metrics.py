@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pytest
 
 from stabilitybackend.detection.naming.watched_report import watched_of
-from stabilitybackend.detection.other_metrics import MAX_METRICS
+from stabilitybackend.detection.other_metrics import BLOCK, MAX_METRICS, OtherMetrics
+from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.name_sets import NameSet
 from stabilitybackend.runs.state import RunState
 from support.job_frames import Job
 
@@ -115,3 +118,33 @@ def test_of_thousands_of_metrics_some_are_followed_and_the_run_has_their_number(
     told = watched_of(state.judge.names, state.store.metrics(), state.judge.followed)
     assert sum(one.text == "a note where it leaves its own past by far" for one in told.watched) == MAX_METRICS
     assert (told.unwatched_count, told.notes) == (3_000 - MAX_METRICS, [])
+
+
+def test_rows_of_thousands_of_metrics_cost_no_more_for_those_that_are_not_followed() -> None:
+    """The calls of a block of rows are those of the metrics that are followed, and of no other."""
+
+    def calls(wide: int) -> int:
+        others, count = OtherMetrics(), 0
+        names = NameSet(f"p/{at}" for at in range(wide))
+        values = np.random.default_rng(1).normal(1, 0.1, (wide, 20 * BLOCK))
+
+        def is_other(metric: str) -> bool:
+            nonlocal count
+            count += 1
+            return True
+
+        def note(frame: object, event: str, argument: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            for at in range(0, 20 * BLOCK, 4):
+                steps = np.arange(at, at + 4)
+                others.take(Placed(0, "r0", 0, "n0", names, steps, steps * 1.0, values[:, at : at + 4]), is_other)
+        finally:
+            sys.setprofile(before)
+        return count
+
+    assert calls(20_000) <= 1.1 * calls(MAX_METRICS)

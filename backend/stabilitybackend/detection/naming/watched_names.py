@@ -203,15 +203,14 @@ class WatchedNames(Stateful):
     def _new_name(self, name: str, first: int) -> int | None:
         """Place a metric; return its first step where it takes the place of another one, or was no one's before."""
         changed = None
-        for role in ONE_METRIC:
+        for role in ONE_METRIC if self.declared else ():
             if self.declared.get(role) == name and self.chosen.get(role) != name:
                 before = self.chosen.get(role)
                 self.chosen[role] = name
                 self.candidates.remove(name)
                 changed = min(first, self.first_steps.get(before or name, first))
-        declared = next(
-            ((r, s) for r, sets in self.datasets.items() for s, m in sets.items() if m == name and r != LOSS), None
-        )
+        of_sets = ((r, s) for r, sets in self.datasets.items() for s, m in sets.items() if m == name and r != LOSS)
+        declared = next(of_sets, None) if self.datasets else None
         known = mixture_of(name) if declared is None else None
         if declared is not None:
             self._member(f"declared {declared[0]}", declared[0], first, name, declared[1], declared=True)

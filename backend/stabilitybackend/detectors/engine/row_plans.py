@@ -58,11 +58,14 @@ class RowPlans:
         row = key_of(names)
         found = self._plans.get(row)
         if found is None:
-            wanted = tuple((place, name) for place, name in enumerate(row) if self.wants(name))
-            by_name = sorted(range(len(row)), key=row.__getitem__)
-            receivers = tuple((place, who) for place in by_name if (who := self._receivers_of(row[place])))
-            companions = tuple((role, name) for name in row if (role := role_of(name)) in COMPANIONS)
-            found = RowPlan(wanted, receivers, companions)
+            receivers = {place: who for place, name in enumerate(row) if (who := self._receivers_of(name))}
+            companions = {place: role for place, name in enumerate(row) if (role := role_of(name)) in COMPANIONS}
+            wanted = sorted({*receivers, *(place for place, role in companions.items() if role in self._companions)})
+            found = RowPlan(
+                tuple((place, row[place]) for place in wanted),
+                tuple((place, receivers[place]) for place in sorted(receivers, key=row.__getitem__)),
+                tuple((role, row[place]) for place, role in companions.items()),
+            )
             if len(self._plans) < MAX_REMEMBERED_SETS:
                 self._plans[row] = found
         return found

@@ -25,6 +25,8 @@ WORD_BLOCKS = WORD_POINTS // PAST_BLOCK
 #: A shorter lag is the structure of the job (alternating sources), not data that comes back; and two windows that
 #: overlap say less than they seem to.
 LEAST_LAG = WORD_POINTS
+#: Blocks of the past for which a search waits one block more, up to a whole word: a search costs what the past is long.
+SLOWER_BLOCKS = 1_024
 #: Chance that a search in a healthy run finds anything: 10,000 runs of 100,000 points would see half a hit together.
 FALSE_HITS = 1e-8
 #: Places looked at closely in one search, those with the most equal signs.
@@ -132,8 +134,9 @@ class Fingerprints(Stateful):
         least = WORD_BLOCKS + LEAST_LAG // PAST_BLOCK + 1
         ends = [
             end
-            for end in range(max(least, count - blocks + 1) * PAST_BLOCK, len(data) + 1, PAST_BLOCK)
-            if data[end - WORD_POINTS : end] != _NOTHING
+            for block in range(max(least, count - blocks + 1), count + 1)
+            if (past.dropped + block) % min(WORD_BLOCKS, 1 + block // SLOWER_BLOCKS) == 0
+            if data[(end := block * PAST_BLOCK) - WORD_POINTS : end] != _NOTHING
         ]
         if not ends:
             return None

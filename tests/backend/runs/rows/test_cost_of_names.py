@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from itertools import count
 
 import numpy as np
 import pytest
 
+from stabilitybackend.detection.run_detection import NAMES_A_SLICE
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.rows.usual_rows import fold_message
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.runs.waiting import Waiting
 from stabilityclient.node_frames import together
-from stabilityclient.wire import Frame, NodeFrame, PointsBlock, SourceInfo
+from stabilityclient.wire import Frame, NodeFrame, PointsBlock, SourceInfo, encode_message
 
 WIDE = 600
 ROWS = 40
@@ -64,10 +67,8 @@ def test_a_row_hashes_each_of_its_names_once(message) -> None:  # type: ignore[n
 _fresh = count()
 
 
-def _calls_a_new_name(wide: int) -> float:
-    """Return the calls that the first row of a run takes, a name; no other test has had these names."""
-    names = [f"part{next(_fresh)}.{at}.attention/grad_norm" for at in range(wide)]
-    state, frame, calls = RunState("r", lambda: 2e3), _frame(0, 1, names), 0
+def _calls(work: Callable[[], object]) -> int:
+    calls = 0
 
     def note(frame: object, event: str, argument: object) -> None:
         nonlocal calls
@@ -76,13 +77,37 @@ def _calls_a_new_name(wide: int) -> float:
     before = sys.getprofile()
     sys.setprofile(note)
     try:
-        state.apply(frame, replayed=False)
+        work()
     finally:
         sys.setprofile(before)
-    return calls / wide
+    return calls
+
+
+def _new_row(wide: int) -> Frame:
+    """Return a row whose names no other test has had."""
+    return _frame(0, 1, [f"part{next(_fresh)}.{at}.attention/grad_norm" for at in range(wide)])
+
+
+def _calls_a_new_name(wide: int) -> float:
+    """Return the calls that the first row of a run takes, a name."""
+    state, frame = RunState("r", lambda: 2e3), _new_row(wide)
+    return _calls(lambda: state.apply(frame, replayed=False)) / wide
 
 
 def test_a_new_name_costs_the_same_among_few_and_among_thousands() -> None:
     few, many = _calls_a_new_name(500), _calls_a_new_name(5_000)
     assert many <= 1.2 * few
     assert many <= 170  # some 130: what its words say is found once, not by each who asks
+
+
+def test_what_thousands_of_new_names_tell_is_found_in_slices_before_their_row_is_folded() -> None:
+    wide = 4_000
+    cold = wide * _calls_a_new_name(wide)
+    state, frame = RunState("r", lambda: 2e3), _new_row(wide)
+    waiting = Waiting([("1-1", encode_message(frame))])
+    names = waiting.first_met(state.metric_names)
+    assert len(names) == wide
+    slices = state.judge.look_at(names)
+    assert max(_calls(lambda: next(slices, None)) for _ in range(wide // NAMES_A_SLICE + 2)) < cold / 20
+    assert _calls(lambda: state.apply(frame, replayed=False)) < cold / 2
+    assert waiting.first_met(state.metric_names) == []
