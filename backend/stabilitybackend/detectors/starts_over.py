@@ -248,7 +248,7 @@ class StartsOverDetector(CurveDetector):
             recovered_step=back,
             evidence={
                 "level_before": event.before, "peak": self._first[0], "causes": list(event.signs), "recovered_at": back,
-                "score_unit": "signs",
+                "score_unit": "signs", "regained": back is not None,
             },
             score=float(len(event.signs)),
         )  # fmt: skip

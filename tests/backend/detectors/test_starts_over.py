@@ -12,6 +12,9 @@ from stabilitybackend.detectors.curve.detector import CurvesDetector
 from stabilitybackend.detectors.engine.bank import DetectorBank
 from stabilitybackend.detectors.engine.base import Finding, Mark
 from stabilitybackend.detectors.starts_over import StartsOverDetector
+from stabilitybackend.incidents.illness import given_up
+from stabilitybackend.runs.state import RunState
+from support.job_frames import Job
 
 AGAIN = 500
 
@@ -95,3 +98,13 @@ def test_a_run_that_was_started_again_at_its_first_step_is_told_and_an_ordered_o
     again = hours(1.0, 2)[:100]
     said = bank.feed_rows(["loss"], list(range(100)), [float(step) for step in range(100)], {"loss": again})
     assert [one.state for _, one in said] == told
+
+
+@pytest.mark.parametrize("which", ["lr", "epoch"])
+def test_a_first_hour_again_is_not_given_up_once_training_has_come_down_to_where_it_was(which: str) -> None:
+    state, columns = RunState("run", lambda: 5_000.0), {"loss": hours(1.0, 1), **signs(which)}
+    state.apply(Job().rows(range(900), columns), replayed=False)
+    [told] = [one for one in state.incidents.all() if one.key == f"starts_over:loss:{AGAIN}"]
+    assert (told.state, told.recovered_step is not None, given_up(told)) == ("resolved", True, False)
+    assert told.suggestion is not None
+    assert "did not come back" not in told.suggestion.text
