@@ -33,6 +33,9 @@ HABIT_ROWS = 50
 FIRST_POINTS = 5
 #: A gradient norm or a data set alone is a warning after so many points in a row, before that it may be routine.
 ALONE_POINTS = 3
+#: After so many in a row no loss scaler is still finding its scale: it halves at each, and begins at 2^32 at most
+#: (Megatron-LM's default).
+SKIPPED_POINTS = 32
 #: A metric that had more separate non-finite stretches has a habit as well, wherever they began. What is habit becomes
 #: news when it lasts so many times longer than ever before.
 HABIT_TIMES = 4
@@ -55,6 +58,8 @@ class _NonfiniteEvent(Event):
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
     total: int = 0
     loss: bool = False
+    #: The gradient norm was not finite for SKIPPED_POINTS in a row, beside a finite loss.
+    skipped: bool = False
     #: The first step at which the loss itself was lost, where the event began with something else.
     loss_step: int | None = None
     clean_from: int | None = None
@@ -203,6 +208,8 @@ class NonfiniteDetector(Detector):
         event.loss = event.loss or loss
         event.closed, event.clean_from, event.last_bad = False, None, point.step
         event.total += 1
+        if not event.skipped and self._skips(point.metric, event.loss):
+            event.skipped = news = True
         self._clean = 0
         if point.metric in event.counts or len(event.counts) < MAX_NAMED:
             news = news or (point.metric not in event.counts and not dataset_of(point.metric))
@@ -213,6 +220,11 @@ class NonfiniteDetector(Detector):
         for metric in event.counts:
             self.claim(metric, event.onset, of=event.metric)
         return [*found, self._finding(event, point.step)]
+
+    def _skips(self, metric: str, loss: bool) -> bool:
+        """Say whether step after step was skipped for its gradient, for longer than a loss scaler needs."""
+        habit = self._habits.get(metric)
+        return not loss and role_of(metric) == GRAD_NORM and habit is not None and habit.in_a_row >= SKIPPED_POINTS
 
     def _opened(self, point: Point, severity: Severity, spelling: str) -> _NonfiniteEvent:
         """Return a new event: of a metric that was never finite it began with the first value, then no news."""
@@ -280,6 +292,12 @@ class NonfiniteDetector(Detector):
         elif event.loss or event.severity == "critical":
             text += ", with a loss of exactly 0" if lost else ""
             text += f". From step {event.onset} on the weights may be lost: only a checkpoint from before is sound."
+        elif event.skipped:
+            text += (
+                f". The loss itself is still finite after {SKIPPED_POINTS} such points in a row: no loss scaler needs "
+                "so many to find its scale. Where such steps are skipped, the weights stand still: look at the loss "
+                "scale, and which layer has a gradient that is not finite."
+            )
         else:
             text += (
                 ". The loss itself is still finite: with fp16 loss scaling or an absent data set this can be routine."

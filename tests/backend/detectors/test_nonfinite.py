@@ -90,6 +90,17 @@ def test_a_single_overflow_of_the_gradient_norm_is_info_and_three_in_a_row_are_a
     assert [f.severity for f in feed_rows([*[CALM] * 60, *[bad] * 3])] == ["info", "warning"]
 
 
+@pytest.mark.parametrize(("points", "stands"), [(24, False), (32, True), (300, True)])
+def test_a_gradient_norm_that_stays_lost_beside_a_finite_loss_is_no_routine(points: int, stands: bool) -> None:
+    bad = CALM | {"grad_norm": math.inf}
+    last = feed_rows([*[CALM] * 60, *[bad] * points])[-1]
+    assert (last.severity, "the weights stand still" in last.text, "routine" in last.text) == (
+        "warning",
+        stands,
+        not stands,
+    )
+
+
 def test_a_data_set_that_is_absent_from_some_batches_from_the_start_on_is_silent() -> None:
     rows = [CALM | {"loss/code": math.nan if i % 3 else 2.5} for i in range(400)]
     assert feed_rows(rows) == []
