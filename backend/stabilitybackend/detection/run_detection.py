@@ -142,7 +142,7 @@ class Judge(Stateful):
         self._bank.configure(settings)
         self._ranks.configure(settings)
 
-    def look_at(self, names: Iterable[str]) -> Generator[None, None, None]:
+    def classify_names(self, names: Iterable[str]) -> Generator[None, None, None]:
         """Find out what names alone tell, in slices: the row that brings thousands of them is judged in one go."""
         for at, name in enumerate(names):
             if at % NAMES_A_SLICE == 0:

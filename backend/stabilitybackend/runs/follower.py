@@ -236,7 +236,7 @@ class RunFollower:
                 if not (replayed := waiting.is_replayed(applied)):
                     await self._reconcile_incidents()
                 if names := waiting.first_met(self.state.metric_names):
-                    await self._slices.run(self.state.judge.look_at(names))
+                    await self._slices.run(self.state.judge.classify_names(names))
                 begin, room = partial(self.window.read, self.state), self.window.until_cut(self.state)
                 fold = partial(waiting.fold, self.state, self.detectors, begin, applied, room)
                 with self.state.store.strictly():

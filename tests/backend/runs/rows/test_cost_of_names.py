@@ -107,7 +107,7 @@ def test_what_thousands_of_new_names_tell_is_found_in_slices_before_their_row_is
     waiting = Waiting([("1-1", encode_message(frame))])
     names = waiting.first_met(state.metric_names)
     assert len(names) == wide
-    slices = state.judge.look_at(names)
+    slices = state.judge.classify_names(names)
     assert max(_calls(lambda: next(slices, None)) for _ in range(wide // NAMES_A_SLICE + 2)) < cold / 20
     assert _calls(lambda: state.apply(frame, replayed=False)) < cold / 2
     assert waiting.first_met(state.metric_names) == []
