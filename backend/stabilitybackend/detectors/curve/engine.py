@@ -49,18 +49,18 @@ NOTED_SHARE = 1e-2
 # --- level and noise --------------------------------------------------------------------------------------------
 #: Points of the noise and of the trend (half of the run while that is less), and of the level.
 WINDOW = 128
-SHORT = 32
+SHORT = WINDOW // 4
 #: Points after the start that are only learned.
 YOUNG = 30
 #: Points between two refreshes, of a run that is older than OLD points and of a younger one; up to GROWING each one.
 #: An old run measures its noise at every fourth.
 BLOCK = 16
-YOUNG_BLOCK = 4
-OLD = 256
+YOUNG_BLOCK = BLOCK // 4
+OLD = 2 * WINDOW
 #: A run of so many points hardly changes: it refreshes its level after twice as many, its noise once in WINDOW points.
-AGED = 2048
-GROWING = 64
-NOISE_POINTS = 64
+AGED = 16 * WINDOW
+GROWING = WINDOW // 2
+NOISE_POINTS = WINDOW // 2
 #: Least noise of a logarithm: a bf16 log moves in steps of 0.4 to 0.8 %, a quarter of a step is its noise at most.
 FLOOR = 0.003
 #: Least noise of a curve below 0: it is logged in float32.
@@ -80,25 +80,21 @@ ERRORS = 3.0
 #: Newest points whose median must be back whatever the noise; fewer at most than BACK_POINTS. The level is asked to
 #: within a sixteenth of the height: half of the smallest part that stays and is worth a word.
 FEW = 5
-BACK_POINTS = 64
+BACK_POINTS = WINDOW // 2
 BACK_PART = 1 / 16
 #: Points after which a recovery is slow; within AGAIN, or as long as the event took, a new excursion continues it.
 FAST = 10
-AGAIN = 16
+AGAIN = BLOCK
 #: Up and flat for so many points: the statistics take the level as the usual one. After PATIENCE it does not come back
 #: by itself (MLPerf v5.1: 35 spikes of Llama 8B took 9 to 155 steps; a quarter more than the longest).
-SETTLED = 64
+SETTLED = WINDOW // 2
 PATIENCE = 192
 #: A rise that lasts for SHORT points is an event from this fraction on.
 LASTING = 0.01
-#: Still rising: after so many points, the newest RISING are above all before, and by RISE those 20 points earlier.
-RISING_AFTER = 60
-RISING = 20
-RISE = 0.05
 #: Points of a block of the slow evidence, blocks that are kept, and those whose lowest is the level of a climb.
-CLIMB_BLOCK = 16
-CLIMB_BLOCKS = 48
-LOWEST_BLOCKS = 16
+CLIMB_BLOCK = BLOCK
+CLIMB_BLOCKS = 6 * WINDOW // CLIMB_BLOCK
+LOWEST_BLOCKS = 2 * WINDOW // CLIMB_BLOCK
 
 EventKind = Literal["spike", "level_shift", "divergence"]
 Life = Literal["rising", "up", "coming back", "back", "new level", "regained"]
