@@ -358,7 +358,8 @@ def _before(extremes: NDArray[np.float64], count: int, extreme: np.ufunc) -> NDA
 
 def _in_a_row(of: NDArray[np.bool_]) -> Any:
     """Return whether IN_A_ROW of the last axis hold in a row: bool, or an array of the other axes."""
-    return sliding_window_view(of, IN_A_ROW, axis=-1).all(axis=-1).any(axis=-1)
+    starts = of.shape[-1] - IN_A_ROW + 1
+    return np.logical_and.reduce([of[..., at : at + starts] for at in range(IN_A_ROW)]).any(axis=-1)
 
 
 def _ended(event: CurveEvent) -> State:
