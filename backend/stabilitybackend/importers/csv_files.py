@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -179,6 +180,7 @@ class _Table:
 
     def _rows(self) -> Iterator[tuple[int, Sequence[str]] | None]:
         path, reading, width = self.path, self.reading, len(self._columns)
+        again = _Again()
         with open_text(path) as file:
             lines = _Texts(path, file, reading)
             for _ in range(self._before):
@@ -198,12 +200,36 @@ class _Table:
                 if len(cells) == width + 1 and not cells[-1]:
                     cells.pop()  # the line ends with a delimiter
                 if len(cells) == width and cells != header:
-                    yield self._before + rows.line_num - 1, cells
+                    if not again.has(cells):
+                        yield self._before + rows.line_num - 1, cells
                 elif cells == header:
+                    again.begin()
                     reading.note(f"{path}: the first line is there again, at line {self._before + rows.line_num}")
                 elif cells:
                     what = f"{len(cells)} cells, expected {width} as in the first line"
                     reading.trouble(path, f"line {self._before + rows.line_num}", what)
+
+
+class _Again:
+    """The rows of a table that some loggers write anew from its first row at each save, below the same header."""
+
+    def __init__(self) -> None:
+        self._rows = array("q")  # hashes, 8 bytes a row
+        self._at: int | None = None
+
+    def begin(self) -> None:
+        """Take note that the header is there again."""
+        self._at = 0
+
+    def has(self, cells: list[str]) -> bool:
+        """Say whether a row is the next one of those from before the header; else it is new, as all after it."""
+        row = hash(tuple(cells))
+        if self._at is not None and self._at < len(self._rows) and self._rows[self._at] == row:
+            self._at += 1
+            return True
+        self._at = None
+        self._rows.append(row)
+        return False
 
 
 class _Texts:

@@ -115,6 +115,32 @@ def test_lightning_leaves_cells_empty_and_what_is_no_number_is_named_by_line_and
     assert run.take(tmp_path).rows == 0
 
 
+def test_a_table_that_is_written_anew_at_each_save_has_each_of_its_rows_once(tmp_path: Path) -> None:
+    rows = [f"{step},{3 / (1 + step)}\n" for step in range(60)]
+    save = ["step,loss\n" + "".join(rows[:count]) for count in range(1, 61)]
+    file = tmp_path / "history.csv"
+    run = ImportedRun()
+
+    file.write_text("".join(save[:40]))
+    first = run.take(file)
+    file.write_text("".join(save))
+    second = run.take(file)
+
+    assert (first.rows, second.rows) == (40, 20)
+    assert run.line() == {step: 3 / (1 + step) for step in range(60)}
+
+
+def test_a_run_that_begins_again_below_the_same_header_keeps_what_it_logged_anew(tmp_path: Path) -> None:
+    before = "".join(f"{step},{2.0 + step / 100}\n" for step in range(60))
+    after = "".join(f"{step},{2.0 + step / (100 if step < 30 else 200)}\n" for step in range(90))
+    (tmp_path / "history.csv").write_text(f"step,loss\n{before}step,loss\n{after}")
+
+    result = (run := ImportedRun()).take(tmp_path / "history.csv")
+
+    assert result.rows == 120
+    assert run.line() == {step: 2.0 + step / (100 if step < 30 else 200) for step in range(90)}
+
+
 def test_a_csv_without_a_step_column_says_which_columns_it_has(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
     with pytest.raises(BadRequest, match=r"a\.csv has no step column: its columns are a, b") as refused:
