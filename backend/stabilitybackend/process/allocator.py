@@ -2,24 +2,25 @@
 
 glibc gives every thread that allocates a pool of its own (eight for each core), and what is freed in one serves no
 other. The server's threads take and free many MiB at a time, on whichever of them is free: parts, aggregates, restart
-files. So there is one pool; the interpreter's lock lets hardly two threads allocate at once anyhow. What is freed in it
-serves again at once, and what is free every now and then goes back (``trim``): blocks mapped one by one go back by
-themselves, but their pages are new each time, and with all from 256 KiB on mapped the server took a quarter more CPU
-while points came as fast as it took them (benchmarks/ingest.py, 2026-11).
+files. And each large block that is freed makes glibc keep larger ones in the pool, up to 32 MiB, where one small object
+above it holds all of it. With one pool, and with large blocks always outside of it, the server took 626 MiB instead of
+835 while 10 M points came, and 477 instead of 754 afterwards, for the same CPU time within what two runs differ
+(benchmarks/timeline.py, 2026-11). The interpreter's lock lets hardly two threads allocate at once anyhow.
 """
 
 from __future__ import annotations
 
 import ctypes
 
-__all__ = ["give_memory_back", "trim"]
+__all__ = ["give_memory_back"]
 
 #: Parameters of mallopt(3), by their names in malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-#: Bytes: blocks from here on are mapped one by one and go back when they are freed.
-MAPPED_FROM = 8 * 2**20
+#: Bytes: blocks from here on are mapped one by one and go back when they are freed. With 128 KiB, and nothing kept, the
+#: page faults of the many cost a tenth more CPU.
+MAPPED_FROM = 256 * 2**10
 #: Bytes free at the pool's end that are kept for the next blocks.
-KEPT = 32 * 2**20
+KEPT = 4 * 2**20
 
 
 def give_memory_back() -> bool:
@@ -31,10 +32,3 @@ def give_memory_back() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     settings = ((_M_ARENA_MAX, 1), (_M_MMAP_THRESHOLD, MAPPED_FROM), (_M_TRIM_THRESHOLD, KEPT))
     return mallopt is not None and all(mallopt(name, value) for name, value in settings)
-
-
-def trim() -> None:
-    """Give back all pages that nothing is in: some ms, for which no thread can allocate. Call it in a thread."""
-    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if malloc_trim is not None:
-        malloc_trim(0)

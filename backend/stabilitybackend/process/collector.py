@@ -21,8 +21,6 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from stabilitybackend.process.allocator import trim
-
 __all__ = ["COLLECT_EVERY_S", "NEW_OBJECTS", "SET_ASIDE_FROM_S", "CycleCollector"]
 
 #: New containers after which the collector goes through all that was not set aside: each takes 0.3 to 1 us.
@@ -81,17 +79,12 @@ class CycleCollector:
         gc.set_threshold(*self._thresholds)
 
     async def follow(self, quiet: Callable[[], bool]) -> None:
-        """Tend it without end, and give back free memory.
-
-        Args:
-            quiet: whether a pause of some tenths of a second keeps nobody waiting.
-        """
+        """Tend it without end; ``quiet`` says whether a pause of some tenths of a second keeps nobody waiting."""
         while True:
             for _ in range(round(TEND_EVERY_S / COLLECT_EVERY_S)):
                 await asyncio.sleep(COLLECT_EVERY_S)
                 self.collect_new()
             self.tend(quiet())
-            await asyncio.to_thread(trim)
 
     def collect_new(self) -> None:
         """Collect what was not set aside, where the last time is long enough ago for what it took."""

@@ -1,4 +1,4 @@
-"""What threads freed goes back to the system, where they have one pool and it is trimmed."""
+"""What threads freed goes back to the system."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 PROGRAM = """
 import sys, threading
 import numpy as np
-from stabilitybackend.process.allocator import give_memory_back, trim
+from stabilitybackend.process.allocator import give_memory_back
 if sys.argv[1] == "set":
     assert give_memory_back()
 together = threading.Barrier(8)
@@ -28,8 +28,6 @@ before = resident()
 threads = [threading.Thread(target=work) for _ in range(8)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
-if sys.argv[1] == "set":
-    trim()
 print(resident() - before)
 """
 
