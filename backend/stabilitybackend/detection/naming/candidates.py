@@ -13,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stabilitybackend.detection.noise import is_noisy
-from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LOSS, LR, likely_role_of, loss_rank
+from stabilitybackend.detectors.engine.metric_roles import (
+    GRAD_NORM,
+    LOSS,
+    LR,
+    has_parts,
+    likely_role_of,
+    loss_rank,
+)
 from stabilitybackend.detectors.stats.robust import MEDIAN_ERROR, robust_sigma
 from stabilitybackend.stateful import Stateful, fresh
 
@@ -64,6 +71,8 @@ class Candidates(Stateful):
     """Metrics that may be a run's loss, learning rate or gradient norm, which the table of names has none of."""
 
     _of: dict[str, _Candidate] = fresh(dict)
+    #: Whether the run has a reward or parts of a loss: what else it has is no loss that can be told by its values.
+    _in_parts: bool = False
     #: (role, rank) of which there are enough: thousands of names come at once. No part of the state.
     _full = frozenset[tuple[str, int]]()
 
@@ -72,6 +81,7 @@ class Candidates(Stateful):
 
     def add(self, metric: str) -> None:
         """Look at a metric from here on, where it may have a role."""
+        self._in_parts = self._in_parts or has_parts(metric)
         rank = loss_rank(metric)
         role, rank = (likely_role_of(metric), 0) if rank is None else (LOSS, rank)
         if role is None or (role, rank) in self._full:
@@ -117,6 +127,8 @@ class Candidates(Stateful):
     def _one(self, role: str) -> str | None:
         """Return the metric that has a role; of learning rates the first group's, of others only where it is alone."""
         for rank in sorted({one.rank for one in self._of.values() if one.role == role}):
+            if rank == UNNAMED and self._in_parts:
+                return None
             those = {name: one for name, one in self._of.items() if (one.role, one.rank) == (role, rank)}
             good = [name for name, one in those.items() if one.decided and _confirmed(one)]
             if role == LR:
@@ -148,7 +160,8 @@ def _confirmed(candidate: _Candidate) -> bool:
 
 def _is_like_a_loss(values: NDArray[np.float64]) -> bool:
     """Say whether values have the noise of batches on a level that falls or stays."""
-    return bool((values != np.round(values)).any()) and is_noisy(values) and _fall(values) >= -2.0
+    part = bool(values.min() > 0 and (values != np.round(values)).any())
+    return part and is_noisy(values) and _fall(values) >= -2.0
 
 
 def _fall(values: NDArray[np.float64]) -> float:

@@ -741,7 +741,7 @@ class Curve:
         parts = [median(values[len(values) - part * back :][:part]) for back in (4, 3, 2, 1)]
         least = max(BACK * self._unit(), (ERRORS + 1) * MEDIAN_ERROR * event.sigma * math.sqrt(2 / part))
         flat = max(parts) - min(parts) <= least
-        older = median(values[:-SETTLED]) if len(values) == WINDOW else parts[-1]
+        older = median(values[:-SETTLED]) if len(values) == WINDOW else math.inf
         higher = (parts[0] == min(parts) and parts[-1] == max(parts)) or median(values[-SETTLED:]) - older > least
         if higher and not flat and not low:
             event.life = "rising"

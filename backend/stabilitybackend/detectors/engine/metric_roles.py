@@ -306,6 +306,11 @@ def loss_rank(metric: str) -> int | None:
     return None if words & _ABOUT_LOSSES else 1
 
 
+def has_parts(metric: str) -> bool:
+    """Return whether a metric is of an objective of several parts: a reward, or a loss that is a part."""
+    return is_of_reward(metric) or (loss_rank(metric) == 2 and not set(words_of(metric)).isdisjoint(_WORDS_OF_LOSSES))
+
+
 # --- shares and counts of data sets ----------------------------------------------------------------------------------
 
 
