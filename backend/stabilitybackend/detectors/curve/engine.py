@@ -749,7 +749,7 @@ class Curve:
                 event.kind, event.severity = "divergence", "critical"
                 self.news.append(event)
         elif (flat or event.points >= 4 * SETTLED) and not any(one is event for one in self.news):
-            self._settle(event, values)  # not before its beginning was told
+            self._settle(event, values)  # not before its beginning was reported
 
     def _settle(self, event: CurveEvent, values: Sequence[float]) -> None:
         """Take the level where an event stays as the normal one of the statistics; the event is not over."""
