@@ -288,7 +288,7 @@ def _asked_at_resume(
     return replace(
         finding,
         kind="resume_artifact",
-        title=f"{inputs[0].metric} is another after the resume at step {fork + 1}"[:NAME_CHARS],
+        title=f"{inputs[0].metric} differs after the resume at step {fork + 1}"[:NAME_CHARS],
         text=f"{head}With it {clauses}: {asks}{ending}",
         evidence={**finding.evidence, "causes": causes},
     )

@@ -320,8 +320,8 @@ class OtherMetrics(Stateful):
     ) -> Finding:
         others = [*note.others, *([f"{note.more} more"] if note.more else [])]
         text = (
-            f"{note.metric} went from its level of {note.level:.4g} to {note.peak:.4g}, outside all of its newest "
-            f"{note.points:,} points and more than {SIGMAS:g} times its noise away."
+            f"{note.metric} went from its level of {note.level:.4g} to {note.peak:.4g}, outside all of the "
+            f"{note.points:,} points before and more than {SIGMAS:g} times its noise away."
         )
         if others:
             text += f" At the same time: {', '.join(others)}."
@@ -333,7 +333,7 @@ class OtherMetrics(Stateful):
         elif joined:
             text += f" It is part of the event that another detector reported ({kind_of(joined).short})."
         elif event is not None and event.new_level is not None:
-            text += " It stays at another level."
+            text += f" By step {step} it had not come back."
         text += " Nothing is known of what it measures: this is a note, no alarm."
         return Finding(
             CurvesDetector.name, key, _KIND, state, "info", f"{note.metric} left its past at step {note.onset}", text,

@@ -105,7 +105,7 @@ def over(incident: Incident, checks: Iterable[str] = ()) -> Suggestion:
 
 #: What an incident that is over ended with, where it is not resolved.
 _OVER: Mapping[IncidentStatus, str] = {
-    "recovered": "Nothing to do: it recovered by itself.",
+    "recovered": "Nothing to do: it came back.",
     "accepted": "It has not come back; its level counts as the usual one since.",
     "ended": "Nothing to do for this one: the job ended with it. The incident of that end has the advice.",
 }

@@ -115,7 +115,7 @@ def test_a_resume_that_serves_one_set_too_often_names_it_and_leads_the_advice_ov
     assert "in exchange for web (6.3 %, declared 31.3 %) and math (6.3 %, declared 31.3 %)" in one.text
     (low,) = (one for one in state.incidents.all() if one.kind != "data_mix_drift")
     assert (low.kind, low.severity) == ("resume_artifact", "info")
-    assert low.title == "samples/code is another after the resume at step 201"
+    assert low.title == "samples/code differs after the resume at step 201"
 
 
 def strict(rows: Mapping[str, float], steps: int, *, loss: float) -> dict[str, list[float]]:

@@ -82,7 +82,7 @@ def test_what_became_of_an_incident_is_one_word_for_all_who_show_it(one: Inciden
 @pytest.mark.parametrize(
     ("one", "words"),
     [
-        (incident(state="recovered"), "Nothing to do: it recovered by itself."),
+        (incident(state="recovered"), "Nothing to do: it came back."),
         (incident("hang", recovered_step=9, **OVER), "Nothing to do: it is resolved."),
         (incident("hang", **OVER), "Nothing to do for this one: the job ended with it."),
         (incident("throughput", **OVER), "It has not come back; its level counts as the usual one since."),

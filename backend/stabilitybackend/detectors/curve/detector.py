@@ -402,7 +402,7 @@ class CurvesDetector(Detector):
         what = "gradient norm" if one.metric == self._norm else f"loss of {dataset}" if dataset else "loss"
         waits = [dataset_of(metric) or metric for metric in one.waits]
         recovered = max(event.recovered_step or 0, one.sets_back) if state == "recovered" else None
-        text = text_of(event, kind, what, step, waits, one.explained)
+        text = text_of(event, what, step, waits, one.explained)
         if recovered is not None and one.sets_back > (event.recovered_step or 0):
             text += f" The data sets that rose with it were back at step {one.sets_back}."
         threshold = "1 point, noted" if event.lone and not event.outdone else f"evidence of {PROOF:g} nats"
@@ -412,7 +412,7 @@ class CurvesDetector(Detector):
             kind,
             state,
             one.severity,
-            title_of(event, kind, what),
+            title_of(event, what),
             text,
             event.onset,
             event.seen,
@@ -573,7 +573,7 @@ class CurvesDetector(Detector):
         return replace(
             made,
             key=f"{self.name}:{metric}:{onset}",
-            title=title_of(one.event, made.kind, "loss"),
+            title=title_of(one.event, "loss"),
             text=text,
             metric=metric,
             dataset=None,
@@ -616,7 +616,7 @@ class CurvesDetector(Detector):
             return []
         key = f"{self.name}:drop:{self._whole}:{onset}"
         self.context.claim(self._whole, Claim(self.name, key, "level_shift", onset, step))
-        text = f"The loss went from {before:.4g} to {after:.4g} at about step {onset} and stays there."
+        text = f"The loss went from {before:.4g} to {after:.4g} at about step {onset} and stayed there."
         text += (
             f" Explained: {'; '.join(clauses(known))}. This is no alarm."
             if known
@@ -627,7 +627,7 @@ class CurvesDetector(Detector):
         return [
             Finding(
                 self.name, key, "level_shift", "resolved", "info",
-                f"Loss drops to another level at step {onset}", text, onset, step, step,
+                f"Loss dropped to a lower level at step {onset}", text, onset, step, step,
                 metric=self._whole, score=min((before - after) / sigma, 1e9),
                 evidence={
                     "direction": "down", "level_before": before, "level_after": after, "sigma": sigma,
@@ -668,20 +668,21 @@ class CurvesDetector(Detector):
         return [self._flat_finding(self._plateau, step)]
 
     def _flat_finding(self, flat: Plateau, step: int) -> Finding:
+        over = flat.state != "open"
         hint = f" {flat.level:.4g} is ln({flat.classes}), the loss of mere guessing." if flat.classes else ""
         if flat.never:
-            title = "Loss does not learn from the start"
-            text = f"After {flat.points} points the loss is flat at {flat.level:.4g}; it began at "
+            title = f"Loss {'did' if over else 'does'} not learn from the start"
+            text = f"After {flat.points} points the loss was flat at {flat.level:.4g}; it began at "
             text += f"{self._flat.entries[0]:.4g}.{hint}"
         else:
-            title = f"Loss is flat since step {flat.onset}"
-            text = f"The loss had fallen before, and is flat at {flat.level:.4g} since step {flat.onset}.{hint}"
+            title = f"Loss {'was flat from' if over else 'is flat since'} step {flat.onset}{' on' if over else ''}"
+            text = f"The loss had fallen before, and was flat at {flat.level:.4g} from step {flat.onset} on.{hint}"
             if not self._largest_rate:
                 text += " The learning rate is not logged, so that a decayed one may be the reason."
         if flat.explained:
             text += " Known before: " + "; ".join(clauses(flat.explained)) + "."
-        if flat.state != "open":
-            way = "falls again" if flat.state == "recovered" else "left that level upwards"
+        if over:
+            way = "fell again" if flat.state == "recovered" else "left that level upwards"
             text += f" It {way}: {flat.left_level:.4g} at step {flat.left_step}."
         recovered = flat.left_step if flat.state == "recovered" else None
         return Finding(

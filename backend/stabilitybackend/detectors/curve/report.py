@@ -7,19 +7,12 @@ from typing import Any
 
 from stabilitybackend.detectors.stats.levels import change, percent
 
-from .engine import CurveEvent
+from .engine import PATIENCE, CurveEvent
 
 #: A smaller part of the batch than this is no guess that a level of the gradient norm alone is good for.
 LEAST_OF_BATCH = 0.1
 
 __all__ = ["batch_of", "clauses", "evidence_of", "score_of", "text_of", "title_of"]
-
-_TITLES = {
-    "spike": "{what} spike at step {onset}",
-    "level_shift": "{what} jumps up to another level at step {onset}",
-    "divergence": "{what} climbs since step {onset}",
-    "grad_norm": "{what} jumped at step {onset}",
-}
 
 
 def clauses(explained: Sequence[str]) -> list[str]:
@@ -32,42 +25,43 @@ def clauses(explained: Sequence[str]) -> list[str]:
     return [text.partition(": ")[2] for text in explained]
 
 
-def title_of(event: CurveEvent, kind: str, what: str) -> str:
-    """Return the title of an event.
+def title_of(event: CurveEvent, what: str) -> str:
+    """Return the title of an event: true of it as it is now, so that only what still rises is said to climb.
 
     Args:
-        kind: of the incident. what: name of the curve, e.g. ``loss of web``.
+        what: name of the curve, e.g. ``loss of web``.
     """
     name = what[:1].upper() + what[1:]
     if event.outdone:
         return f"{name}: the lone high points are higher since step {event.since}"
-    return (
-        f"One high {what} at step {event.onset}" if event.lone else _TITLES[kind].format(what=name, onset=event.onset)
-    )
+    if event.lone:
+        return f"One high {what} at step {event.onset}"
+    if event.kind == "divergence":
+        rises = event.life == "rising"
+        return f"{name} {'climbs since' if rises else 'climbed from'} step {event.onset}{'' if rises else ' on'}"
+    return f"{name} {'spike' if event.kind == 'spike' else 'jumped to a higher level'} at step {event.onset}"
 
 
-def text_of(
-    event: CurveEvent, kind: str, what: str, now_step: int, waits: Sequence[str], explained: Sequence[str]
-) -> str:
+def text_of(event: CurveEvent, what: str, now_step: int, waits: Sequence[str], explained: Sequence[str]) -> str:
     """Return the sentences about an event.
 
     Args:
-        kind, what: as of ``title_of``. now_step: of the finding.
+        what: as of ``title_of``. now_step: of the finding.
         waits: data sets whose own loss is not back. explained: known changes that it began with.
     """
     size = change(event.peak, event.level, event.scale)
     if event.outdone:
         return (
             f"The {what} was up to {event.peak:.4g}{size} in {event.points} lone logged points from step {event.since} "
-            f"on, each usual again in the next one. Nearly all of the {event.outdone} lone high points before were "
+            f"on, each usual again right after. Nearly all of the {event.outdone} lone high points before were "
             f"lower, and the usual level is still {event.level:.4g}: a part of the data may have changed."
         )
     if event.lone:
         return (
-            f"The {what} was {event.peak:.4g}{size} in one logged point, at a level of {event.level:.4g}, and usual "
-            "again in the next one. As a rule that is one odd batch."
+            f"The {what} was {event.peak:.4g}{size}, at a level of {event.level:.4g}, and usual again right after. As "
+            "a rule that is one odd batch."
         )
-    verb = "climbed" if event.life == "rising" else "rose"
+    verb = "climbed" if event.kind == "divergence" or event.life == "rising" else "rose"
     text = f"The {what} {verb} from {event.level:.4g} to {event.peak:.4g}{size}, onset at step {event.onset}."
     text += _ending(event, now_step, waits)
     if explained:
@@ -76,23 +70,25 @@ def text_of(
 
 
 def _ending(event: CurveEvent, now_step: int, waits: Sequence[str]) -> str:
-    """Return the sentence that says whether the curve came back."""
+    """Return the sentence that says whether the curve came back: no more than its life shows."""
     still = f" The loss of {' and '.join(waits)} has not come back: the event is not over." if waits else ""
     if event.life == "back":
-        slowly = "" if event.recovery == "fast" else " slowly"
-        return f" It came back{slowly} by itself at step {event.recovered_step}.{still}"
+        return f" It came back{'' if event.recovery == 'fast' else ' slowly'} at step {event.recovered_step}.{still}"
     if event.life == "regained":
         return (
-            f" Training has come down to the level from before it by step {now_step}; it did not come back by itself."
-            + still
+            f" It did not come back within {PATIENCE} points; by step {now_step} training has come down to the level "
+            f"from before it.{still}"
         )
     if event.new_level is not None and event.recovery == "none":
         return (
-            f" It did not come back by itself: it settled at {event.new_level:.4g}, and later events are measured from"
-            " there."
+            f" It did not come back within {PATIENCE} points, longer than spikes of public runs took. Later events "
+            f"are measured from {event.new_level:.4g}."
         )
     if event.new_level is not None:
-        return f" It became flat at {event.new_level:.4g}; whether it comes back by itself was not known yet."
+        return (
+            f" After {event.points} points it was at {event.new_level:.4g}, from where later events are measured; "
+            "whether it comes back by itself was not known yet."
+        )
     if event.life == "rising":
         return f" It was still rising at step {now_step}."
     if event.life == "coming back":
@@ -105,13 +101,15 @@ def batch_of(event: CurveEvent) -> str:
 
     The noise of a gradient goes with one over the root of the batch (arXiv 1812.06162).
     """
-    if event.new_level is None or event.recovery != "none" or not event.new_level > event.level > 0:
+    if event.new_level is None or event.life != "new level" or event.recovery != "none":
+        return ""
+    if not event.new_level > event.level > 0:
         return ""
     times = event.new_level / event.level
     if times**-2 < LEAST_OF_BATCH:
         return ""
     return (
-        f" {times:.2f} times as high for good fits a batch of {100 * times**-2:.0f} % of the size, whose gradient is "
+        f" {times:.2f} times as high ever since fits a batch of {100 * times**-2:.0f} % of the size, whose gradient is "
         "noisier (arXiv 1812.06162): look at batch size, accumulation and number of ranks at this step."
     )
 
