@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from operator import itemgetter
@@ -158,7 +158,7 @@ class Evidence(Stateful):
             if growing:
                 more["growing"] = growing
         if rank is not None and finding.kind in AT_RESUME and "fork_step" in finding.evidence:
-            finding = _asked_at_resume(store, fold, finding, rank, interval, more)
+            finding = _asked_at_resume(store, fold, finding, rank, interval, more, _stretches(incidents, finding.key))
         nearby = nearby_events(finding, time, fold, incidents, series, interval)
         if nearby:
             more["nearby"] = nearby
@@ -254,12 +254,27 @@ def _band(
 # --- what else left its range at a resume ------------------------------------------------------------------------
 
 
+def _stretches(incidents: IncidentBook, but: str) -> list[tuple[int, int]]:
+    """Return the first and last step of each event after an earlier resume: they are no metric's usual past."""
+    every = (one for one in incidents.of(AT_RESUME) if not one.dead and one.key != but)
+    return [(one.onset_step, one.now_step if one.recovered_step is None else one.recovered_step) for one in every]
+
+
 def _asked_at_resume(
-    store: RunStore, fold: LineageFold, finding: Finding, rank: int, interval: float, more: dict[str, Any]
+    store: RunStore,
+    fold: LineageFold,
+    finding: Finding,
+    rank: int,
+    interval: float,
+    more: dict[str, Any],
+    odd: Sequence[tuple[int, int]],
 ) -> Finding:
     """Return a finding about a resume with what goes into training and came back another one.
 
     Where that is so, a loss that is low is no sign that known data is fed: another mixture has another loss.
+
+    Args:
+        odd: first and last steps that are left out of the past of a metric.
     """
     fork = int(finding.evidence["fork_step"])
     last = min(finding.now_step, fork + 1 + int(2 * at_resume.SINCE_POINTS * interval))
@@ -271,7 +286,8 @@ def _asked_at_resume(
         points = _read(store, fold, name, rank, max(0, first), last)
         at = bisect_left(points, fork + 1, key=lambda point: point[0])
         left = {} if old is None else dict(_read(store, fold, name, rank, fork + 1, last, old))
-        one = at_resume.left_range(name, points[:at], points[at:], left)
+        past = [point for point in points[:at] if not any(low <= point[0] <= high for low, high in odd)]
+        one = at_resume.left_range(name, past, points[at:], left)
         found += [] if one is None else [one]
     inputs = [one for one in at_resume.inputs_that_left(found, finding.metric) if one.metric not in finding.text]
     if not inputs:

@@ -44,6 +44,30 @@ def test_a_ratio_under_any_name_is_what_differs_and_no_known_data_is_guessed(nam
     assert name in parts["mixture"].why
 
 
+@pytest.mark.parametrize("steps", [36, 70, 90])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_ratio_that_each_of_two_resumes_forgets_is_named_at_the_second_too(seed: int, steps: int) -> None:
+    rng = random.Random(seed)
+    jitter, second = [rng.uniform(-0.02, 0.02) for _ in range(2_000)], 200 + steps
+
+    def extra(step: int, since: int) -> float:
+        return 0.3 * max(0.0, 1 - (step - since) / 20)
+
+    made = Resumed(seed=seed)
+    made.train(1, 230, mix=lambda step: 0.55 + jitter[step])
+    for since, last in ((200, second + 40), (second, second + 80)):
+        made.another_process()
+        made.train(
+            since + 1,
+            last,
+            off=lambda step, since=since: -3 * extra(step, since),  # type: ignore[misc]
+            numerics=0.02,
+            mix=lambda step, since=since: 0.55 + jitter[step] + extra(step, since),  # type: ignore[misc]
+        )
+    told = [one for one in folded(made.frames).incidents.all() if one.kind in ("resume_artifact", "repeat_data")]
+    assert [(one.kind, one.title.split()[0]) for one in told] == [("resume_artifact", "mix")] * 2
+
+
 def test_known_data_without_another_input_is_guessed_as_before() -> None:
     made = Resumed(seed=3)
     made.train(1, 300, temperature=lambda step: 0.7 + step % 5 / 100)

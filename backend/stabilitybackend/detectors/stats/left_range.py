@@ -2,7 +2,7 @@
 
 A loss that comes back off may have many causes: data that is fed again, a sampler that lost its ratio, a schedule of
 any kind that began anew. The job often logs what it is, under a name of its own. Such a metric is known by its values:
-it leaves the range of its own past with the first points after the resume, no later than the loss and as clearly.
+it leaves the range of its own past with the first points after the resume, no later than the loss.
 """
 
 from __future__ import annotations
@@ -134,12 +134,12 @@ def _same_there(off: Sequence[tuple[int, float, float]], old: Mapping[int, float
 
 
 def inputs_that_left(found: Sequence[Left], main: str | None) -> list[Left]:
-    """Return those that go into training and left no later than the main metric and as clearly, the clearest first.
+    """Return those that go into training and left no later than the main metric, the clearest first.
 
     Args:
         found: all metrics that left their range. main: the loss, None or one that did not leave: then all count.
     """
     loss = next((one for one in found if one.metric == main), None)
     inputs = [one for one in found if one.metric != main and not is_outcome(one.metric)]
-    clear = [one for one in inputs if loss is None or (one.step <= loss.step and one.sigmas >= loss.sigmas)]
+    clear = [one for one in inputs if loss is None or one.step <= loss.step]
     return sorted(clear, key=lambda one: (one.step, -one.sigmas, one.metric))
