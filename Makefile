@@ -29,7 +29,7 @@ BENCH       ?= batch_ids client_overhead metric_sets live_latency rollback_peers
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check fix soak integrations bench screenshots types docs clean
+.PHONY: help demo up test check fix soak scores integrations bench screenshots types docs clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -62,6 +62,9 @@ fix: $(VENV)/.test $(VENV)/.node ## repair what the linter can, and format
 
 soak: $(VENV)/.test ## the long tests: minutes to hours
 	@$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
+
+scores: $(VENV)/.test ## F1 and false alarms beside the rules of frameworks, on logs made of seeds drawn anew (20 s)
+	@$(BIN)/python benchmarks/laboratory/detection.py --made 2
 
 integrations: $(VENV)/.test $(FRAMEWORKS:%=$(VENV)/integrations/%/.made) ## jobs of other people's frameworks, wheels on each Python that is here (FRAMEWORKS=huggingface for one)
 	@for name in $(FRAMEWORKS); do echo "== $$name"; \

@@ -64,7 +64,12 @@ def constants_of(source: str) -> Iterator[tuple[str, str, str]]:
             text = ""
         end = node.end_lineno or first + 1
         if target is not None and value is not None and text and _is_number(value):
-            yield ast.unparse(target).strip("()"), ast.unparse(value).strip("()"), text.replace("|", "\\|")
+            yield _plain(target), _plain(value), text.replace("|", "\\|")
+
+
+def _plain(node: ast.expr) -> str:
+    """Return the source of an expression, a tuple's without its brackets."""
+    return ", ".join(map(ast.unparse, node.elts)) if isinstance(node, ast.Tuple) else ast.unparse(node)
 
 
 def _is_number(value: ast.expr) -> bool:

@@ -12,7 +12,7 @@ sys.path.insert(0, str(REPOSITORY / "docs"))
 
 from constants import RULES, constants_of  # noqa: E402  # a program of the documentation, not a package
 
-__all__ = ["chosen_on", "detector_constants"]
+__all__ = ["chosen_on", "constant_texts"]
 
 #: Version whose rules were written with some folders of public logs in sight -> these folders. What changed since was
 #: written with all of them in sight.
@@ -20,15 +20,19 @@ SEEN: Mapping[str, tuple[str, ...]] = {"62f28c5": ("dev",)}
 _DETECTORS = "backend/stabilitybackend/detectors/"
 
 
-def detector_constants(packages: Collection[str] = ("detectors",)) -> dict[str, str]:
-    """Return the documented constants of the detectors as ``file:NAME`` -> value, file below the backend's package.
+def constant_texts(packages: Collection[str] = ("detectors",)) -> dict[str, tuple[str, str]]:
+    """Return the documented constants of the detectors as ``file:NAME`` -> (value, what it is).
 
     Args:
-        packages: folders below the backend's that are looked through.
+        packages: folders below the backend's that are looked through; files are named below the backend's package.
     """
     package = REPOSITORY / "backend" / "stabilitybackend"
     files = sorted(path for rule in RULES if rule in packages for path in (package / rule).rglob("*.py"))
-    return {f"{path.relative_to(package)}:{name}": value for path in files for name, value in _of(path.read_text())}
+    return {
+        f"{path.relative_to(package)}:{name}": (value, text)
+        for path in files
+        for name, value, text in _of(path.read_text())
+    }
 
 
 def chosen_on(folders: list[str]) -> str:
@@ -37,7 +41,7 @@ def chosen_on(folders: list[str]) -> str:
     Args:
         folders: names of the folders that are scored.
     """
-    now = [(name.partition(":")[2], value) for name, value in detector_constants().items()]
+    now = [(name.partition(":")[2], value) for name, (value, _) in constant_texts().items()]
     lines = []
     for version, seen in SEEN.items():
         before = _at(version)
@@ -60,17 +64,18 @@ def _at(version: str) -> set[tuple[str, str]] | None:
     if listed is None:
         return None
     sources = [_git("show", f"{version}:{path}") for path in listed.splitlines() if path.endswith(".py")]
-    return {one for source in sources if source for one in _of(source)}
+    return {(name, value) for source in sources if source for name, value, _ in _of(source)}
 
 
-def _of(source: str) -> Iterator[tuple[str, str]]:
-    """Yield (name, value) of each documented constant; those that are assigned together one by one."""
-    for names, values, _ in constants_of(source):
+def _of(source: str) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, value, text) of each documented constant; those that are assigned together one by one."""
+    for names, values, text in constants_of(source):
         several = [name.strip() for name in names.split(",")]
         if len(several) == 1:
-            yield names, values
+            yield names, values, text
         else:
-            yield from zip(several, [value.strip() for value in values.split(",")], strict=True)
+            for name, value in zip(several, values.split(","), strict=True):
+                yield name, value.strip(), text
 
 
 def _git(*command: str) -> str | None:

@@ -4,6 +4,7 @@
     python benchmarks/laboratory/detection.py              the recorded laboratory runs in tests/traces (or --recorded)
     python benchmarks/laboratory/detection.py --train --seeds 104   trains each fault with each seed, scores that
     python benchmarks/laboratory/detection.py --report 3            the same with seeds that follow from the newest rule
+    python benchmarks/laboratory/detection.py --made 2              logs made of seeds drawn anew, or of --seeds
     python benchmarks/laboratory/detection.py --cross FOLDER...     one repository left out at a time (cross.py)
 
 Ours goes through ``stabilitybackend.backtest``, the code that judges live runs; an alarm is an incident of severity
@@ -13,10 +14,11 @@ warning or above. The rules in use are those of ``detection_rules.py``. How it i
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +30,7 @@ from detection_rules import RULES
 from detection_score import LOSS_KINDS, Alarm, Score, interval, judge, total_of
 from family_report import advice_line, advice_task, families
 from labelled_logs import Labelled, logs_of, read_trace
+from made_logs import made, written
 from rule_pass import LOUD
 
 from seeds import CHECK_SEEDS, TUNING_SEEDS, newest_rule, report_seeds
@@ -76,14 +79,14 @@ def _judge_all(task: tuple[Path, Labelled]) -> tuple[str, dict[str, Score]]:
     return log.cluster, scores
 
 
-def score_folder(folder: Path, processes: int = 1) -> list[Judged]:
+def score_logs(logs: Iterable[tuple[Path, Labelled]], processes: int = 1) -> list[Judged]:
     """Return the scores of ours and of every rule, in the order of the tables."""
     judged = {name: Judged(name) for name in ("ours", *(rule.name for rule in RULES))}
     runner: Callable[..., Any] = map
     pool = ProcessPoolExecutor(processes) if processes > 1 else None
     if pool is not None:
         runner = pool.map
-    for cluster, scores in runner(_judge_all, logs_of(folder)):
+    for cluster, scores in runner(_judge_all, logs):
         for name, score in scores.items():
             judged[name].scores.setdefault(cluster, []).append(score)
     if pool is not None:
@@ -155,6 +158,7 @@ def main() -> None:
     parser.add_argument("--train", action="store_true", help="train the laboratory afresh with --seeds")
     parser.add_argument("--seeds", type=int, nargs="+", default=[], help="101 and above: the others are for tuning")
     parser.add_argument("--report", type=int, metavar="N", help="train N seeds that follow from the newest rule")
+    parser.add_argument("--made", type=int, metavar="N", help="logs made of N seeds, drawn anew without --seeds")
     parser.add_argument("--cross", type=Path, nargs="+", metavar="FOLDER", help="leave out one repository at a time")
     parser.add_argument(
         "--grid", type=Path, nargs="?", const=True, help="with --cross: numbers to choose (none: sensitivities)"
@@ -171,6 +175,9 @@ def main() -> None:
         grid = grid if arguments.grid in (None, True) else cross.read_grid(arguments.grid)
         cross.report(arguments.cross, grid, arguments.processes)
         return
+    if arguments.made:
+        _made(arguments.seeds or [random.SystemRandom().randrange(10**6) for _ in range(arguments.made)], arguments)
+        return
     if arguments.report:
         arguments.train, arguments.seeds = True, report_seeds(arguments.report)
         print(f"seeds {arguments.seeds} follow from {newest_rule()}, the newest commit that touched a rule\n")
@@ -185,10 +192,18 @@ def main() -> None:
             train(arguments.seeds, folder)
         else:
             folder = arguments.folder or RECORDED
-        judged = score_folder(folder, arguments.processes)
+        judged = score_logs(logs_of(folder), arguments.processes)
         _print(judged, arguments)
         if not (folder / "labels.json").exists():
             print(f"{advice(folder, arguments.processes)}\n\n{families(judged)}")
+
+
+def _made(seeds: Sequence[int], arguments: argparse.Namespace) -> None:
+    """Score logs made of seeds."""
+    with tempfile.TemporaryDirectory() as scratch:
+        judged = score_logs(written(list(made(seeds)), Path(scratch)), arguments.processes)
+    print(f"logs made of the seeds {' '.join(map(str, seeds))}\n")
+    _print(judged, arguments)
 
 
 def _print(judged: Sequence[Judged], arguments: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean, median
 from typing import Any
 
 __all__ = ["RULES", "Rule"]
@@ -153,7 +153,9 @@ def olmo(rows: Sequence[LogRow]) -> list[int]:
                 if len(past) + 1 >= OLMO_FROM:
                     finite = all(map(math.isfinite, past)) and math.isfinite(value)
                     # A comparison with NaN is false there, so that the step is skipped.
-                    if not finite or abs(value - fmean(past)) > OLMO_SIGMAS * stdev(past):
+                    mean = fmean(past)
+                    deviation = math.sqrt(math.fsum((one - mean) ** 2 for one in past) / (len(past) - 1))
+                    if not finite or abs(value - mean) > OLMO_SIGMAS * deviation:
                         found.add(step)
                 past.append(value)
     return sorted(found)
@@ -162,6 +164,57 @@ def olmo(rows: Sequence[LogRow]) -> list[int]:
 def olmo_loss_only(rows: Sequence[LogRow]) -> list[int]:
     """Return the same without the gradient norm."""
     return olmo([{name: value for name, value in row.items() if name != "grad_norm"} for row in rows])
+
+
+#: The sketch: points of its past and of its level, the sigmas of a full point of evidence, the part of one that each
+#: point has to pay, the least rise, the least noise, points after which a level that stays is taken as usual.
+SKETCH_PAST, SKETCH_LEVEL, SKETCH_FULL, SKETCH_ALLOW = 128, 32, 8.0, 0.35
+SKETCH_RISE, SKETCH_FLOOR, SKETCH_PATIENCE = 0.05, 0.003, 100
+#: Its climbs: points of a block, blocks whose lowest is compared, and the least rise over it.
+SKETCH_BLOCK, SKETCH_BLOCKS, SKETCH_CLIMB = 32, 16, 0.12
+
+
+def sketch(rows: Sequence[LogRow]) -> list[int]:
+    """Return where a detector of a page speaks: robust level and noise of ln(loss), clipped sum, medians of blocks."""
+    found: list[int] = []
+    past, quiet, blocks = deque[float](maxlen=SKETCH_PAST), list[float](), deque[float](maxlen=SKETCH_BLOCKS)
+    proof, up, high, last_broken = 0.0, list[float](), 0, -math.inf
+    for at, (step, value) in enumerate(_values(rows, "loss")):
+        if not (math.isfinite(value) and value > 0):
+            found += [step] if value and at - last_broken > SKETCH_LEVEL else []
+            last_broken = at
+            continue
+        now = math.log(value)
+        if len(past) < SKETCH_LEVEL:
+            past.append(now)
+            continue
+        level = median(list(past)[-SKETCH_LEVEL:])
+        sigma = max(1.4826 * median(abs(one - level) for one in past), SKETCH_FLOOR)
+        if up:  # an event: until it is back, or for good
+            up.append(now)
+            if median(up[-5:]) > level + 2 * sigma and len(up) < SKETCH_PATIENCE:
+                continue
+            past.extend(up[-5:] if len(up) < SKETCH_PATIENCE else up[-SKETCH_LEVEL:])
+            up, proof = [], 0.0
+            continue
+        z = (now - level) / sigma
+        proof = max(0.0, proof + min(max(z, 0.0) / SKETCH_FULL, 1.0) - SKETCH_ALLOW)
+        if proof >= 1 and now - level >= math.log1p(SKETCH_RISE):
+            found.append(step)
+            up, quiet = [now], []
+            continue
+        past.append(min(now, level + 4 * sigma))
+        quiet.append(now)
+        if len(quiet) < SKETCH_BLOCK:
+            continue
+        middle, quiet = median(quiet), []
+        least = math.log1p(SKETCH_CLIMB) + 4 * sigma / math.sqrt(SKETCH_BLOCK)
+        high = high + 1 if blocks and middle > min(blocks) + least else 0
+        blocks.append(middle)
+        if high == 2:
+            found.append(step)
+            blocks.clear()
+    return found
 
 
 #: In the order of the tables.
@@ -207,5 +260,11 @@ RULES: tuple[Rule, ...] = (
         "the same on the loss only",
         "as above",
         olmo_loss_only,
+    ),
+    Rule(
+        "robust sketch",
+        "a clipped sum of robust z-scores of ln(loss) above 1, and medians of 32 points 12 % above the lowest of 16",
+        "median and MAD (Hampel, JASA 1974), cumulative sum (Page, Biometrika 1954)",
+        sketch,
     ),
 )

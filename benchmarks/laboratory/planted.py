@@ -46,8 +46,8 @@ def plant(log: Labelled, seed: int) -> Labelled:
             break
         at = dice.choice(free)
         room = min([e - 60 for e, _ in events if e > at] + [len(rows)]) - at
-        kind = dice.choice(KINDS)
-        factors = list(_shape(kind, _noise(rows, at), dice))[:room]
+        kind, noise = dice.choice(KINDS), _noise(rows, at)
+        factors = list(_shape(kind, noise, dice))[:room]
         jump = math.exp(dice.uniform(*map(math.log, GRADIENT))) if dice.random() < WITH_GRADIENT else 1.0
         for row, factor in zip(rows[at:], factors, strict=False):
             row["loss"] += factor * abs(row["loss"])
@@ -55,7 +55,11 @@ def plant(log: Labelled, seed: int) -> Labelled:
                 row["grad_norm"] *= jump
         end = at + len(factors)
         name = "spike" if "spike" in kind else {"climb": "divergence"}.get(kind, kind)
-        events.append((at, Event(name, rows[at]["step"], rows[end]["step"] if end < len(rows) else None)))
+        # A climb is to be seen from where it is up by twice the noise of a point and twice the least shift, or highest.
+        least = min(2 * max(noise, SHIFT_LEAST), max(factors))
+        up = next(by for by, factor in enumerate(factors) if factor >= least)
+        seen = rows[at + up]["step"] if kind == "climb" else None
+        events.append((at, Event(name, rows[at]["step"], rows[end]["step"] if end < len(rows) else None, visible=seen)))
     return replace(log, name=f"{log.name}+{seed}", rows=rows, events=[event for _, event in sorted(events, key=_place)])
 
 

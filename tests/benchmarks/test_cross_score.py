@@ -107,7 +107,7 @@ def test_a_replaced_constant_changes_what_is_found(cross: ModuleType, tmp_path: 
 def test_several_constants_are_set_at_once_to_leave_a_whole_rule_out(cross: ModuleType) -> None:
     sets = importlib.import_module("constant_worth")._sets
 
-    assert sets(["stats/levels.py:A=0.0,detection/onset.py:B=10**9"]) == [
+    assert sets(["detectors/stats/levels.py:A=0.0,detection/onset.py:B=10**9"]) == [
         {"detectors/stats/levels.py:A": "0.0", "detection/onset.py:B": "10**9"}
     ]
     with pytest.raises(SystemExit, match="expected NAME=VALUE"):
