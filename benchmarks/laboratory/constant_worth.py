@@ -122,7 +122,7 @@ def main() -> None:
     print(
         f"{len(logs)} logs made of the seeds {' '.join(map(str, arguments.seeds))}, {total.points:,} points, "
         f"{sum(total.events.values())} events. As the rules stand: F1 {total.f1():.3f}, {len(total.false_alarms)} "
-        "false alarms. Cells: change of F1, of false alarms (logs in which anything changes); a dot for nothing at all.\n"
+        "false alarms. Cells: change of F1, of false alarms (logs in which anything changes); a dot: in none.\n"
     )
     heads = [next(iter(one.values())) for one in variants] if arguments.set else ["x 0.5", "x 2"]
     heads = list(WITHOUT) if arguments.without else heads
