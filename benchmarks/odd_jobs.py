@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +51,12 @@ def train(name: str, seed: int, attempt: int, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Told:
-    """A job and its incidents, as the API has them."""
+    """A job, its incidents and its resumes, as the API has them."""
 
     name: str
     seed: int
     incidents: list[dict[str, Any]]
+    resumes: list[dict[str, Any]]
 
 
 def follow(name: str, seed: int, server: Any, folder: Path) -> Told:
@@ -73,7 +74,8 @@ def follow(name: str, seed: int, server: Any, folder: Path) -> Told:
     end = time.monotonic() + ARRIVAL_S
     while server.get(f"/runs/{run_id}")["status"] not in ("finished", "failed", "ended") and time.monotonic() < end:
         time.sleep(0.2)
-    return Told(name, seed, server.get(f"/runs/{run_id}/incidents")["incidents"])
+    resumes = server.get(f"/runs/{run_id}/resumes")["resumes"]
+    return Told(name, seed, server.get(f"/runs/{run_id}/incidents")["incidents"], resumes)
 
 
 def _start(
@@ -103,6 +105,7 @@ def report(told: Told) -> str:
     loud = [one for one in told.incidents if one["severity"] in LOUD]
     notes = len(told.incidents) - len(loud)
     lines = [line_of(one) for one in sorted(told.incidents, key=lambda one: int(one["step"]))]
+    lines += [f"resume at {one['fork_step']}: {one['verdict']}, {one['grade']}: {one['text']}" for one in told.resumes]
     head = f"{told.name} {told.seed}: {len(loud)} alarms, {notes} notes"
     if told.name not in healthy.HEALTHY:
         fault = broken.BROKEN.get(told.name)
@@ -145,7 +148,7 @@ def main() -> int:
             false += sum(one["severity"] in LOUD for one in told.incidents) * (told.name in healthy.HEALTHY)
             if options.out:
                 with options.out.open("a") as file:
-                    file.write(json.dumps({"name": told.name, "seed": told.seed, "incidents": told.incidents}) + "\n")
+                    file.write(json.dumps(asdict(told)) + "\n")
     print(f"{len(cases)} jobs; false alarms in healthy ones: {false}")
     return 1 if false else 0
 

@@ -29,11 +29,12 @@ class _Block(nn.Module):
         self.norm_1, self.norm_2 = nn.LayerNorm(_WIDTH), nn.LayerNorm(_WIDTH)
         self.qkv, self.out = nn.Linear(_WIDTH, 3 * _WIDTH), nn.Linear(_WIDTH, _WIDTH)
         self.up, self.down = nn.Linear(_WIDTH, 4 * _WIDTH), nn.Linear(4 * _WIDTH, _WIDTH)
+        self.causal: bool = True
 
     def forward(self, x: Tensor) -> Tensor:
         rows, length, _ = x.shape
         parts = self.qkv(self.norm_1(x)).view(rows, length, 3, _HEADS, -1).permute(2, 0, 3, 1, 4)
-        seen = functional.scaled_dot_product_attention(*parts, is_causal=True)
+        seen = functional.scaled_dot_product_attention(*parts, is_causal=self.causal)
         x = x + self.out(seen.transpose(1, 2).reshape(rows, length, -1))
         return x + self.down(functional.gelu(self.up(self.norm_2(x))))
 
@@ -57,7 +58,8 @@ class Language:
 
     Args:
         seed: of weights and data. rows: samples of a batch. lr: the highest rate. steps: of the whole schedule.
-        clip: largest norm of the gradient, None for no clipping. text_share: of the samples of a batch.
+        clip: largest norm of the gradient, None for no clipping. text_share: of the samples of a batch. folder: of
+            checkpoints.
     """
 
     seed: int
@@ -66,6 +68,7 @@ class Language:
     steps: int = 1_400
     clip: float | None = 1.0
     text_share: float = 0.7
+    folder: Path = Path()
 
     def __post_init__(self) -> None:
         torch.set_num_threads(1)
@@ -81,6 +84,9 @@ class Language:
         self.on_gradient: Callable[[int], bool] = lambda step: True
         self.rate: Callable[[int], float] = lambda step: 1.0
         self.loss_of: Callable[[int, Tensor], Tensor] = lambda step, rows: self.losses(rows)
+        #: Of the loss that goes into the gradient; weights that a checkpoint gets in place of the trained ones.
+        self.part = 1.0
+        self.average: dict[str, Tensor] | None = None
 
     def ids(self, number: int) -> dict[str, Tensor]:
         """Return which samples of each source batch ``number`` has."""
@@ -92,11 +98,14 @@ class Language:
         epoch, place = divmod(number * count, SAMPLES - SAMPLES % count)
         return _order(self.seed * 7_919 + 31 * epoch + source)[place : place + count]
 
-    def losses(self, rows: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Return the mean loss of each row."""
-        logits = self.net(rows[:, :-1])
+    def losses(
+        self, rows: Tensor, targets: Tensor | None = None, *, smoothing: float = 0.0, until: int = CONTEXT
+    ) -> Tensor:
+        """Return the mean loss of each row. ``smoothing``: of labels. ``until``: targets that count."""
+        logits = self.net(rows[:, :-1]).transpose(1, 2)
         wanted = rows[:, 1:] if targets is None else targets
-        return functional.cross_entropy(logits.transpose(1, 2), wanted, reduction="none").mean(1)
+        each = functional.cross_entropy(logits, wanted, reduction="none", label_smoothing=smoothing)
+        return each[:, :until].mean(1)
 
     def step(self, step: int, number: int | None = None) -> dict[str, float]:
         """Train one step and return its row.
@@ -114,16 +123,16 @@ class Language:
         losses = dict(zip(batch, each.split([len(rows) for rows in batch.values()]), strict=True))
         loss = each.mean()
         self.optimizer.zero_grad()
-        loss.backward()
+        (loss * self.part).backward()
         norm = nn.utils.clip_grad_norm_(self.net.parameters(), self.clip or math.inf)
         if self.on_gradient(step):
             self.optimizer.step()
         row = {"loss": float(loss.detach()), "grad_norm": float(norm), "lr": rate}
         return row | {f"loss/{name}": float(one.mean().detach()) for name, one in losses.items()}
 
-    def save(self, path: Path) -> None:
-        """Write a checkpoint."""
-        torch.save({"net": self.net.state_dict(), "optimizer": self.optimizer.state_dict()}, path)
+    def save(self, path: Path, weights: dict[str, Tensor] | None = None) -> None:
+        """Write a checkpoint, of other weights than the trained ones if need be."""
+        torch.save({"net": weights or self.net.state_dict(), "optimizer": self.optimizer.state_dict()}, path)
 
     def load(self, path: Path, *, optimizer: bool = True) -> None:
         """Go on from a checkpoint, without the state of the optimizer if need be."""

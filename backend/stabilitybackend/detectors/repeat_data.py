@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from .engine.base import (
@@ -49,6 +50,7 @@ class RepeatDataDetector(CurveDetector):
 
     Idea, two signs. (1) After a fork the loss lies clearly below that of the branch that was left at the same steps,
     and below the level at the fork step: the weights went back, but the loader hands out what these weights have seen.
+    Where the batches are those of that branch one by one, it is the resume that is off, not the data.
     It ends with a jump up to the true level, which belongs to the same incident. (2) What its own past does not
     foretell of a loss is a fingerprint of the batch. The newest 64 points are searched in the whole run, each 16;
     where they agree more than chance and the structure of the job do, the order of the data repeats: a warning where
@@ -72,7 +74,7 @@ class RepeatDataDetector(CurveDetector):
     """
 
     name: ClassVar[str] = "repeat_data"
-    kinds: ClassVar[tuple[str, ...]] = ("repeat_data",)
+    kinds: ClassVar[tuple[str, ...]] = ("repeat_data", "resume_artifact")
     title: ClassVar[str] = "Data repeats"
     remembers: ClassVar[bool] = True
     parameters: ClassVar[dict[str, Parameter]] = {
@@ -183,7 +185,7 @@ class RepeatDataDetector(CurveDetector):
         severity: Severity = "info" if known else "warning"
         event = LowEvent(
             self._metric, after[0][0], step, severity, before, low.level, low.low, evidence,
-            WayBack(low.level, low.low, before.drag * before.sigma), count, bool(drift),
+            WayBack(low.level, low.low, before.drag * before.sigma), count, low.same, bool(drift),
         )  # fmt: skip
         self._low, self._low_onset = event, event.onset
         self.claim(self._metric, event.onset)
@@ -261,7 +263,7 @@ class RepeatDataDetector(CurveDetector):
         if self._low is not None or (resumed is not None and abs(order.onset - self._low_onset) <= reach):
             if self._low is None:
                 return []
-            self._low.evidence |= _facts(order)
+            self._low.evidence, self._low.same = self._low.evidence | _facts(order), False
             if self._low.by_mixture:  # it is known data whatever their shares
                 self._low.by_mixture, self._low.evidence["explained_by"] = False, self._low.before.declared()
             return [self._low_finding(self._low, "open" if self._low.back is None else "recovered", step)]
@@ -312,11 +314,15 @@ class RepeatDataDetector(CurveDetector):
     def _low_finding(self, event: LowEvent, state: State, now_step: int) -> Finding:
         text, evidence = worded(event, state)
         score = (event.level - event.low) / event.before.sigma
-        title = f"Loss falsely low after the resume at step {event.before.step}"
-        return self.finding(
+        title = (
+            f"Loss too low{' on the same batches' if event.same else ''} after the resume at step {event.before.step}"
+        )
+        found = self.finding(
             event, now_step, state, title=title, text=text, recovered_step=event.back, score=min(score, 1e9),
             evidence=evidence,
         )  # fmt: skip
+        # The data are in order then: something else came back another one.
+        return replace(found, kind="resume_artifact") if event.same else found
 
     def _again_finding(self, event: Event, order: Repetition, state: State, now_step: int) -> Finding:
         text = (

@@ -10,8 +10,11 @@ from .stats.before_fork import BeforeFork
 from .stats.levels import percent
 from .stats.low_loss import WayBack
 
-#: The guess where nothing else explains it.
-KNOWN_DATA = "It is likely that data is fed which these weights have learnt already: is the loader's place restored?"
+#: The guesses where nothing else explains it.
+KNOWN_DATA = (
+    "Either data is fed which these weights have learnt already (is the loader's place restored?), or the loss is "
+    "computed otherwise (label smoothing, dropout, masks)."
+)
 
 __all__ = ["KNOWN_DATA", "REST_POINTS", "LowEvent", "worded"]
 
@@ -26,6 +29,7 @@ class LowEvent(Event):
     Attributes:
         before: what was known at the fork. level, low: where the loss should be, and where it is.
         evidence: facts behind it. points: since the fork.
+        same: the batches are, one by one, those of the branch that was left.
         by_mixture: another mixture has another loss: that is the event, and this is what follows from it.
         recent: newest three points. back: the step at which it was back.
         rest: points until the claim ends; negative: what ended it was another event.
@@ -37,6 +41,7 @@ class LowEvent(Event):
     evidence: dict[str, Any]
     way: WayBack
     points: int = 0
+    same: bool = False
     by_mixture: bool = False
     recent: list[tuple[int, float]] = field(default_factory=list)
     back: int | None = None
@@ -56,6 +61,11 @@ def worded(event: LowEvent, state: State) -> tuple[str, dict[str, Any]]:
     text += f" where {event.level:.4g} was to be expected{shown}. "
     if event.by_mixture:
         text += "The data are taken in other shares since then, and another mixture has another loss: see there."
+    elif event.same:
+        r = event.evidence["same_order_r"]
+        text += f"The batches are those of the branch that was left, in its order (r = {r:.2f}): the loader's place is "
+        text += "restored. Is the loss computed as before (label smoothing, dropout, masks), and are the weights those "
+        text += f"of step {event.before.step - 1}?"
     else:
         text += KNOWN_DATA
     if event.rest < 0:

@@ -281,7 +281,7 @@ def _repeat(case: Case) -> Suggestion:
         excuses = "; ".join(case.curve.explained_by[:3])
         return suggestion("none", f"Nothing to do about it by itself: {excuses}.", checklist=lit.REPEAT_CHECKS)
     text = (
-        "The model sees data that it has seen: the loss is lower than the truth, and will jump when new data comes. "
+        "On data that the model has seen the loss is lower than the truth, and will jump when new data comes. "
         "Correct the data position before the next resume; go back if more than a small share was repeated."
     )
     return suggestion("inspect", text, checklist=lit.REPEAT_CHECKS)

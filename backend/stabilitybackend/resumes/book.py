@@ -250,7 +250,7 @@ class ResumeBook(Stateful):
         skip = check_skip(seen, verdict)
         denied = not_followed(seen, self._applied(watch), skip)
         wrongs = [*wrongs_of(seen, verdict, denied), *map(clause_of, denied)]
-        grade, text = grade_of(verdict, parts, wrongs), sentence_of(seen, verdict, skip, wrongs, reports)
+        grade, text = grade_of(seen, verdict, parts, wrongs), sentence_of(seen, verdict, skip, wrongs, reports)
         if seen is not None and verdict == "same_data" and not seen.equal and exact is not None:
             cause = "weights or RNG are not those of the checkpoint, or the machine is another"
             cause = "it may be the environment" if reports.changes else cause

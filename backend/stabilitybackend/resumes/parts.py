@@ -16,7 +16,7 @@ from stabilitybackend.resumes.reported_parts import Reports, environment_of, loa
 from stabilitybackend.resumes.residuals import SAME_R, median_of
 from stabilitybackend.schema.resumes import PARTS, Part, PartSeen, ResumeVerdict
 
-__all__ = ["RATE_EQUAL", "RATE_NEAR", "RATE_POINTS", "mixture_of", "parts_of", "rate_ratios"]
+__all__ = ["RATE_EQUAL", "RATE_NEAR", "RATE_POINTS", "mixture_of", "off_of", "parts_of", "rate_ratios"]
 
 #: The same within numerics: a first difference of this part of the batch noise. bfloat16 rounds each value by up to
 #: 2**-9; the mean over some thousand tokens differs by far less, other weights by far more.
@@ -97,9 +97,13 @@ def _weights(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
         return PartSeen(
             "weights", "equal", f"the loss at step {first} differs by {100 * share:.2g} % of the batch noise"
         )
-    off = _off(seen)
+    off = off_of(seen)
     if off is not None and _certainly_same(seen):
-        why = f"on the same batches the first losses lie {off:+.4g} off: weights or optimizer are not those of the fork"
+        why = f"on the same batches the first losses lie {off:+.4g} off: "
+        if off < 0:  # no older or damaged weights are better
+            why += "the loss is computed otherwise (label smoothing, dropout, masks), or the weights know these batches"
+            return PartSeen("weights", "not_seen", why)
+        why += "weights or optimizer are not those of the fork, or the loss is computed otherwise"
         return PartSeen("weights", "different", why)
     return PartSeen(
         "weights", "not_seen", f"the loss at step {first} differs by {100 * share:.2g} % of the batch noise"
@@ -107,7 +111,7 @@ def _weights(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
 
 
 def _certainly_same(seen: Overlap) -> bool:
-    """Whether only weights and optimizer can explain other losses: weights that were restored show none of this.
+    """Whether neither data nor numerics can explain other losses: what was restored shows none of this.
 
     A part of each batch is enough for losses to go together; the same batch says so by its id, or by all of its noise.
     """
@@ -127,7 +131,7 @@ def _same_gradient(seen: Overlap) -> bool:
     return True
 
 
-def _off(seen: Overlap) -> float | None:
+def off_of(seen: Overlap) -> float | None:
     """Return by how much the first losses lie off the old branch's together, None where they do not."""
     gaps = seen.gap[np.isfinite(seen.gap)]
     early = gaps[:EARLY_POINTS]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from stabilitybackend.resumes.branches import changes_rate, lr_scale
 from stabilitybackend.resumes.overlap import Overlap
-from stabilitybackend.resumes.parts import RATE_POINTS, mixture_of, rate_ratios
+from stabilitybackend.resumes.parts import RATE_POINTS, mixture_of, off_of, rate_ratios
 from stabilitybackend.resumes.reported_parts import Reports, changes_text
 from stabilitybackend.resumes.residuals import LEAST_POINTS, SAME_R, Agreement, median_of
 from stabilitybackend.schema.resumes import Grade, NotFollowed, PartSeen, ResumeVerdict, SkipCheck
@@ -157,10 +157,12 @@ def _came(one: NotFollowed) -> str:
     return f"is {one.observed}" if one.change == "lr_scale" and one.observed[0] == "×" else one.observed
 
 
-def grade_of(verdict: ResumeVerdict, parts: Sequence[PartSeen], wrongs: Sequence[str]) -> Grade:
+def grade_of(seen: Overlap | None, verdict: ResumeVerdict, parts: Sequence[PartSeen], wrongs: Sequence[str]) -> Grade:
     """Return the grade of a resume."""
     if wrongs:
         return "wrong"
+    if seen is not None and verdict == "same_data" and off_of(seen) is not None:
+        return "differs"
     # Another environment is no state that a checkpoint brings back; nor do random numbers count that nobody drew.
     free = ("environment", "rng") if verdict == "identical" else ("environment",)
     if any(part.known == "different" and not part.ordered and part.part not in free for part in parts):
@@ -212,7 +214,8 @@ def _verdict_text(seen: Overlap | None, verdict: ResumeVerdict) -> str:
         first = "step" if seen.equal == 1 else f"{seen.equal} steps"
         since = f"bit-equal for the first {first}, then " if seen.surely_equal else ""
         gap = f" They differ by {_typical(seen):.3g}, {_share(seen)} of the batch noise." if points else ""
-        return f"The same batches at {steps} ({how}), the losses {since}by other numerics.{gap}"
+        why = "by other numerics" if off_of(seen) is None else "others"
+        return f"The same batches at {steps} ({how}), the losses {since}{why}.{gap}"
     if verdict in ("repeated", "skipped"):
         ids = seen.ids.shift if seen.ids is not None else None
         found = seen.elsewhere

@@ -110,6 +110,21 @@ def test_the_same_data_at_the_same_steps_is_a_correct_resume() -> None:
     assert _found(usual, _mark(usual[FORK : FORK + 100])) == []
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_lower_loss_on_the_same_batches_is_of_the_resume_and_not_of_the_data(seed: int) -> None:
+    usual = _noise(FORK + 100, seed=seed)
+    first, *_ = _found([*usual[:FORK], *(loss - 0.3 for loss in usual[FORK:])], _mark(usual[FORK : FORK + 30]))
+    assert (first.kind, first.severity, first.onset_step) == ("resume_artifact", "warning", FORK)
+    assert "the loader's place is restored" in first.text
+    assert "learnt already" not in first.text
+
+
+def test_sources_in_turn_do_not_prove_that_the_batches_are_the_same() -> None:
+    low, left = ([loss + 0.4 * (i % 2) for i, loss in enumerate(losses)] for losses in (LOW, LEFT))
+    first, *_ = _found(low, _mark(left))
+    assert (first.kind, first.onset_step) == ("repeat_data", FORK)
+
+
 def test_another_order_of_the_data_at_the_same_level_is_no_alarm() -> None:
     assert [f for seed in range(10, 20) for f in _found(_noise(FORK + 200, seed=seed), _mark(LEFT))] == []
 

@@ -86,6 +86,17 @@ def test_the_same_batches_with_other_numerics_are_recognised_by_their_own_noise(
     assert folded(made.frames).resumes.view().determinism.known == "different"
 
 
+def test_lower_losses_on_the_same_batches_are_no_proof_of_other_weights() -> None:
+    made = Resumed(ids=True)
+    made.train(1, 300)
+    made.back(200)
+    made.train(201, 340, off=lambda step: -0.3)
+    resume = newest(made.frames)
+    assert (resume.verdict, resume.grade, known(resume)["weights"]) == ("same_data", "differs", "not_seen")
+    assert "numerics" not in resume.text
+    assert "the loss is computed otherwise" in next(part.why for part in resume.parts if part.part == "weights")
+
+
 def test_another_order_is_shown_and_calls_nobody() -> None:
     made = job()
     made.back(200)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .before_fork import LEVEL_POINTS, BeforeFork, paired
-from .fingerprint import correlation
+from .fingerprint import DIFFERS, correlation, sureness
 from .robust import MEDIAN_ERROR, median
 
 #: Points after the fork that are needed.
@@ -19,6 +19,8 @@ PAIRED_ERRORS = 3.0
 LEVEL_ERRORS, LEVEL_ERRORS_ALONE = 3.0, 5.0
 #: The branch that was left explains a low loss unless the new one lies below it by this part of what is missing.
 SAME_DROP = 0.4
+#: A correlation of two branches at the same steps that is no chance: one in 30,000.
+SAME_SIGMAS = 4.0
 #: A loss that falls is expected to go on falling, this much faster than it did: only what lies below that is too low.
 FALL_MARGIN = 1.5
 
@@ -37,11 +39,13 @@ class LowLoss(NamedTuple):
         level: where it should be.
         low: where it is.
         evidence: facts behind it.
+        same: the batches are, one by one, those of the branch that was left at the same steps.
     """
 
     level: float
     low: float
     evidence: dict[str, Any]
+    same: bool = False
 
 
 def falsely_low(
@@ -73,18 +77,26 @@ def falsely_low(
     if not clear and not (alone and -above > SAME_DROP * drop):
         return None
     pairs = [(loss, before.left[at]) for at, loss in after if at in before.left]
-    facts = {"below_left_branch": above, "paired_errors": -above / error, "same_order_r": _same_order(pairs)}
-    return LowLoss(median([old for _, old in pairs]), low, facts)
+    r, same = _same_order(pairs)
+    facts = {"below_left_branch": above, "paired_errors": -above / error, "same_order_r": r}
+    return LowLoss(median([old for _, old in pairs]), low, facts, same)
 
 
-def _same_order(pairs: Sequence[tuple[float, float]]) -> float:
-    """Return r of two branches over the same steps without their trends: 1 is the same data in the same order."""
-    half = len(pairs) // 2
+def _same_order(pairs: Sequence[tuple[float, float]]) -> tuple[float, bool]:
+    """Return r of two branches over the same steps without their trends, and whether it proves the same data in order.
+
+    Sources that alternate agree a few steps beside as well, and prove nothing.
+    """
+    half, count = len(pairs) // 2, len(pairs)
     flat: list[list[float]] = []
     for branch in ([new for new, _ in pairs], [old for _, old in pairs]):
-        slope = (median(branch[half:]) - median(branch[:half])) / (len(branch) - half)
+        slope = (median(branch[half:]) - median(branch[:half])) / (count - half)
         flat.append([value - slope * i for i, value in enumerate(branch)])
-    return round(correlation(*flat), 3)
+    new, old = flat
+    r, sides = correlation(new, old), range(1, count // 3 + 1)
+    beside = max(max(correlation(new[by:], old[:-by]), correlation(new[:-by], old[by:])) for by in sides)
+    sure = sureness(r, count)
+    return round(r, 3), sure > SAME_SIGMAS and sure - sureness(beside, count) > DIFFERS
 
 
 @dataclass(slots=True)
