@@ -45,9 +45,6 @@ LOSS_AFTER_POINTS = 12
 BACK = 0.4
 #: Blocks after which the new level is the usual one.
 ACCEPT_BLOCKS = 8
-#: A ramp is followed until its newest blocks lie this close together, as a fraction, or so many blocks at most.
-RAMP_END = 0.01
-RAMP_BLOCKS = 128
 
 __all__ = ["DataMixDriftDetector"]
 
@@ -103,8 +100,6 @@ class DataMixDriftDetector(Detector):
     #: Where a ratio came from that was accepted elsewhere: the way back is no second alarm.
     _homes: dict[str, tuple[int, float]] = fresh(dict)
     _loss_metric: str | None = None
-    #: The loss while it is claimed: on the way back of the mixture it moves for this reason.
-    _hold_loss: str | None = None
     #: Ratios beyond MAX_RATIOS, each time they were logged.
     dropped: int = 0
 
@@ -232,20 +227,11 @@ class DataMixDriftDetector(Detector):
             )
             track.shifted.clear()
             return self._close("recovered", step, back)
-        if event.ramp:
-            event.after = centre
-            last = event.blocks[-3:]
-            still = len(last) == 3 and max(last) - min(last) <= RAMP_END * abs(centre) + 4 * event.sigma
-            if not still and len(event.blocks) < RAMP_BLOCKS:
-                del event.blocks[:-3]
-                track.shifted = track.shifted[:1] + track.shifted[-2:]
-                return []
-        elif len(event.blocks) < ACCEPT_BLOCKS:
+        if len(event.blocks) < ACCEPT_BLOCKS:
             if len(event.blocks) in (1, 2):
                 event.after = median(event.blocks)
             return self._loss_moved(event, step)
-        else:
-            event.after = median(event.blocks)
+        event.after = centre if event.ramp else median(event.blocks)
         track.rebase()
         self._homes[event.metric] = (event.onset, event.before)
         return self._close("resolved", step, None)
@@ -281,7 +267,6 @@ class DataMixDriftDetector(Detector):
         changed = self._changes() if fork is not None else []
         if home is not None and is_back:
             changed.append(f"back at the level of before step {home[0]}")
-            self._hold_loss = self._hold_loss or self._free_loss()  # it comes back with the mixture
         elif lone is None:
             changed.append("the other shares changed among themselves, too: all weights are new, as with a new stage")
         # A mixture that did not move as far back as is remembered; one that was at this level for a while is a stage.
@@ -299,7 +284,7 @@ class DataMixDriftDetector(Detector):
         if not at_fork:
             event.loss_after = losses[-BLOCK_POINTS:]
             event.blocks = [centre for _, centre in track.shifted]
-        self._claim(event, None)
+        self.claim(event.metric, event.onset)
         found = self._loss_moved(event, step)
         return found or [self._finding(event, "open", step, None)]
 
@@ -378,23 +363,12 @@ class DataMixDriftDetector(Detector):
         event.loss_moved = percent(after, before)
         return [self._finding(event, "open", step, None)]
 
-    def _claim(self, event: MixEvent, ended: int | None) -> None:
-        self.claim(event.metric, event.onset, ended)
-        if self._hold_loss is not None:
-            self.claim(self._hold_loss, event.onset, ended, of=event.metric)
-            self._hold_loss = self._hold_loss if ended is None else None
-
-    def _free_loss(self) -> str | None:
-        """Return the name of the loss when no other detector has an event of it."""
-        metric = self._loss_metric
-        return metric if metric is None or self.context.claimed(metric, self.name) is None else None
-
     def _close(self, state: State, step: int, back: int | None) -> list[Finding]:
         event = self._event
         if event is None:
             return []
         self._event = None
-        self._claim(event, step)
+        self.claim(event.metric, event.onset, step)
         self._loss.extend(event.loss_after)
         for metric in event.also:
             if self._tracks[metric].shifted:

@@ -12,7 +12,7 @@ from typing import ClassVar
 from .engine.base import SENSITIVITY, CurveDetector, Event, Finding, Mark, Parameter, Point, Row, State
 from .engine.metric_roles import LR
 from .engine.row_blocks import QuietRows
-from .stats.before_fork import rate_undone
+from .stats.before_fork import FAR, rate_undone
 
 #: Logs round the rate to two digits: what is less above the maximum is the maximum.
 ROUNDING = 0.05
@@ -34,9 +34,6 @@ LINE = 0.85
 #: From this multiple of the former maximum on it is a warning: what trained well at a rate seldom bears twice as much,
 #: and less is a note.
 WARNING_TIMES = 2.0
-#: After a resume the first rate is off when it is so many times the last one, or so much less: past its warm-up no
-#: schedule moves so far from one point to the next, unless it starts again.
-RESUME_TIMES = 3.0
 #: After a resume the rate is a warning when it is so many times lower, or 0: training is at a halt and looks calm.
 STILL_TIMES = 10.0
 #: What turns down more often than once in so many points is no schedule; the shortest cycles last longer.
@@ -147,7 +144,7 @@ class LearningRateDetector(CurveDetector):
     def configured(self) -> None:
         by = self.settings["sensitivity"]
         self._above = 1 + ROUNDING / by if by else math.inf
-        self._times = 1 + (RESUME_TIMES - 1) / by if by else math.inf
+        self._times = 1 + (FAR - 1) / by if by else math.inf
 
     def note(self, mark: Mark) -> list[Finding]:
         if mark.kind != "fork" or math.isnan(self._last):

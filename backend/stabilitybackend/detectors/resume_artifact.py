@@ -13,7 +13,6 @@ from .engine.metric_roles import LOSS, role_of
 from .engine.row_blocks import QuietRows
 from .stats.before_fork import (
     BEFORE_POINTS,
-    FAR,
     LEAST_POINTS,
     LEVEL_POINTS,
     BeforeFork,
@@ -22,7 +21,6 @@ from .stats.before_fork import (
     differences,
     drifted,
     far,
-    rate_undone,
     small_rise,
 )  # fmt: skip
 from .stats.levels import LARGEST, Level, level_of, percent
@@ -57,6 +55,8 @@ class _Watch:
 
     before: BeforeFork
     ratios: dict[str, Level]
+    #: Whether the learning rate of the first point was far off.
+    came_off: bool = False
     points: int = 0
     recent: list[tuple[int, float, bool]] = field(default_factory=list)
     values: list[tuple[int, float]] = field(default_factory=list)
@@ -72,14 +72,13 @@ class _Watch:
 
 @dataclass(slots=True)
 class _ResumeEvent(Event):
-    """A rise after a fork, or a learning rate that came back different."""
+    """A rise after a fork."""
 
     before: BeforeFork
-    loss: bool
     peak: float = math.nan
     peak_step: int | None = None
     points: int = 0
-    recovery: Recovery | None = None
+    recovery: Recovery = "pending"
     recovered_step: int | None = None
     recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     #: Of the loss when it was opened.
@@ -89,10 +88,6 @@ class _ResumeEvent(Event):
     causes: list[str] = field(default_factory=list)
     explained_by: list[str] = field(default_factory=list)
     paired: float | None = None
-    #: By how many times the rate came back off, None where it is in order or back. While it is off, an event whose loss
-    #: is settled is not over: ``settled`` is how it ends then.
-    times: float | None = None
-    settled: State | None = None
 
 
 class ResumeArtifactDetector(Detector):
@@ -102,9 +97,9 @@ class ResumeArtifactDetector(Detector):
     step. In the 50 points after it, three of five that lie 4 sigmas and 1 % above that level are an event (or the
     newest 12, 24 or 48 together by 4.5 standard errors), unless the branch that was left rose at the same steps (then
     the data did it), or another detector has the event. It names what differs: learning rate, gradient norm, shares of
-    the data. A learning rate that is twice or half of the one at the fork step, unannounced, is reported at once as a
-    note (``info``), before the loss moves. What the rollback was meant to change (seed, skipped batches) explains a
-    small rise. A step of the learning rate after a gap in the log counts as a resume without a mark.
+    the data. What the rollback was meant to change (seed, skipped batches) explains a small rise. A rate that came back
+    off is reported by ``learning_rate``; a rise is put down to it for as long as it is off. A step of the learning rate
+    after a gap in the log counts as a resume without a mark.
 
     Args:
         sigmas: how far above the level before the fork counts.
@@ -167,8 +162,7 @@ class ResumeArtifactDetector(Detector):
     def note(self, mark: Mark) -> list[Finding]:
         if mark.kind != "fork":
             return []
-        event = self._event
-        found = [] if event is None else self._close(mark.step, event.settled or "resolved", event.recovered_step)
+        found = [] if self._event is None else self._close(self._event, mark.step, "resolved", None)
         self._watch = self._begin(mark.step, mark.text, mark.data) if self._on else None
         return found
 
@@ -243,76 +237,55 @@ class ResumeArtifactDetector(Detector):
     # --- what comes after ----------------------------------------------------------------------------------------
 
     def _judge(self, step: int, value: float, time: float) -> list[Finding]:
-        event, watch = self._event, self._watch
-        if event is not None and event.times is not None and self._rate_is_back(event, event.times):
-            event.times = None
-        if watch is None:
-            assert event is not None
-            return self._follow(event, step, value, time)
+        if self._event is not None:
+            return self._follow(self._event, step, value, time)
+        watch = self._watch
+        assert watch is not None
         watch.points += 1
-        found = self._rate(watch, step) if watch.points == 1 and event is None else []
+        if watch.points == 1:
+            watch.came_off = self._is_off(watch.before, self.context.lr.at(step))
         over = value - watch.expected()
         high = over > max(self._sigmas * watch.before.sigma, self._rise * abs(watch.before.level))
         watch.recent = [*watch.recent[-(WINDOW - 1) :], (step, value, high)]
         large = LARGE * max(self._sigmas * watch.before.sigma, self._rise * abs(watch.before.level))
         far_up = [(at, loss) for at, loss, _ in watch.recent[-CONFIRM:] if loss - watch.expected() > large]
         if len(far_up) >= 2 and watch.points <= EARLY_POINTS:
-            return found + self._open(watch, far_up, step)
+            return self._open(watch, far_up, step)
         if not high:
             self._ring.append((step, value, time))
         else:
             out = [(at, loss) for at, loss, up in watch.recent if up]
             if len(out) >= CONFIRM:
-                return found + self._open(watch, out, step)
+                return self._open(watch, out, step)
         watch.values.append((step, value))
         if watch.points >= LEAST_POINTS and watch.points % (LEAST_POINTS // 3) == 0:
             least = self._rise * abs(watch.before.level)
             together = small_rise(watch.before, watch.values, drift=watch.drift(), least=least, by=self._sigmas / 4)
             if together:
-                return found + self._open(watch, together, step, together=True)
+                return self._open(watch, together, step, together=True)
         # A rise is put down to a rate that is off: a schedule that began anew warms up first.
-        off = self._event is not None and far(self.context.lr.last, watch.before.lr * watch.before.lr_scale)
+        off = watch.came_off and self._is_off(watch.before, self.context.lr.last)
         if watch.points >= (2 * DECIDE_POINTS if off else WATCH_POINTS):
             self._watch = None
-            found += [] if self._event is None else self._settle(self._event, step, "resolved", None)
-        return found
+        return []
 
-    def _rate(self, watch: _Watch, step: int) -> list[Finding]:
-        """Report a learning rate that came back far from the one at the fork step, unannounced."""
-        if not far(self.context.lr.at(step), watch.before.lr * watch.before.lr_scale):
-            return []
-        onset = watch.before.step
-        self._event = event = _ResumeEvent(self._metric, onset, max(step, onset), "info", watch.before, loss=False)
-        event.causes = differences(watch.before, self.context, self._shares(watch))[:8]
-        event.times = self._times_off(watch.before)
-        return [self._finding(event, "open", step)]
-
-    def _times_off(self, before: BeforeFork) -> float | None:
-        """Return by how many times the rate is far off now, None where it is not."""
-        usual, rate = before.lr * before.lr_scale, self.context.lr.last
-        return rate / usual if far(rate, usual) else None
-
-    def _rate_is_back(self, event: _ResumeEvent, times: float) -> bool:
-        """Say whether a rate that came back off is at its level from before, or moved back to its schedule."""
-        (_, last), (_, rate) = list(self.context.lr.values)[-2:]
-        usual = event.before.lr * event.before.lr_scale
-        at_level = rate <= usual if times > 1 else rate >= usual / FAR
-        return at_level or rate_undone(rate, last, times)
+    @staticmethod
+    def _is_off(before: BeforeFork, rate: float) -> bool:
+        return far(rate, before.lr * before.lr_scale)
 
     def _open(
         self, watch: _Watch, out: Sequence[tuple[int, float]], step: int, together: bool = False
     ) -> list[Finding]:
-        """Open an event, or turn the note about the learning rate into one, unless the rise is not the resume's."""
+        """Open an event, unless the rise is not the resume's."""
         # A rate that is off shows late: that the branches were alike before is no excuse then.
-        same = above_left(watch.before, out, watch.values if self._event is None else ())
+        same = above_left(watch.before, out, () if watch.came_off else watch.values)
         rise = median([loss for _, loss in out]) - watch.expected()
         known = bool(same) and median(same) < (1 - SAME_RISE) * rise
         self._watch = None
         if known or self.context.claimed(self._metric, self.name, within_steps=WINDOW * self.context.interval):
-            return [] if self._event is None else self._close(step, "resolved", None)
-        event = self._event or _ResumeEvent(self._metric, out[0][0], step, "info", watch.before, loss=True)
-        event.loss, event.recovery = True, "pending"
-        event.times = self._times_off(watch.before)
+            return []
+        onset = watch.before.step if watch.came_off else out[0][0]
+        event = self._event = _ResumeEvent(self._metric, onset, step, "info", watch.before)
         scaled = [f"declared: lr_scale = {watch.before.changes['lr_scale']}"] if watch.before.lr_scale > 1 else []
         event.explained_by = [*watch.before.declared(), *scaled, *drifted(self._shares(watch))]
         drifts = [claim for claim in self.context.open_claims().values() if claim.kind == DRIFT]
@@ -326,16 +299,12 @@ class ResumeArtifactDetector(Detector):
         event.recent.extend(out)
         event.paired = median(same) if same else None
         event.causes = differences(watch.before, self.context, self._shares(watch))[:8]
-        self._event = event
-        self._claim(event, None)
+        self.claim(self._metric, event.onset)
         return [self._finding(event, "open", step)]
 
     def _follow(self, event: _ResumeEvent, step: int, value: float, time: float) -> list[Finding]:
         """Advance an open event by one point."""
         before = event.before
-        if event.settled is not None:
-            self._ring.append((step, value, time))
-            return [] if event.times is not None else self._close(step, event.settled, event.recovered_step)
         event.points += 1
         event.recent.append((step, value))
         now = median([loss for _, loss in event.recent])
@@ -348,7 +317,7 @@ class ResumeArtifactDetector(Detector):
             back = next(at for at, loss in event.recent if loss <= limit)
             above = event.points - sum(at >= back for at, _ in event.recent)
             event.recovery = "fast" if above <= EARLY_POINTS else "slow"
-            return self._settle(event, step, "recovered", back)
+            return self._close(event, step, "recovered", back)
         stays = event.points == DECIDE_POINTS // 2 and now - before.level > SAME_RISE * (event.peak - before.level)
         if event.points == DECIDE_POINTS or stays:
             event.recovery = "none"
@@ -360,7 +329,7 @@ class ResumeArtifactDetector(Detector):
         if event.points >= 2 * DECIDE_POINTS:
             while len(self._ring) > LEVEL_POINTS:
                 self._ring.popleft()
-            return self._settle(event, step, "resolved", None)
+            return self._close(event, step, "resolved", None)
         return []
 
     def _shares(self, watch: _Watch) -> dict[str, tuple[Level, list[float]]]:
@@ -370,61 +339,38 @@ class ResumeArtifactDetector(Detector):
 
     # --- findings ------------------------------------------------------------------------------------------------
 
-    def _claim(self, event: _ResumeEvent, ended: int | None) -> None:
-        if event.loss:
-            self.claim(self._metric, event.onset, ended)
-
-    def _settle(self, event: _ResumeEvent, step: int, state: State, back: int | None) -> list[Finding]:
-        """End an event whose loss is settled, unless the rate that came back with it is still off."""
-        if event.times is None:
-            return self._close(step, state, back)
-        event.settled, event.recovered_step = state, back
-        if event.loss:
-            self._claim(event, step)
-        return [self._finding(event, "open", step)]
-
-    def _close(self, step: int, state: State, back: int | None) -> list[Finding]:
-        event, self._event = self._event, None
-        assert event is not None
-        event.recovered_step = back
-        if event.loss and back is None:
+    def _close(self, event: _ResumeEvent, step: int, state: State, back: int | None) -> list[Finding]:
+        self._event, event.recovered_step = None, back
+        if back is None:
             event.recovery = "none"
-        self._claim(event, step)
+        self.claim(self._metric, event.onset, step)
         now = max(self.context.step, event.seen) if self.context.step >= 0 else step
         return [self._finding(event, state, min(step, now))]
 
     def _finding(self, event: _ResumeEvent, state: State, now_step: int) -> Finding:
         before = event.before
-        rise = percent(event.peak, before.level) if event.loss else None
-        text = f"{before.text[:1].upper()}{before.text[1:]}: "
-        if event.loss:
-            shown = f" ({rise:+.1f} %)" if rise is not None else ""
-            text += f"the loss rose from {before.level:.4g} to {event.peak:.4g}{shown}, onset at step {event.onset}."
-        else:
-            text += "the learning rate differs; the loss is calm so far."
+        rise = percent(event.peak, before.level)
+        shown = f" ({rise:+.1f} %)" if rise is not None else ""
+        text = f"{before.text[:1].upper()}{before.text[1:]}: the loss rose from {before.level:.4g} to {event.peak:.4g}"
+        text += f"{shown}, onset at step {event.onset}."
         text += "".join(f" {cause[0].upper()}{cause[1:]}." for cause in event.causes)
-        if event.loss and not event.causes:
+        if not event.causes:
             text += " Learning rate and shares are as before, as far as they are logged: check the optimizer's state."
         if event.explained_by:
             text += f" {'; '.join(event.explained_by)}."
-        held = state == "open" and event.settled is not None
         if event.recovered_step is not None:
-            text += f" {'The loss' if held else 'It'} is back since step {event.recovered_step}."
+            text += f" It is back since step {event.recovered_step}."
         elif event.recovery == "none":
             text += " It has not come back by itself."
-        if held:
-            text += " The learning rate is not back."
-        subject = "Loss bump" if event.loss else "Other learning rate"
         return self.finding(
             event, max(now_step, event.seen), state,
-            title=f"{subject} after the resume at step {before.step}", text=text,
-            peak_step=event.peak_step,
-            recovered_step=None if held else event.recovered_step, recovery=event.recovery,
-            score=min((event.peak - before.level) / before.sigma, 1e9) if event.loss else 0.0,
+            title=f"Loss bump after the resume at step {before.step}", text=text,
+            peak_step=event.peak_step, recovered_step=event.recovered_step, recovery=event.recovery,
+            score=min((event.peak - before.level) / before.sigma, 1e9),
             evidence={
                 "level_before": before.level,
                 "sigma": before.sigma,
-                "peak": event.peak if event.loss else None,
+                "peak": event.peak,
                 "rise_percent": rise,
                 "threshold": self._sigmas,
                 "score_unit": "robust sigmas",

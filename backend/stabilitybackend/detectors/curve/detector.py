@@ -55,8 +55,7 @@ MAX_INCIDENTS = 64
 RATE_FLOOR = 0.2
 #: A first point later than so many usual distances means that the run begins in the middle of a training.
 FIRST_POINT = 3
-#: Claims that explain where a loss is, or that it moves: what follows them is no event of its own.
-_OF_LEVEL = frozenset({"repeat_data", "resume_artifact"})
+#: Claims that explain that a loss moves: what follows them is no event of its own.
 _EXPLAINING = frozenset({"data_mix_drift", "mixture"})
 
 #: Lives of events that are over.

@@ -386,10 +386,6 @@ class CurveDetector(Detector):
     def wants(self, metric: str) -> bool:
         return role_of(metric) == self.role
 
-    def watch(self, metric: str) -> None:
-        """Judge ``metric`` whatever its role, for a detector that is made of others."""
-        self._metric = metric
-
     def _is_another(self, metric: str) -> bool:
         """Say whether ``metric`` is not the one that is judged; the first that is wanted becomes it."""
         if not self._metric and self.wants(metric):
