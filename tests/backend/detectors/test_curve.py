@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from stabilitybackend.detectors.curve.detector import CurvesDetector
+from stabilitybackend.detectors.curve.flat import Flatness
 from stabilitybackend.detectors.engine.bank import DetectorBank
 from stabilitybackend.detectors.engine.base import Finding
 
@@ -298,3 +299,12 @@ def test_a_loss_that_never_falls_from_that_of_guessing_is_one_warning(seed: int,
     (one,) = {found.key: found for found in found([level + rng.gauss(0, 0.01) for _ in range(1_200)])}.values()
     assert (one.kind, one.severity, one.state, one.evidence["never_learnt"]) == ("plateau", "warning", "open", True)
     assert 500 <= one.step <= 900
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_plateau_begins_where_the_loss_stopped_falling_however_noisy_it_is(seed: int) -> None:
+    rng, flat = random.Random(seed), Flatness()
+    for entry in range(60):
+        fall = 2.2 + 0.25 * max(0.0, 1 - entry / 32) + 2.0 * math.exp(-entry / 2)
+        flat.add(fall + rng.gauss(0, 0.05), 16 * entry, 16, 0.15, warming_up=False)
+    assert flat.begin() >= 16 * 16

@@ -116,11 +116,17 @@ class Flatness:
         return learned and abs(_fall(flat)) <= STILL * abs(level) and _bound(flat) <= CHANGE * abs(level)
 
     def begin(self) -> int:
-        """Return the first step of the flat stretch at the end."""
+        """Return the first step of the flat stretch at the end: each entry is at its level, and its halves are alike.
+
+        Noise hides a slow fall from single entries, not from halves.
+        """
         newest = self.entries[-max(MIN_ENTRIES, int(FLAT_PART * len(self.entries))) :]
         level, at = median(newest), len(self.entries) - 1
         reach = 3 * _sigma(newest) + 0.5 * STILL * abs(level)
         while at > 0 and abs(self.entries[at - 1] - level) <= reach:
+            longer = self.entries[at - 1 :]
+            if len(longer) > len(newest) and abs(_fall(longer)) > STILL * abs(level) + _bound(longer):
+                break
             at -= 1
         return self.steps[at]
 
