@@ -17,6 +17,7 @@ from typing import Any
 from stabilitybackend.batches.coverage import Coverage
 from stabilitybackend.batches.ids import BatchIds
 from stabilitybackend.batches.positions import Position, Positions
+from stabilitybackend.batches.ranks_alike import MAX_DIFFERENT, RanksAlike
 from stabilitybackend.batches.repeats import DETECTOR, Repeats, Seen
 from stabilitybackend.batches.reuse import Reuse
 from stabilitybackend.batches.samples import MAX_DATASETS, SampleLog, hashes_of
@@ -57,12 +58,17 @@ class _Part:
 
 @dataclass
 class _Step:
-    """What the parts of a step have together, as far as they came; ``kept`` are hashes of samples by data set."""
+    """What the parts of a step have together, as far as they came.
+
+    Attributes:
+        kept: hashes of samples by data set. different: ids of parts, MAX_DIFFERENT at most.
+    """
 
     parts: int = 0
     samples: int = 0
     tokens: int = 0
     kept: dict[str, list[int]] = field(default_factory=dict)
+    different: list[int] = field(default_factory=list)
 
 
 def batch_id(data: Mapping[str, Any]) -> int | None:
@@ -98,6 +104,7 @@ class BatchFold(Stateful):
     samples: SampleLog = fresh(SampleLog)
     #: Data set -> how many of its samples come again.
     reuse: dict[str, Reuse] = fresh(dict)
+    alike: RanksAlike = fresh(RanksAlike)
     #: First steps of processes of which known samples were reported, and whether a pass over the data was.
     _reported: list[int] = fresh(list)
     _said: bool = False
@@ -181,6 +188,7 @@ class BatchFold(Stateful):
         self.repeats.went_back(fork_step, f"the {how} step {segment.fork_step}")
         self.coverage.went_back(fork_step)
         self._reported = [one for one in self._reported if one <= fork_step]
+        self.alike.began(fork_step + 1)
         for one in self.reuse.values():
             one.began(self.repeats.boundaries[-1])
 
@@ -218,6 +226,8 @@ class BatchFold(Stateful):
         known.parts, known.samples, known.tokens = (
             known.parts + 1, known.samples + part.samples, known.tokens + part.tokens,
         )  # fmt: skip
+        if len(known.different) < MAX_DIFFERENT and part.batch not in known.different:
+            known.different.append(part.batch)
         for name, hashes in kept.items():
             known.kept.setdefault(name, []).extend(hashes)
         while len(self._steps) > MAX_STEPS:
@@ -239,7 +249,10 @@ class BatchFold(Stateful):
         """Take a step of which all is known that will be."""
         seen = self.repeats.recent[step]
         self.coverage.take(step, seen.of, seen.parts, seen.samples)
-        kept = self._steps[step].kept if step in self._steps else {}
+        known = self._steps.get(step, _Step())
+        kept, alike = known.kept, self.alike.take(step, known.parts, len(known.different))
+        if alike is not None:
+            yield seen.time, alike
         epoch, since = self.coverage.epoch_at(path, step)
         if epoch is not None and since == step:
             for one in self.reuse.values():
@@ -278,6 +291,7 @@ class BatchFold(Stateful):
         if not any(one.step == step for one in self.repeats.boundaries):
             self.repeats.began(step, f"the resume at step {step}")
             self.coverage.began()
+            self.alike.began(step)
             for one in self.reuse.values():
                 one.began(self.repeats.boundaries[-1])
 

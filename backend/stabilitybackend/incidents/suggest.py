@@ -281,8 +281,8 @@ def _repeat(case: Case) -> Suggestion:
         excuses = "; ".join(case.curve.explained_by[:3])
         return suggestion("none", f"Nothing to do about it by itself: {excuses}.", checklist=lit.REPEAT_CHECKS)
     text = (
-        "On data that the model has seen the loss is lower than the truth, and will jump when new data comes. "
-        "Correct the data position before the next resume; go back if more than a small share was repeated."
+        "On data that the model has seen the loss is lower than the truth. Correct the data position before the next "
+        "resume, with several ranks that of each; go back if more than a small share was repeated."
     )
     return suggestion("inspect", text, checklist=lit.REPEAT_CHECKS)
 

@@ -18,8 +18,8 @@ LR_RELATIVE = "of what the schedule of the restored checkpoint gives at each ste
 _FIX = {
     "mixture": "The sampler draws another mixture than it should: correct the sampler first.",
     "data position": (
-        "On data that the model has seen the loss is lower than the truth, and will jump when new data comes. "
-        "Correct the data position first."
+        "On data that the model has seen the loss is lower than the truth: correct the data position first, with "
+        "several ranks that of each."
     ),
     "resume": "Something was not restored as it was: go through the list first, a rollback meets the same again.",
 }
