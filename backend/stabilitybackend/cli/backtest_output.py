@@ -153,7 +153,7 @@ def _as(one: WatchedMetric) -> str:
     why = "" if one.why == "name" else ", by its values" if one.why == "values" else ", declared"
     if not one.role and one.text:
         return f"{one.metric} (a note at most)"
-    told = (one.role or "any") + of
+    told = (one.role or "other metric") + of
     plain = not why and one.metric in (one.role, f"{one.role}/{one.dataset}")
     return one.metric if plain else f"{one.metric} ({told}{why})"
 

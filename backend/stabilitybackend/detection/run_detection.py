@@ -12,7 +12,7 @@ from stabilitybackend.detection.naming.watched_names import WatchedNames
 from stabilitybackend.detection.other_metrics import OtherMetrics
 from stabilitybackend.detectors.curve.detector import CurvesDetector
 from stabilitybackend.detectors.engine.bank import BEFORE_FIRST_STEP, DetectorBank
-from stabilitybackend.detectors.engine.base import Detector, Finding, Mark, Row
+from stabilitybackend.detectors.engine.base import Detector, Finding, Mark, Row, State
 from stabilitybackend.detectors.engine.long_past import LongPast
 from stabilitybackend.detectors.engine.metric_roles import (
     LOSS,
@@ -268,25 +268,31 @@ class Judge(Stateful):
 
     def _own_names(self, found: list[Found]) -> list[Found]:
         """Report what was found under the names that the job logs."""
-        return found and [
-            (
-                time,
-                self._may_rise(
-                    finding if (name := self._own_name(finding)) == finding.metric else replace(finding, metric=name)
-                ),
-            )
+        named = [
+            (time, finding if (name := self._own_name(finding)) == finding.metric else replace(finding, metric=name))
             for time, finding in found
         ]
+        return [(time, one) for time, finding in named if (one := self._may_rise(finding)) is not None]
 
-    def _may_rise(self, finding: Finding) -> Finding:
-        """Return a finding of a loss that may rise without harm as a note: by its name, or its sign beside a reward."""
-        if finding.detector != CurvesDetector.name or finding.severity == "info" or finding.metric is None:
+    def _may_rise(self, finding: Finding) -> Finding | None:
+        """Return a finding of a loss that may rise without harm as a note: by its name, or its sign beside a reward.
+
+        A note that stays where it is needs nobody. None: that such a loss does not fall is no finding.
+        """
+        if finding.detector != CurvesDetector.name or finding.metric is None:
             return finding
-        signed = finding.evidence.get("below_zero") and any(map(is_of_reward, self.store.metrics()))
-        if not signed and not may_rise(finding.metric):
+        rewarded = (finding.evidence.get("below_zero") or finding.kind == "plateau") and any(
+            map(is_of_reward, self.store.metrics())
+        )
+        if not rewarded and not may_rise(finding.metric):
             return finding
+        if finding.kind == "plateau":
+            return None
+        if finding.severity == "info":
+            return finding
+        state: State = "resolved" if finding.recovery == "none" and finding.state == "open" else finding.state
         text = f"{finding.text} A loss of reinforcement or adversarial training may rise: this is no alarm."
-        return replace(finding, severity="info", text=text)
+        return replace(finding, severity="info", state=state, text=text)
 
     def _own_name(self, finding: Finding) -> str | None:
         return finding.metric and self.names.own_name(finding.metric)

@@ -67,7 +67,7 @@ def test_a_role_is_shown_under_the_name_that_the_run_has_and_the_panel_says_why(
         "opt/gradient_norm": ["gradient norm", "by its values"],
         "mix/web": ["share of web", "known name"],
         "mix/code": ["share of code", "known name"],
-        "reward": ["any (a note where it leaves its own past by far)", "by its values"],
+        "reward": ["other metric (a note where it leaves its own past by far)", "by its values"],
     }
     assert "'rate' as lr, which none of the 300 rows since then has" in page.inner_text(".watched-warning")
     # On a phone every word of it is in sight, too.

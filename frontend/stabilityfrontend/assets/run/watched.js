@@ -109,7 +109,7 @@ export class Watched {
 }
 
 function row(one) {
-  const role = (ROLES[one.role] || one.role || "any") + (one.dataset === null ? "" : ` of ${one.dataset}`);
+  const role = (ROLES[one.role] || one.role || "other metric") + (one.dataset === null ? "" : ` of ${one.dataset}`);
   return h(
     "tr",
     { data: { metric: one.metric } },
