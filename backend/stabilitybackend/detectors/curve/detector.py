@@ -160,7 +160,7 @@ class CurvesDetector(Detector):
     _declared: bool = False
     #: ``metric:onset`` -> incident.
     _incidents: dict[str, Incident] = fresh(dict)
-    #: Metric of a data set -> its event, which waits whether the whole loss shows it.
+    #: Metric of a data set, or the gradient norm -> its event, which waits whether the whole loss shows it.
     _held: dict[str, CurveEvent] = fresh(dict)
     #: Metric -> onset of its event that is followed without a report.
     _silent: dict[str, int] = fresh(dict)
@@ -282,16 +282,16 @@ class CurvesDetector(Detector):
             return found + self._advance(one, event, step)
         if self._silent.get(metric) == event.onset or event.new_level is not None:
             return found
-        if dataset_of(metric) is not None:
+        if metric != self._whole:
             if not event.lone:
                 self._held[metric] = event
             return found
         claim = self._claimed(metric)
         if event.lone:
-            return found if claim or metric != self._whole else [self._open(metric, event, step, [])]
-        if claim is not None or (metric == self._norm and self._loss_is_followed()):
+            return found if claim else [self._open(metric, event, step, [])]
+        if claim is not None:
             self._silent[metric] = event.onset
-            if claim is not None and claim.kind == "repeat_data":
+            if claim.kind == "repeat_data":
                 curve.accept()  # its jump back to the true level
             return found
         return [*found, *self._handed_over(event, step), self._open(metric, event, step, self._excuses(event, step))]
@@ -439,7 +439,7 @@ class CurvesDetector(Detector):
     # --- data sets ----------------------------------------------------------------------------------------------------
 
     def _release(self, metric: str, curve: Curve, step: int) -> list[Finding]:
-        """Report the event of a data set that waited: of it alone, of all data sets, or not at all."""
+        """Report the event of a data set or norm that waited: of it alone, of all data sets, or not at all."""
         event, reach = self._held[metric], TOGETHER_POINTS * self.context.interval
         if curve.event is not None and curve.event.onset == event.onset:
             event = curve.event
@@ -448,6 +448,8 @@ class CurvesDetector(Detector):
         del self._held[metric]
         if self._of_the_whole(metric, event):
             return []
+        if metric == self._norm:
+            return [self._open(metric, event, step, self._excuses(event, step))]
         mine = self._as_moved(curve.moved_by(event))
         points = max(1, round((step - event.onset) / self.context.interval) + 1)
         others = {
@@ -465,7 +467,7 @@ class CurvesDetector(Detector):
         return [self._open(metric, event, step, self._excuses(event, step), whole)]
 
     def _of_the_whole(self, metric: str, event: CurveEvent) -> bool:
-        """Say whether another incident has a data set's event; where that is the whole loss's, it is part of it."""
+        """Say whether another incident has the event; a data set's is part of that of the whole loss."""
         begin = event.onset - TOGETHER_POINTS * self.context.interval
         claims = self.context.claims_since(event.onset)
         own = self.context.open_claims().get(metric)
@@ -475,7 +477,7 @@ class CurvesDetector(Detector):
             if one.metric == self._whole and one.event.onset >= begin and not one.event.lone
         ]
         for one in near:
-            if event.life not in OVER:
+            if event.life not in OVER and metric != self._norm:
                 one.waits[metric] = event.onset
         of_loss = any(role_of(of) == LOSS or claim.kind in _EXPLAINING for of, claim in claims.items())
         if near or of_loss or (own is not None and own.detector != self.name):
