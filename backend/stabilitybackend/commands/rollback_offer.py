@@ -117,7 +117,7 @@ def _sick(incidents: Collection[Incident], about: Incident | None) -> list[Incid
 def _reason(lead: Incident, chosen: int | None, bad_data: bool, met_again: bool) -> str:
     what = f"the {'open ' if lead.state == 'open' else ''}{kind_of(lead.kind).short} at step {lead.onset_step}"
     if chosen is None:
-        return f"No checkpoint from before {what} is at hand, so none is suggested."
+        return f"No checkpoint is sure to be from before {what}, so none is suggested."
     behind = "the batches behind it are left out" if bad_data else "no batches are left out, the data are not the cause"
     if bad_data and met_again:
         behind = "the job does not promise to leave out the batches behind it"

@@ -360,9 +360,10 @@ class LearningRateDetector(CurveDetector):
             return self._end(event, step, "resolved")
         if (not low and event.peak >= WARNING_TIMES * event.usual) or (low and self._is_constant(event)):
             event.severity = "warning"
-        graver = not low and event.severity == "warning"
-        if event.reported is not None and not (graver and event.reported < WARNING_TIMES * event.usual):
-            return []
+        if event.reported is not None:  # news once more: graver, or so much further that the sentence is out of date
+            graver = event.severity == "warning" and event.reported < WARNING_TIMES * event.usual
+            if low or not (graver or event.peak >= WARNING_TIMES * event.reported):
+                return []
         event.reported = event.peak
         return [self._found(event, step, "open")]
 
@@ -382,8 +383,8 @@ class LearningRateDetector(CurveDetector):
                 title = f"Learning rate 0 after the resume at step {event.onset}"
         else:
             what = (
-                f"The learning rate has risen since step {event.onset} and is {event.peak:.4g}, {size} times its "
-                f"former maximum of {event.usual:.4g}."
+                f"The learning rate has risen since step {event.onset}: {event.peak:.4g} at step {event.peak_step}, "
+                f"{size} times its former maximum of {event.usual:.4g}."
             )
             title = f"Learning rate above its former maximum since step {event.onset}"
         ending = {

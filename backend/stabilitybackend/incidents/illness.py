@@ -41,7 +41,7 @@ def beginning(incident: Incident) -> int:
 
 def behind_good(incident: Incident) -> int:
     """Return the first step after the last good point: what lies between two logged points, nobody saw."""
-    return incident.onset_step - math.ceil(interval_of(incident)) + 1
+    return min(incident.onset_step, max(0, incident.onset_step - math.ceil(interval_of(incident)) + 1))
 
 
 def given_up(incident: Incident) -> bool:

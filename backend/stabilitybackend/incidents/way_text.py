@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stabilitybackend.incidents.illness import where_from
 from stabilitybackend.incidents.rollback_target import GUARD_STEPS, Target, Usable
 from stabilitybackend.incidents.way import Way, jumped_rate
 from stabilitybackend.schema.incidents import Incident, RolledBack
@@ -162,20 +163,27 @@ def _why_there(way: Way) -> str:
 
 
 def _no_checkpoint(way: Way, checkpoints: Usable) -> str:
-    safe = way.sign - GUARD_STEPS
-    first = way.sick[0]
-    began = f"step {way.sign}"
-    if first.incident_id != way.lead.incident_id:
-        began += f" (the {kind_of(first.kind).short} at step {first.onset_step})"
-    text = f"No checkpoint from before {began} is at hand, so there is nothing to go back to"
-    lost, oldest, newest = checkpoints.lost(safe), checkpoints.oldest(), checkpoints.newest()
-    if safe < 0:
+    """Return the sentences about a run without a checkpoint from before the first sign: no surer than that one is."""
+    first, after = way.sick[0], way.sick[0].incident_id != way.lead.incident_id
+    lost, oldest, newest = checkpoints.lost(way.sign - GUARD_STEPS), checkpoints.oldest(), checkpoints.newest()
+    maybe = way.sign < first.onset_step - GUARD_STEPS
+    if maybe:
+        began = f"at step {way.sign}" if way.sign > 0 else "with the run's first steps"
+        text = f"No checkpoint is sure to be from before the {kind_of(first.kind).short} that shows since step "
+        text += f"{first.onset_step}: it may have begun {began}"
+    else:
+        text = f"No checkpoint from before step {way.sign}"
+        text += f" (the {kind_of(first.kind).short} at step {first.onset_step})" if after else ""
+        text += " is at hand, so there is nothing to go back to"
+    if way.sign < GUARD_STEPS and not maybe:
         text += ": it began with the run's first steps, so start again with what is wrong corrected."
     elif lost is not None:
-        text += f": that of step {lost[0]} {lost[1]}."
+        text += f"; that of step {lost[0]} {lost[1]}."
+    elif oldest is not None and maybe:
+        text += f". The oldest one is that of step {oldest}, {where_from(oldest, first.onset_step)}."
     elif oldest is not None:
         each = f"those of the steps {oldest} to {newest} are" if newest != oldest else f"that of step {oldest} is"
         text += f": {each} from inside it."
     else:
-        text += ": the job has announced none that is still there."
+        text += "; the job has announced none that is still there."
     return f"{text} Save one as soon as it is over."

@@ -79,7 +79,7 @@ def test_who_looks_at_a_spike_that_is_over_is_offered_the_checkpoint_before_it()
 def test_no_checkpoint_from_before_the_onset_is_no_suggestion() -> None:
     offer = way_back([incident()], [checkpoint(250)], 269)
     assert (offer.to_step, offer.skip_batches) == (None, None)
-    assert "No checkpoint from before" in offer.text
+    assert "No checkpoint is sure to be from before" in offer.text
     assert [one.step for one in offer.checkpoints] == [250]
 
 

@@ -196,3 +196,12 @@ def test_a_rate_that_rises_with_the_batch_is_silent() -> None:
 def test_of_several_parameter_groups_the_first_is_judged() -> None:
     rates = scheduled("warm-up and cosine")
     assert found_in(rates, **{"lr-AdamW": [50 * rate for _, rate in reversed(rates)]}) == []
+
+
+def test_a_rate_that_creeps_on_is_told_with_what_it_is_and_not_with_what_it_was() -> None:
+    rates = [(step, 1e-3 * 1.01 ** max(0, step - 200)) for step in range(700)]
+    found = found_in(rates)
+    assert [one.severity for one in found[-2:]] == ["warning", "warning"]
+    assert len({one.key for one in found}) == 1
+    assert found[-1].evidence["level_after"] > 0.5 * rates[-1][1]
+    assert len(found) <= 2 + math.log2(rates[-1][1] / 1e-3)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict, replace
 
+from stabilitybackend.incidents.illness import beginning
 from stabilitybackend.incidents.recipe import Recipe, recipe_of
 from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.incidents.suggest import suggest
@@ -395,3 +396,19 @@ def test_a_gradient_that_is_not_a_number_is_looked_at_before_anything_is_lost() 
 
 def test_a_kind_that_nobody_knows_has_no_advice() -> None:
     assert suggest(incident("alert"), UsableOf(CHECKPOINTS), NOW) is None
+
+
+@pytest.mark.parametrize(("first", "when"), [(0, "with the run's first steps"), (60, "at step 60")])
+def test_of_what_may_have_begun_long_before_its_onset_no_more_is_claimed(first: int, when: str) -> None:
+    one = incident("divergence", severity="critical", evidence={"onset_band": [first, ONSET]})
+    text = advice(one, checkpoints=CHECKPOINTS[1:])["text"]
+    assert f"may have begun {when}" in text
+    assert "The oldest one is that of step 100, 1,100 steps before the onset." in text
+    assert "from inside it" not in text
+    assert "start again" not in text
+
+
+@pytest.mark.parametrize("onset", [0, 1, 16, 32])
+def test_nothing_began_before_the_first_step(onset: int) -> None:
+    window = {"metric": "loss", "steps": [-33, -17, *range(onset, onset + 64, 16)], "values": [2.0] * 6}
+    assert beginning(incident(onset=onset, evidence={"window": window})) >= 0
