@@ -260,13 +260,14 @@ class RepeatDataDetector(CurveDetector):
             return []
         resumed = self._resumed(order)
         reach = RESUME_POINTS * self.context.interval
-        if self._low is not None or (resumed is not None and abs(order.onset - self._low_onset) <= reach):
-            if self._low is None:
-                return []
+        near = abs(order.onset - self._low_onset) <= reach
+        if self._low is not None and near and "r" not in self._low.evidence:  # a later repetition has its own figures
             self._low.evidence, self._low.same = self._low.evidence | _facts(order), False
             if self._low.by_mixture:  # it is known data whatever their shares
                 self._low.by_mixture, self._low.evidence["explained_by"] = False, self._low.before.declared()
             return [self._low_finding(self._low, "open" if self._low.back is None else "recovered", step)]
+        if resumed is not None and near:
+            return []
         if resumed is None and self._noted_order:
             return []
         self._noted_order = self._noted_order or resumed is None

@@ -135,3 +135,14 @@ def test_a_step_that_the_left_branch_had_at_the_same_place_is_no_matter_of_the_r
     since = [(64 + at, 0.8 + at % 3 / 100) for at in range(8)]
     assert left_range("stage", past, since) is not None
     assert left_range("stage", past, since, dict(since)) is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_second_repetition_after_a_resume_has_figures_of_its_own(seed: int) -> None:
+    made = Resumed(seed=seed)
+    made.train(1, 1_500)
+    made.another_process()
+    made.train(1_501, 2_000, lambda s: s - 1_200 if s <= 1_700 else s - 1_000, off=lambda s: -0.25, numerics=0.005)
+    told = [one for one in folded(made.frames).incidents.all()[::-1] if one.kind == "repeat_data"]
+    assert [abs(one.onset_step - step) < 32 for one, step in zip(told, (1_501, 1_701), strict=True)] == [True, True]
+    assert [one.evidence.get("lag_points", 1_200) for one in told] == [1_200, 1_000]
