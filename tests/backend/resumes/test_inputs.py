@@ -65,7 +65,7 @@ def test_a_ratio_that_each_of_two_resumes_forgets_is_named_at_the_second_too(see
             mix=lambda step, since=since: 0.55 + jitter[step] + extra(step, since),  # type: ignore[misc]
         )
     told = [one for one in folded(made.frames).incidents.all() if one.kind in ("resume_artifact", "repeat_data")]
-    assert [(one.kind, one.title.split()[0]) for one in told] == [("resume_artifact", "mix")] * 2
+    assert [(one.kind, "With it mix went from" in one.text) for one in told] == [("resume_artifact", True)] * 2
 
 
 def test_known_data_without_another_input_is_guessed_as_before() -> None:
