@@ -27,6 +27,8 @@ CHANCE = 1e-9
 STEPS = 64
 #: Events that are remembered for the run's page, newest ones.
 MAX_EVENTS = 64
+#: Known samples from the step after the onset on that make it a pass over all of the data: it is through in one step.
+WHOLE = 0.8
 #: Newest steps whose rate is compared; three at least, since equal batches are reported at the third one.
 WINDOW, LEAST_STEPS = 8, 3
 
@@ -42,6 +44,7 @@ class Reused:
             way back.
         share: of the samples, when it was noticed. before: the share right before.
         low, high: steps at which they had come.
+        whole: since the onset nearly all samples are known ones.
         ended: first step of the window in which the share was back; None while it lasts.
     """
 
@@ -56,6 +59,7 @@ class Reused:
     before: float
     low: int
     high: int
+    whole: bool
     ended: int | None = None
 
 
@@ -127,7 +131,9 @@ class Reuse(Stateful):
         onset = next(at for at, _, seen in window if seen)
         resumed = self._boundary is not None and len(self._newest) <= STEPS
         since = self._boundary if resumed and self._boundary is not None else Boundary(0, "the run's start")
-        event = Reused(dataset, onset, step, step, since.text, since.step, resumed, share, before, *places)
+        later = [(samples, known) for at, samples, known in window if at > onset]
+        whole = sum(known for _, known in later) > WHOLE * sum(samples for samples, _ in later)
+        event = Reused(dataset, onset, step, step, since.text, since.step, resumed, share, before, *places, whole)
         self.events, self._lasts = [*self.events[-(MAX_EVENTS - 1) :], event], True
         yield _finding(event, step)
 
@@ -144,9 +150,12 @@ def _finding(event: Reused, now_step: int) -> Finding:
         text += " sampler (its seed, epoch and place) restored?"
         text += f" It ended before step {event.ended}." if event.ended is not None else ""
     else:
-        title = f"The data{of} is through at step {event.onset}"
-        text = f"Since step {event.onset} {seen}; no process began there: another pass over the data. This is reported"
-        text += " once a run; run.data(epoch=) says it before."
+        begins, why = f"Known samples{of} since step", "a part of the data is through, or a worker repeats its shard"
+        if event.whole:
+            begins, why = f"The data{of} is through at step", "another pass over the data"
+        title = f"{begins} {event.onset}"
+        text = f"Since step {event.onset} {seen}; no process began there: {why}. This is reported once a run;"
+        text += " run.data(epoch=) says it before."
     evidence = {
         "seen_share": round(event.share, 4),
         "share_before": round(event.before, 6),

@@ -30,8 +30,8 @@ from stabilitybackend.detection.naming.watched_names import WatchedNames
 from stabilitybackend.detection.nearby import nearby_events
 from stabilitybackend.detection.onset import BAND_POINTS, onset_band
 from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LOSS, dataset_of, of_machine, role_of
-from stabilitybackend.detectors.repeat_data_report import KNOWN_DATA
+from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LOSS, LR, dataset_of, of_machine, role_of
+from stabilitybackend.detectors.repeat_data_report import KNOWN_DATA, SAME_BATCHES
 from stabilitybackend.detectors.stats import left_range as at_resume
 from stabilitybackend.lineage.returns import left_by
 from stabilitybackend.points.store import SeriesKey
@@ -289,7 +289,7 @@ def _asked_at_resume(
         past = [point for point in points[:at] if not any(low <= point[0] <= high for low, high in odd)]
         one = at_resume.left_range(name, past, points[at:], left)
         found += [] if one is None else [one]
-    inputs = [one for one in at_resume.inputs_that_left(found, finding.metric) if one.metric not in finding.text]
+    inputs = [one for one in at_resume.inputs_that_left(found, finding.metric) if not _is_named(one.metric, finding)]
     if not inputs:
         return finding
     more["left_at_resume"] = [one.as_dict() for one in inputs[:MAX_OF_A_SORT]]
@@ -297,10 +297,11 @@ def _asked_at_resume(
     again = all(one.counter for one in inputs)
     restored = "the loader's place" if again else "its sampler, its schedule or its setting"
     asks = f"was {restored} restored?"
-    if finding.kind != "repeat_data" or again:
+    guess = next((one for one in (KNOWN_DATA, SAME_BATCHES) if one in finding.text), "")
+    if not guess or again:
         return replace(finding, text=f"{finding.text} With it {clauses}: {asks}")
     causes = [*finding.evidence.get("causes", ()), *(one.clause for one in inputs[:MAX_OF_A_SORT])]
-    head, _, ending = finding.text.partition(KNOWN_DATA)
+    head, _, ending = finding.text.partition(guess)
     return replace(
         finding,
         kind="resume_artifact",
@@ -308,6 +309,11 @@ def _asked_at_resume(
         text=f"{head}With it {clauses}: {asks}{ending}",
         evidence={**finding.evidence, "causes": causes},
     )
+
+
+def _is_named(metric: str, finding: Finding) -> bool:
+    """Say whether a finding's text has the metric already; a learning rate is no name there."""
+    return metric in finding.text or (role_of(metric) == LR and "learning rate is" in finding.text)
 
 
 # --- the window ----------------------------------------------------------------------------------------------------

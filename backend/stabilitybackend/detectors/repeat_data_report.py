@@ -15,8 +15,13 @@ KNOWN_DATA = (
     "Either data is fed which these weights have learnt already (is the loader's place restored?), or the loss is "
     "computed otherwise (label smoothing, dropout, masks)."
 )
+#: The same where the batches are, one by one, those of the branch that was left.
+SAME_BATCHES = (
+    "The batches are those of the branch that was left, in its order: the loader's place is restored. Is the loss "
+    "computed as before (label smoothing, dropout, masks), and are the weights those of the fork step?"
+)
 
-__all__ = ["KNOWN_DATA", "REST_POINTS", "LowEvent", "worded"]
+__all__ = ["KNOWN_DATA", "REST_POINTS", "SAME_BATCHES", "LowEvent", "worded"]
 
 #: The claim is held for so many points after it: the baselines of the others have to learn the true level again.
 REST_POINTS = 32
@@ -61,13 +66,8 @@ def worded(event: LowEvent, state: State) -> tuple[str, dict[str, Any]]:
     text += f" where {event.level:.4g} was to be expected{shown}. "
     if event.by_mixture:
         text += "The data are taken in other shares since then, and another mixture has another loss: see there."
-    elif event.same:
-        r = event.evidence["same_order_r"]
-        text += f"The batches are those of the branch that was left, in its order (r = {r:.2f}): the loader's place is "
-        text += "restored. Is the loss computed as before (label smoothing, dropout, masks), and are the weights those "
-        text += f"of step {event.before.step - 1}?"
     else:
-        text += KNOWN_DATA
+        text += SAME_BATCHES if event.same else KNOWN_DATA
     if event.rest < 0:
         text += f" It ended at step {event.back}: the loss rose far above its true level, which is another event."
     elif state == "recovered":

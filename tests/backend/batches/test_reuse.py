@@ -89,6 +89,18 @@ def test_a_second_pass_that_nobody_declared_is_said_once_as_info() -> None:
     (incident,) = repeats(run_of(frames))
     assert (incident.severity, incident.state) == ("info", "resolved")
     assert 400 <= incident.onset_step <= incident.step <= 404
+    assert "is through" in incident.title
+
+
+def test_a_worker_that_repeats_its_shard_is_no_pass_over_the_data() -> None:
+    order = shuffled(1)
+    stuck = [order[at % 96] if step >= 200 and at < 10 else order[step * BATCH + at]
+             for step in range(260) for at in range(BATCH)]  # fmt: skip
+
+    (incident,) = repeats(run_of(steps_of(Job(), range(260), stuck)))
+    assert 200 <= incident.onset_step <= incident.step <= 208
+    assert "is through" not in incident.title
+    assert "a worker repeats its shard" in incident.text
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -66,6 +66,7 @@ def test_a_ratio_that_each_of_two_resumes_forgets_is_named_at_the_second_too(see
         )
     told = [one for one in folded(made.frames).incidents.all() if one.kind in ("resume_artifact", "repeat_data")]
     assert [(one.kind, "With it mix went from" in one.text) for one in told] == [("resume_artifact", True)] * 2
+    assert not any("the loader's place" in one.text for one in told), "the mixture explains it"
 
 
 def test_known_data_without_another_input_is_guessed_as_before() -> None:
@@ -146,3 +147,13 @@ def test_a_second_repetition_after_a_resume_has_figures_of_its_own(seed: int) ->
     told = [one for one in folded(made.frames).incidents.all()[::-1] if one.kind == "repeat_data"]
     assert [abs(one.onset_step - step) < 32 for one, step in zip(told, (1_501, 1_701), strict=True)] == [True, True]
     assert [one.evidence.get("lag_points", 1_200) for one in told] == [1_200, 1_000]
+
+
+def test_a_rate_that_came_back_another_one_is_told_once() -> None:
+    made = Resumed(seed=3)
+    made.train(1, 300)
+    made.another_process()
+    made.train(201, 330, lr=lambda step: 1e-5 * (step - 200))
+    (one,) = (one for one in folded(made.frames).incidents.all() if one.kind == "resume_artifact")
+    assert "the learning rate is" in one.text.lower()
+    assert "With it lr" not in one.text
