@@ -153,7 +153,7 @@ def test_a_rate_that_came_back_another_one_is_told_once() -> None:
     made = Resumed(seed=3)
     made.train(1, 300)
     made.another_process()
-    made.train(201, 330, lr=lambda step: 1e-5 * (step - 200))
+    made.train(201, 330, off=lambda step: 0.5, lr=lambda step: 1e-4)
     (one,) = (one for one in folded(made.frames).incidents.all() if one.kind == "resume_artifact")
     assert "the learning rate is" in one.text.lower()
     assert "With it lr" not in one.text
