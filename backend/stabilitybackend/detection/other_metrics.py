@@ -3,11 +3,12 @@
 Rows are kept in blocks of BLOCK and looked at as arrays: a block whose values all lie within what the metric's newest
 LONG points reached costs four comparisons, however many metrics there are. One that goes beyond that by SIGMAS of its
 own noise is followed by the engine of all curves until it is back or has settled. A counter, a constant, a flag and a
-schedule have no noise of their own, and are none.
+schedule have no noise of their own, and are none; the scale of a loss that is halved again and again is one.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -47,6 +48,9 @@ LEAST_BLOCKS = 8
 #: A metric has left its past where so many points in a row are so many robust sigmas off.
 IN_A_ROW = 3
 SIGMAS = 20.0
+#: So many halvings in a row without a rise are no scaler that finds its scale: one grows after 2,000 good steps, and
+#: halves once when that was too much (torch.amp.GradScaler).
+HALVINGS = 5
 #: Least noise as a fraction of the level: a log of three digits has no finer one.
 FLOOR = 0.003
 #: Metrics that are followed at once, and that are named of those that left together.
@@ -245,7 +249,9 @@ class OtherMetrics(Stateful):
         sign = 1.0 if np.fmax.reduce(block) - level >= level - np.fmin.reduce(block) else -1.0
         beyond = block > np.fmax.reduce(highs) if sign > 0 else block < np.fmin.reduce(lows)
         out = beyond & (sign * (block - level) >= SIGMAS * sigma)
-        if not _in_a_row(out) or not np.isfinite(past).all() or not is_noisy(past):
+        if not _in_a_row(out) or not np.isfinite(past).all():
+            return
+        if not is_noisy(past) and not _halves(np.concatenate([past, block])):
             return
         curve = Curve()
         for value in past.tolist():
@@ -334,7 +340,14 @@ class OtherMetrics(Stateful):
             text += f" It is part of the event that another detector reported ({kind_of(joined).short})."
         elif event is not None and event.new_level is not None:
             text += f" By step {step} it had not come back."
-        text += " Nothing is known of what it measures: this is a note, no alarm."
+        halvings = math.log2(note.level / note.peak) if note.level > 0 < note.peak else 0.0
+        if halvings >= HALVINGS and halvings == int(halvings):
+            text += (
+                f" It was halved {halvings:.0f} times: the scale of a loss in fp16 is, with each step that overflows "
+                "and is skipped. This is a note, no alarm."
+            )
+        else:
+            text += " Nothing is known of what it measures: this is a note, no alarm."
         return Finding(
             CurvesDetector.name, key, _KIND, state, "info", f"{note.metric} left its past at step {note.onset}", text,
             note.onset, note.seen, step, metric=note.metric, peak_step=note.peak_step, recovered_step=back,
@@ -360,6 +373,13 @@ def _in_a_row(of: NDArray[np.bool_]) -> Any:
     """Return whether IN_A_ROW of the last axis hold in a row: bool, or an array of the other axes."""
     starts = of.shape[-1] - IN_A_ROW + 1
     return np.logical_and.reduce([of[..., at : at + starts] for at in range(IN_A_ROW)]).any(axis=-1)
+
+
+def _halves(values: NDArray[np.float64]) -> bool:
+    """Return whether each of the newest changes halved a value, HALVINGS or more of them."""
+    finite = values[np.isfinite(values)]
+    changes = (finite[1:] / finite[:-1])[finite[1:] != finite[:-1]] if (finite > 0).all() else finite[:0]
+    return len(changes) >= HALVINGS and bool((changes[-HALVINGS:] == 0.5).all())
 
 
 def _ended(event: CurveEvent) -> State:

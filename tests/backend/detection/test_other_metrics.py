@@ -58,6 +58,21 @@ def test_a_note_names_as_many_points_as_there_were() -> None:
     assert "outside all of the 400 points before" in state.incidents.all()[0].text
 
 
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_a_loss_scale_that_is_halved_down_to_its_floor_is_one_note_that_says_so(rows: int) -> None:
+    scale = [max(1.0, 65_536.0 * 0.5 ** (max(0, step - 399) // rows)) for step in ROWS]
+    state = run_of({"loss": noisy(2, 0.02, 1), "train/loss_scale": scale})
+    ((metric, onset, severity, _),) = notes(state)
+    assert (metric, severity) == ("train/loss_scale", "info")
+    assert 390 <= onset <= 400 + 6 * rows
+    assert "halved 16 times" in state.incidents.all()[0].text
+
+
+def test_a_loss_scale_that_grows_and_is_halved_at_times_leaves_no_note() -> None:
+    scale = [65_536.0 * 2.0 ** ((step // 70) % 2 + (step // 200) % 3) for step in ROWS]
+    assert notes(run_of({"loss": noisy(2, 0.02, 1), "loss_scale": scale})) == []
+
+
 def test_metrics_that_leave_together_are_one_note() -> None:
     several = {f"layer/{at}/norm": jumped(noisy(1 + at, 0.01, at), 2.0, last=450) for at in range(12)}
     state = run_of({"loss": noisy(2, 0.02, 50), **several})
