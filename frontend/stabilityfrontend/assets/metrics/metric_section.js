@@ -82,6 +82,8 @@ export class MetricSection {
 
   /** A chunk came near what is seen, or left; `height`: it has this one, pixels. */
   near(chunk, near, height) {
+    // What has the focus stays: charts above that load push it away, and the next key would meet nothing.
+    if (!near && chunk.element.contains(document.activeElement)) return;
     clearTimeout(chunk.timer);
     if (near && !chunk.tiles) this.show(chunk, false);
     else if (!near && chunk.tiles) this.hide(chunk, height);
