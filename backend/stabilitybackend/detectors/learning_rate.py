@@ -375,7 +375,8 @@ class LearningRateDetector(CurveDetector):
         times = event.peak / event.usual if event.usual else math.inf
         high, size = times >= 1, f"{times:.3g}" if times >= 1 else f"1/{1 / times:.3g}" if times else "0"
         if event.resumed is not None:
-            what = f"The learning rate came back from step {event.resumed} at {size} of the {event.usual:.4g} before."
+            what = f"The learning rate came back from step {event.resumed} at {event.peak:.4g}, {size} "
+            what += f"{'times' if high else 'of'} the {event.usual:.4g} before."
             title = f"Learning rate {'above' if high else 'below'} the one before the resume at step {event.onset}"
             if event.peak == 0:
                 what = f"The learning rate came back from step {event.resumed} at 0, it was {event.usual:.4g} before: "

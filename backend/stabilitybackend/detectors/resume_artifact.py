@@ -361,7 +361,7 @@ class ResumeArtifactDetector(Detector):
         if event.recovered_step is not None:
             text += f" It is back since step {event.recovered_step}."
         elif event.recovery == "none":
-            text += " It has not come back by itself."
+            text += " The loss has not come back."
         return self.finding(
             event, max(now_step, event.seen), state,
             title=f"Loss bump after the resume at step {before.step}", text=text,

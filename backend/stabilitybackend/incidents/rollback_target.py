@@ -159,12 +159,14 @@ def bad_batches(incident: Incident, now_step: int) -> tuple[int, int]:
     is over where the incident is. Else it goes on where the run is now, for as long again as it has lasted: of what
     began at a random time one sees half on average. That of one data set lasts as long as this is higher than before;
     of the whole loss, which stays high where the weights are damaged, no more than POCKET_BATCHES are left out, or what
-    came before the peak.
+    came before the peak. Weights that are not finite make every later loss so: it tells nothing of later batches.
     """
     onset = incident.onset_step
     lasted = max(0, now_step - onset)
     if incident.recovered_step is not None:
         reach = incident.recovered_step - onset
+    elif incident.kind == "nonfinite":
+        reach = 0
     elif incident.dataset is not None:
         reach = _rounded(lasted + min(lasted, POCKET_BATCHES))
     else:

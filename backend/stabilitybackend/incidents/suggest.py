@@ -88,8 +88,8 @@ def _outlives(incident: Incident) -> bool:
 
 
 _GIVEN_UP = (
-    "It did not come back; its level counts as the usual one by now. What comes next goes back to before it, as long "
-    "as training has not come down to the level from before."
+    "It did not come back, and its level counts as the usual one since. Until training is down at the level from "
+    "before it, a rollback goes to a checkpoint from before it."
 )
 
 

@@ -61,14 +61,14 @@ _HANGS: Mapping[str, str] = {
     "stopped": (
         "The process is stopped, not broken: find who stopped it (SIGSTOP, a debugger, a frozen group), let it go on."
     ),
-    "blocked": "The suspect waits in a system call: its stack and wchan say for what.",
+    "blocked": "Look at the suspect's stack and wchan: it waits in a system call, and they say for what.",
     "lock": (
         "The suspect waits for a lock that is not given back: the stacks of its other threads show who holds it. A"
         " thread that ended with it, as by an exception after acquire(), never gives it back: take it by `with`."
     ),
     "io": "The suspect waits for a disk or file system in the kernel: no signal ends that. Look at the mount first.",
     "collective_stuck": (
-        "All joined and none came out: nothing in the job mends that. Start it again, without a node that is named."
+        "Start the job again, without a node that is named: all joined and none came out, which nothing in it mends."
     ),
     "desync": "Ranks called different collectives: that is a bug of the program, and comes again after a restart.",
     "overdue": (

@@ -12,7 +12,7 @@ from stabilitybackend.schema.kinds import kind_of
 __all__ = ["LR_RELATIVE", "way_text"]
 
 #: What every ``lr_scale`` is relative to.
-LR_RELATIVE = "of what the schedule of the restored checkpoint gives at each step"
+LR_RELATIVE = "that the schedule of the restored checkpoint gives at each step"
 
 
 #: What to correct -> first sentence, while it is not corrected.
@@ -141,7 +141,7 @@ def _way_back(way: Way, back: Target, no_rollback: str) -> str:
     else:
         text += ". No batches are left out: the data are not the cause."
     if way.lr_scale is not None:
-        text += f" Go on with the learning rate times {way.lr_scale:g}: {LR_RELATIVE}."
+        text += f" Go on with {way.lr_scale:g} times the learning rate {LR_RELATIVE}."
     text += f" {_again(back)}"
     return f"{text} A rollback can't be ordered: {no_rollback}." if no_rollback else text
 

@@ -62,6 +62,11 @@ def test_a_title_is_true_of_what_the_curve_does_now(event: CurveEvent) -> None:
     assert "jumps" not in title
 
 
+def test_what_stays_is_told_with_its_level_and_not_with_its_peak_alone() -> None:
+    texts = [text_of(event, "loss", 420, [], []) for event in EVENTS if event.life == "new level"]
+    assert all("from 2 to 3 (+50 %)" in text and "2.5 (+25 %)" in text for text in texts)
+
+
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: f"{event.kind}-{event.life}-{event.recovery}")
 def test_a_smaller_batch_is_guessed_only_while_the_gradient_norm_stays_higher(event: CurveEvent) -> None:
     assert bool(batch_of(event)) == ((event.life, event.recovery) == ("new level", "none"))

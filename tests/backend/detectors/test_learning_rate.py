@@ -205,3 +205,12 @@ def test_a_rate_that_creeps_on_is_told_with_what_it_is_and_not_with_what_it_was(
     assert len({one.key for one in found}) == 1
     assert found[-1].evidence["level_after"] > 0.5 * rates[-1][1]
     assert len(found) <= 2 + math.log2(rates[-1][1] / 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("times", "words"), [(10.0, "at 0.003, 10 times the 0.0003 before"), (0.1, "1/10 of the 0.0003")]
+)
+def test_a_rate_that_came_back_off_is_told_with_both_values(times: float, words: str) -> None:
+    rates = [(step, 3e-4) for step in range(200)] + [(step, 3e-4 * times) for step in range(200, 300)]
+    found = found_in(rates, fork(199))
+    assert words in found[-1].text

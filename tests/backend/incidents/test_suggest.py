@@ -412,3 +412,9 @@ def test_of_what_may_have_begun_long_before_its_onset_no_more_is_claimed(first: 
 def test_nothing_began_before_the_first_step(onset: int) -> None:
     window = {"metric": "loss", "steps": [-33, -17, *range(onset, onset + 64, 16)], "values": [2.0] * 6}
     assert beginning(incident(onset=onset, evidence={"window": window})) >= 0
+
+
+@pytest.mark.parametrize("now", [1_203, 3_000, 100_000])
+def test_a_loss_that_is_not_finite_tells_nothing_of_later_batches(now: int) -> None:
+    found = advice(incident("nonfinite", severity="critical"), now=now)
+    assert found["skip_range"] == [ONSET, ONSET + 50]

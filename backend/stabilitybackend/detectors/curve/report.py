@@ -79,15 +79,16 @@ def _ending(event: CurveEvent, now_step: int, waits: Sequence[str]) -> str:
             f" It did not come back within {PATIENCE} points; by step {now_step} training has come down to the level "
             f"from before it.{still}"
         )
-    if event.new_level is not None and event.recovery == "none":
-        return (
-            f" It did not come back within {PATIENCE} points, longer than spikes of public runs took. Later events "
-            f"are measured from {event.new_level:.4g}."
-        )
     if event.new_level is not None:
+        level = f"{event.new_level:.4g}{change(event.new_level, event.level, event.scale)}"
+        if event.recovery == "none":
+            return (
+                f" It did not come back within {PATIENCE} points, longer than spikes of public runs took: its level is "
+                f"{level}, from where later events are measured."
+            )
         return (
-            f" After {event.points} points it was at {event.new_level:.4g}, from where later events are measured; "
-            "whether it comes back by itself was not known yet."
+            f" After {event.points} points its level was {level}, from where later events are measured; whether it "
+            "comes back by itself was not known yet."
         )
     if event.life == "rising":
         return f" It was still rising at step {now_step}."
