@@ -16,10 +16,8 @@ from .stats.before_fork import FAR, rate_undone
 
 #: Logs round the rate to two digits: what is less above the maximum is the maximum.
 ROUNDING = 0.05
-#: Points for which a rate stays where it is that has never fallen, and points in a row in which it rises then, until
-#: that is no warm-up: one that goes up in stairs stays for as long, but does not rise with each point.
-STEADY_POINTS = 64
-RISING_POINTS = 8
+#: Points at one value that are a stand: fewer equal ones are the rounding of a slow rise.
+STAND_POINTS = 8
 #: Logs of two digits write one value for up to this part of it. A stand in which the rise after it would have moved the
 #: rate further is a plateau, however short: the end of a warm-up.
 WRITTEN_PART = 0.1
@@ -85,10 +83,10 @@ class LearningRateDetector(CurveDetector):
 
     Idea: after its warm-up a rate never exceeds what it was, in whatever schedule (cosine, restarts, cycles, one cycle,
     steps, warm-up stable decay): a curve that does has been edited, extrapolated, or has lost its sign. The warm-up is
-    over once the rate has fallen, or has not moved for ``STEADY_POINTS``; from there on only a rise with each point
-    counts: a warm-up in stairs does not move either. It began where the rate turned upwards, long before it exceeds
-    what it was. After a resume the first rate is compared with the last one, with what was declared; one that rises
-    towards it is a second warm-up. A batch size that rose at the same point explains a higher rate.
+    over once the rate has fallen; one that never fell must not double point by point from where it stood: a warm-up in
+    stairs does not. It began where the rate turned upwards, long before it exceeds what it was. After a resume the
+    first rate is compared with the last one, with what was declared; one that rises towards it is a second warm-up.
+    A batch size that rose at the same point explains a higher rate.
 
     Args:
         sensitivity: distances are divided by it.
@@ -120,7 +118,6 @@ class LearningRateDetector(CurveDetector):
     _turns: int = 0
     #: Points at one value, points in a row that rose, and the step at which the rise began.
     _steady: int = 0
-    _longest: int = 0
     _rising: int = 0
     _rose_at: int = 0
     #: The newest stand that a rise ended, until the rate has doubled since.
@@ -161,7 +158,7 @@ class LearningRateDetector(CurveDetector):
             return []
         last, resume = self._last, self._resume
         self._last, self._resume = rate, None
-        if resume is not None and self._event is None and self._points >= RISING_POINTS:
+        if resume is not None and self._event is None and self._points >= STAND_POINTS:
             self._came_back(step, rate, *resume)
         self._follow(step, rate, last)
         if self._event is not None:
@@ -175,7 +172,8 @@ class LearningRateDetector(CurveDetector):
                 self._open(_RateEvent(metric, began, step, "info", usual * self._above, usual, None, rate, step))
                 assert self._event is not None
                 return self._go_on(self._event, step, rate, last)
-        if rate > self._top * self._above and self._is_news() and rate > self._top + self._stride():
+        above = self._fallen and rate > self._top * self._above
+        if above and self._is_smooth() and rate > self._top + self._stride():
             if self._batch_grew(step) or self._starts_again(rate):
                 self._top, self._fallen = rate, False
                 return []
@@ -198,7 +196,7 @@ class LearningRateDetector(CurveDetector):
         rates, steps = rows.columns[self._metric], rows.steps
         for at in range(start, stop):
             rate, last = rates[at], self._last
-            if (rate > self._top * self._above and self._fallen_or_steady()) or self._doubled(rate) is not None:
+            if (rate > self._top * self._above and self._fallen) or self._doubled(rate) is not None:
                 return at
             self._last = rate
             self._follow(steps[at], rate, last)
@@ -228,18 +226,18 @@ class LearningRateDetector(CurveDetector):
         if rate > last:
             self._rising += 1
             stood = self._steady + 1
-            if stood >= RISING_POINTS and (self._plateau is None or 2 * stood >= self._plateau.points):
+            if stood >= STAND_POINTS and (self._plateau is None or 2 * stood >= self._plateau.points):
                 self._plateau = _Plateau(stood, last, step)
             if self._rising == 1:
                 self._rose_at, self._rose_from, self._sum, self._climbed = step, last, 0.0, 0
-            self._longest, self._steady = max(self._longest, self._steady), 0
+            self._steady = 0
         elif rate < last:
             self._turns += self._rising > 0
             self._fallen = self._fallen or rate < self._top
             self._rising = self._steady = 0
         else:
             self._steady += 1
-            if self._steady >= RISING_POINTS:  # fewer equal ones are the rounding of a slow rise
+            if self._steady >= STAND_POINTS:
                 self._rising = 0
         self._sum += rate
         self._climbed += 1
@@ -251,7 +249,7 @@ class LearningRateDetector(CurveDetector):
         """Take points at the rate that it is at."""
         self._points += points
         self._steady += points
-        if self._steady >= RISING_POINTS:
+        if self._steady >= STAND_POINTS:
             self._rising = 0
         for _ in range(points):  # not a product: it rounds otherwise
             self._sum += rate
@@ -261,18 +259,13 @@ class LearningRateDetector(CurveDetector):
         self._raise_top(rate)
 
     def _raise_top(self, rate: float) -> None:
-        """Take a rate as usual, unless it creeps up from where it stood."""
-        if not self._fallen and not (self._longest >= STEADY_POINTS and self._rising > 0):
+        """Take a rate as usual as long as it has not fallen."""
+        if not self._fallen:
             self._top = max(self._top, rate)
 
-    def _fallen_or_steady(self) -> bool:
-        return self._fallen or max(self._steady, self._longest) >= STEADY_POINTS
-
-    def _is_news(self) -> bool:
-        """Say whether a rate above all earlier ones is none of its warm-up, and no noise."""
-        if self._turns * SMOOTH_POINTS > self._points:
-            return False
-        return self._fallen or (self._longest >= STEADY_POINTS and self._rising >= RISING_POINTS)
+    def _is_smooth(self) -> bool:
+        """Say whether the rate is a schedule's, and no noise."""
+        return self._turns * SMOOTH_POINTS <= self._points
 
     def _doubled(self, rate: float) -> _Plateau | None:
         """Return the plateau above which a rate that has never fallen is twice as high now, None without one."""
@@ -285,8 +278,7 @@ class LearningRateDetector(CurveDetector):
         A slow rise that is written with two digits stands, too, for as long as it takes to the next digit.
         """
         moved = plateau.points * math.log(WARNING_TIMES) / plateau.climbed
-        news = self._turns * SMOOTH_POINTS <= self._points and self._above < math.inf
-        return news and plateau.rises >= RISES and moved > 1.5 * WRITTEN_PART
+        return self._is_smooth() and self._above < math.inf and plateau.rises >= RISES and moved > 1.5 * WRITTEN_PART
 
     def _stride(self) -> float:
         """Return the usual change between two points: so much of a maximum may lie between two that were logged."""
@@ -307,7 +299,7 @@ class LearningRateDetector(CurveDetector):
     def _came_back(self, step: int, rate: float, fork_step: int, before: float) -> None:
         if before <= 0 or before / self._times < rate < before * self._times:
             return
-        if rate > before and not self._fallen_or_steady() and rate < STILL_TIMES * before:
+        if rate > before and self._rising and not self._fallen and rate < STILL_TIMES * before:
             return  # its first warm-up goes on
         event = _RateEvent(self._metric, step, step, "info", before, before, fork_step, rate, step)
         if rate > before:
