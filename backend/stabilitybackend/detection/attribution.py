@@ -20,6 +20,7 @@ from stabilitybackend.detectors.engine.metric_roles import (
     LOSS,
     LR,
     SEQUENCE_LENGTH,
+    SHARE_OF,
     SPEED,
     STEP_TIME,
     dataset_of,
@@ -66,9 +67,6 @@ _NO_PART = re.compile(
 _LOGITS = re.compile(r"logit|logsumexp|log_z\b|z_loss|zloss", re.IGNORECASE)
 _OPTIMIZER = re.compile(r"update_norm|rms_t|update_rms", re.IGNORECASE)
 
-#: Prefix of the shares of data sets.
-RATIO = "ratio/"
-
 Series = Sequence[tuple[int, float]]
 
 
@@ -107,7 +105,7 @@ def watched(metrics: Iterable[str], main: str | None = None) -> list[str]:
             rank = 1
         elif part_of(name) is not None:
             rank = 2
-        elif name.startswith(RATIO) or role in (SPEED, STEP_TIME):
+        elif name.startswith(SHARE_OF) or role in (SPEED, STEP_TIME):
             rank = 3
         elif is_logit(name) or _OPTIMIZER.search(name):
             rank = 4
@@ -207,7 +205,7 @@ def attribute(
     onsets = {move.dataset: move.onset_step for move in moves if move.dataset}
     datasets = tuple(name for name in ordered if name in onsets or shares[name] >= COMPANION_SHARE)
     by_rate = all_alike or any(role_of(m.metric) == LR and (m.rise_percent or 0) >= RATE_RISE_PERCENT for m in moves)
-    elsewhere = by_rate or any(move.metric.startswith(RATIO) for move in moves)
+    elsewhere = by_rate or any(move.metric.startswith(SHARE_OF) for move in moves)
     one = None if elsewhere or _at_once(losses, onsets, shares) else _one(ordered, shares, carried, onsets)
     if len(losses) < 2:
         one, datasets = None, ()
@@ -362,7 +360,7 @@ def _weights(losses: Mapping[str, Series], series: Mapping[str, Series], onset_s
     """Return each data set's share of the data at the onset: the logged ones, equal ones where not all are logged."""
     weights: dict[str, float] = {}
     for name in losses:
-        logged = [value for step, value in series.get(f"{RATIO}{name}", ()) if step <= onset_step]
+        logged = [value for step, value in series.get(f"{SHARE_OF}{name}", ()) if step <= onset_step]
         share = next((value for value in reversed(logged) if math.isfinite(value)), 0.0)
         if not 0 < share <= 1:
             return dict.fromkeys(losses, 1.0 / len(losses))

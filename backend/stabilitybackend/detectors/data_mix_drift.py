@@ -9,9 +9,8 @@ from typing import ClassVar
 
 from .data_mix_report import MixEvent, worded
 from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State, fresh
-from .engine.metric_roles import LOSS, role_of
+from .engine.metric_roles import LOSS, SHARE_OF, TAKEN, role_of
 from .engine.row_blocks import QuietRows
-from .mixture import TAKEN
 from .stats.levels import LARGEST, Level, level_of, percent
 from .stats.own_past import more_than_before
 from .stats.robust import MEDIAN_ERROR, median
@@ -25,8 +24,6 @@ from .stats.shares import (
     ShareTrack,
 )  # fmt: skip
 
-#: Prefix of the metrics that are watched.
-RATIO = "ratio/"
 #: Ratios of one run that are watched; further ones are ignored.
 MAX_RATIOS = 64
 #: A sudden shift far from a fork, with the loss in its place, is an alarm from this fraction on: a new stage of a
@@ -116,7 +113,7 @@ class DataMixDriftDetector(Detector):
         return [*rows[:300], fork, *rows[300:]]
 
     def wants(self, metric: str) -> bool:
-        return metric.startswith(RATIO) or role_of(metric) == LOSS
+        return metric.startswith(SHARE_OF) or role_of(metric) == LOSS
 
     def note(self, mark: Mark) -> list[Finding]:
         if mark.kind == "fork":
@@ -127,11 +124,11 @@ class DataMixDriftDetector(Detector):
 
     def update(self, point: Point) -> list[Finding]:
         step, metric, value, _, _ = point
-        if not -LARGEST < value < LARGEST or (self.context.mixture and metric.startswith(RATIO)):
+        if not -LARGEST < value < LARGEST or (self.context.mixture and metric.startswith(SHARE_OF)):
             return []  # declared shares are judged by mixture.py
         track = self._tracks.get(metric)
         if track is None:
-            if not metric.startswith(RATIO):
+            if not metric.startswith(SHARE_OF):
                 return self._loss_point(metric, step, value)
             if len(self._tracks) >= MAX_RATIOS:
                 self.dropped += 1
@@ -149,7 +146,7 @@ class DataMixDriftDetector(Detector):
     def take_quiet(self, rows: QuietRows, start: int, stop: int) -> int:
         if self._event is not None or self.context.mixture or any(name.startswith(TAKEN) for name in rows.columns):
             return start
-        shares = [name for name in rows.columns if name.startswith(RATIO)]
+        shares = [name for name in rows.columns if name.startswith(SHARE_OF)]
         losses = [name for name in rows.columns if role_of(name) == LOSS]
         if any(name not in rows.ranges for name in shares + losses) or (losses and self._loss_metric is None):
             return start
@@ -378,7 +375,7 @@ class DataMixDriftDetector(Detector):
     def _finding(self, event: MixEvent, state: State, now_step: int, back: int | None) -> Finding:
         """Say what is known of the event now."""
         text, evidence = worded(event, state, back)
-        title = f"Data mixture drift at step {event.onset} ({event.metric.removeprefix(RATIO)})"
+        title = f"Data mixture drift at step {event.onset} ({event.metric.removeprefix(SHARE_OF)})"
         score = min(abs(event.after - event.before) / event.sigma, 1e9)
         return self.finding(
             event, now_step, state, title=title, text=text, recovered_step=back, score=score, evidence=evidence

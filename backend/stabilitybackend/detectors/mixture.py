@@ -9,15 +9,11 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from .engine.base import SENSITIVITY, Detector, Event, Finding, Mark, Parameter, Point, Row, State, fresh
-from .engine.metric_roles import NAMES_REMEMBERED
+from .engine.metric_roles import NAMES_REMEMBERED, RATIO, TAKEN
 from .stats.levels import LARGEST
 from .stats.mixture_band import Bands, Spread, band, excess, limit
 from .stats.mixture_blocks import BLOCK_ROWS, Block, Taken
 
-#: Prefix of what the judge gives: ``mixture.tokens/<data set>``, what a row took of it.
-TAKEN = "mixture."
-#: The measure whose unit the job alone knows.
-RATIO = "ratio"
 #: Nats that an excess has to have, beside the logarithm of the number of data sets: chance goes there once in half a
 #: million looks; each block is a look at some ten windows, so that is once in 400,000 rows.
 NATS = math.log(5e5)
@@ -37,7 +33,7 @@ EXCHANGED_PART = 0.25
 #: Blocks of the window that is shown with its band: 128 rows.
 SHOWN_BLOCKS = 16
 
-__all__ = ["RATIO", "TAKEN", "MixtureDetector", "ShownShare"]
+__all__ = ["MixtureDetector", "ShownShare"]
 
 
 @dataclass(slots=True)

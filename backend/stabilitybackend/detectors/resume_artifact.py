@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from .engine.base import SENSITIVITY, Detector, Event, Finding, Mark, Parameter, Point, Recovery, Row, State, fresh
-from .engine.metric_roles import LOSS, role_of
+from .engine.metric_roles import LOSS, SHARE_OF, role_of
 from .engine.row_blocks import QuietRows
 from .stats.before_fork import (
     BEFORE_POINTS,
@@ -157,7 +157,7 @@ class ResumeArtifactDetector(Detector):
         return [*rows[:300], fork, *rows[300:]]
 
     def wants(self, metric: str) -> bool:
-        return metric.startswith("ratio/") or role_of(metric) == LOSS
+        return metric.startswith(SHARE_OF) or role_of(metric) == LOSS
 
     def note(self, mark: Mark) -> list[Finding]:
         if mark.kind != "fork":
@@ -186,7 +186,7 @@ class ResumeArtifactDetector(Detector):
         excuses, loss = self.context.excuses, {self._metric} & rows.columns.keys()
         if excuses and excuses[-1].step >= rows.steps[start]:
             return start
-        shares = [name for name in rows.columns if name.startswith("ratio/")]
+        shares = [name for name in rows.columns if name.startswith(SHARE_OF)]
         if any(name not in self._ratios for name in shares) or not rows.ranges.keys() >= {*shares, *loss}:
             return start
         if loss:
@@ -200,7 +200,7 @@ class ResumeArtifactDetector(Detector):
 
     def _other(self, point: Point) -> list[Finding]:
         """Take a share of the data, or the first sight of the loss; a second spelling of it is ignored."""
-        if point.metric.startswith("ratio/"):
+        if point.metric.startswith(SHARE_OF):
             ring = self._ratios.get(point.metric)
             if ring is None and len(self._ratios) < MAX_RATIOS:
                 ring = self._ratios[point.metric] = deque(maxlen=LEVEL_POINTS)

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LR, role_of
+from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LR, SHARE_OF, role_of
 from stabilitybackend.resumes.branches import lr_scale
 from stabilitybackend.resumes.overlap import EARLY_POINTS, Overlap
 from stabilitybackend.resumes.reported_parts import Reports, environment_of, loader_of, rng_of
@@ -197,7 +197,7 @@ def mixture_of(seen: Overlap) -> PartSeen:
     """Return whether what goes into training is that of the branch that was left, at the same steps, and of before."""
     if seen.inputs:
         return PartSeen("mixture", "different", "; ".join(one.clause for one in seen.inputs[:MAX_INPUTS]))
-    shares = {name: curve for name, curve in seen.curves.items() if name.startswith("ratio/") and len(curve[0])}
+    shares = {name: curve for name, curve in seen.curves.items() if name.startswith(SHARE_OF) and len(curve[0])}
     if not shares:
         return _no_mixture("no share of the data is logged on both branches")
     points = max(len(steps) for steps, _, _ in shares.values())

@@ -14,7 +14,8 @@ from stabilitybackend.archive.aggregates import EMPTY_AGGS, MAX_LEVEL, Aggs
 from stabilitybackend.archive.series import SeriesKey
 from stabilitybackend.detection.naming.families import GROWING
 from stabilitybackend.detection.naming.mixture_schedule import Declared
-from stabilitybackend.detectors.mixture import TAKEN, MixtureDetector
+from stabilitybackend.detectors.engine.metric_roles import TAKEN
+from stabilitybackend.detectors.mixture import MixtureDetector
 from stabilitybackend.detectors.stats.mixture_band import Bands
 from stabilitybackend.detectors.stats.mixture_blocks import BLOCK_ROWS
 from stabilitybackend.lineage.tree import PathRange

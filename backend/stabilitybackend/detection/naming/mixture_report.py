@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from stabilitybackend.detection.naming.families import SHARES
 from stabilitybackend.detection.naming.watched_names import WatchedNames
-from stabilitybackend.detectors.mixture import RATIO, TAKEN, MixtureDetector, ShownShare
+from stabilitybackend.detectors.engine.metric_roles import RATIO, TAKEN
+from stabilitybackend.detectors.mixture import MixtureDetector, ShownShare
 from stabilitybackend.schema.mixture import DeclaredMixture, Mixture, MixtureShare, MixtureStage
 
 if TYPE_CHECKING:

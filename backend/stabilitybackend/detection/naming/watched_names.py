@@ -22,6 +22,7 @@ from stabilitybackend.detectors.engine.metric_roles import (
     RATIO,
     ROLES,
     SAMPLES,
+    TAKEN,
     TOKENS,
     best_of,
     likely_role_of,
@@ -32,7 +33,7 @@ from stabilitybackend.detectors.engine.metric_roles import (
 from stabilitybackend.name_sets import NameKey, key_of
 from stabilitybackend.stateful import Stateful, fresh
 
-__all__ = ["DATASET_ROLES", "MIXTURE", "Judged", "WatchedNames"]
+__all__ = ["DATASET_ROLES", "Judged", "WatchedNames"]
 
 #: Roles that are judged of one metric a run: a second spelling of it is the same curve again.
 ONE_METRIC = (LOSS, GRAD_NORM, LR)
@@ -46,8 +47,6 @@ MAX_MEMBERS = 64
 MAX_SETS = 256
 #: Rows after which a declared name that never came is reported as wrong: some evaluate and log every 50th step.
 MISSING_ROWS = 100
-#: What the judge calls what a row took of each data set, while the job has declared a mixture.
-MIXTURE = "mixture."
 #: The family of our own name: a ratio by its name alone, whatever its values add up to.
 _OURS = "ratio/*"
 
@@ -260,7 +259,7 @@ class WatchedNames(Stateful):
                 measure = family.measure or RATIO
                 taken = shares if family.are not in (COUNTS, GROWING) else counts
                 found.update({
-                    f"{MIXTURE}{measure}/{one}": column for one, column in zip(group.datasets, taken, strict=True)
+                    f"{TAKEN}{measure}/{one}": column for one, column in zip(group.datasets, taken, strict=True)
                 })  # fmt: skip
         return Judged(tuple(found), list(found.values()))
 
@@ -305,8 +304,8 @@ class WatchedNames(Stateful):
             if kind == RATIO and self._ratios:
                 members = self.families[self._ratios].members
                 return next((name for name, one in members.items() if one == dataset), known)
-            if kind.startswith(MIXTURE):
-                return self._of_mixture(kind.removeprefix(MIXTURE), dataset) or known
+            if kind.startswith(TAKEN):
+                return self._of_mixture(kind.removeprefix(TAKEN), dataset) or known
         return known
 
     def _of_mixture(self, measure: str, dataset: str) -> str | None:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from stabilitybackend.detection.naming.families import COUNTS, GROWING, NONE, PERCENT, UNDECIDED, Family
 from stabilitybackend.detection.naming.watched_names import MAX_NAMES, MISSING_ROWS, WatchedNames
 from stabilitybackend.detectors.curve.detector import CurvesDetector
-from stabilitybackend.detectors.engine.metric_roles import LOSS, RATIO, dataset_of, role_of
-from stabilitybackend.detectors.mixture import TAKEN
+from stabilitybackend.detectors.engine.metric_roles import LOSS, RATIO, TAKEN, dataset_of, role_of
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.schema.json_data import MAX_NAMED
 from stabilitybackend.schema.watched import Watched, WatchedMetric, Why

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 __all__ = [
     "BATCH_SIZE", "GRAD_NORM", "LOSS", "LR", "NAMES_REMEMBERED", "OTHERS", "RATIO", "ROLES", "SAMPLES",
-    "SEQUENCE_LENGTH", "SPEED",
-    "STEP_TIME", "TOKENS", "VAL_LOSS", "MixtureName", "best_of", "dataset_of", "is_of_evaluation", "is_of_reward",
+    "SEQUENCE_LENGTH", "SHARE_OF", "SPEED", "STEP_TIME", "TAKEN", "TOKENS", "VAL_LOSS", "MixtureName", "best_of", "dataset_of", "is_of_evaluation", "is_of_reward",
     "likely_role_of", "loss_of", "loss_rank", "may_rise",
     "mixture_of", "of_machine", "role_of", "words_of",
 ]  # fmt: skip
@@ -34,6 +33,8 @@ SPEED = "tokens_per_s"
 STEP_TIME = "step_time_s"
 #: What a job has taken of each data set, one metric a set: shares, or counts of tokens or samples.
 RATIO = "ratio"
+#: Prefixes of the metrics of a share, and of what a row took of a declared mixture: ``mixture.tokens/<data set>``.
+SHARE_OF, TAKEN = "ratio/", "mixture."
 TOKENS = "tokens"
 SAMPLES = "samples"
 #: The roles that one metric of a run has.
@@ -179,22 +180,6 @@ def of_machine(name: str) -> bool:
 # --- names that are likely, and have to be confirmed by what the metric does -----------------------------------------
 
 _OF_EVALUATION = frozenset(("val", "valid", "validation", "eval", "evaluation", "test", "dev", "heldout"))
-#: Words of a name that make it none of the training as a whole: of an evaluation, of a part of the objective, of a
-#: layer, of the machine, or another number about it.
-_ASIDE = _OF_EVALUATION | frozenset((
-    "aux", "auxiliary", "z", "zloss",
-    "kl", "reg", "regularization", "balance", "balancing", "router", "moe", "expert", "experts", "scale", "scaler",
-    "scaled", "max", "min", "std", "var", "ema", "avg", "best", "delta", "diff", "ratio", "layer", "layers", "head",
-    "heads",
-    "weight", "weights", "bias", "param", "time", "epoch", "samples", "tokens", "count", "critic", "actor", "policy",
-    "value", "reward", "discriminator", "generator", "clip", "clipped", "gpu", "seconds", "vs",
-))  # fmt: skip
-_LOSS_WORDS = frozenset(("loss", "nll", "crossentropy", "xent", "celoss", "crossentropyloss"))
-#: Words of losses beside those, which a likely name does not have: means, perplexities, bounds.
-_WORDS_OF_LOSSES = _LOSS_WORDS | frozenset((
-    "losses", "ce", "bce", "mse", "mae", "rmse", "huber", "elbo", "nelbo", "ppl", "perplexity", "bpb", "bpc", "bpt",
-    "objective", "cost", "simple",
-))  # fmt: skip
 #: Words of a part of the objective; and of numbers about a loss that are none.
 _OF_PARTS = frozenset((
     "aux", "auxiliary", "z", "zloss", "kl", "reg", "regularization", "balance", "balancing", "router", "moe", "expert",
@@ -203,6 +188,17 @@ _OF_PARTS = frozenset((
 _ABOUT_LOSSES = frozenset((
     "scale", "scaler", "scaled", "std", "var", "weight", "weights", "count", "delta", "diff", "ratio", "layer",
     "layers", "head", "heads",
+))  # fmt: skip
+#: Words of a name that make it none of the training as a whole: those, of the machine, or another number about it.
+_ASIDE = _OF_EVALUATION | _OF_PARTS | _ABOUT_LOSSES | frozenset((
+    "max", "min", "ema", "avg", "best", "bias", "param", "time", "epoch", "samples", "tokens", "critic", "actor",
+    "policy", "value", "reward", "discriminator", "generator", "clip", "clipped", "gpu", "seconds", "vs",
+))  # fmt: skip
+_LOSS_WORDS = frozenset(("loss", "nll", "crossentropy", "xent", "celoss", "crossentropyloss"))
+#: Words of losses beside those, which a likely name does not have: means, perplexities, bounds.
+_WORDS_OF_LOSSES = _LOSS_WORDS | frozenset((
+    "losses", "ce", "bce", "mse", "mae", "rmse", "huber", "elbo", "nelbo", "ppl", "perplexity", "bpb", "bpc", "bpt",
+    "objective", "cost", "simple",
 ))  # fmt: skip
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
