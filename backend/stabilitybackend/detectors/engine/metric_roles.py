@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 __all__ = [
     "BATCH_SIZE", "GRAD_NORM", "LOSS", "LR", "NAMES_REMEMBERED", "OTHERS", "RATIO", "ROLES", "SAMPLES",
-    "SEQUENCE_LENGTH", "SHARE_OF", "SPEED", "STEP_TIME", "TAKEN", "TOKENS", "VAL_LOSS", "MixtureName", "best_of", "dataset_of", "is_of_evaluation", "is_of_reward",
-    "likely_role_of", "loss_of", "loss_rank", "may_rise",
+    "SEQUENCE_LENGTH", "SHARE_OF", "SPEED", "STEP_TIME", "TAKEN", "TOKENS", "VAL_LOSS", "MixtureName", "best_of",
+    "dataset_of", "is_of_evaluation", "is_of_reward", "likely_role_of", "loss_of", "loss_rank", "may_rise",
     "mixture_of", "of_machine", "role_of", "words_of",
 ]  # fmt: skip
 
