@@ -63,7 +63,7 @@ MAX_SPAN_STEPS = 5_000
 MAX_BATCHES = 256
 BATCHES_BEFORE = 4
 BATCHES_SINCE = 4
-#: Logits that grew by this over the run, or around the onset, are worth a line, percent. What settles as the logarithm
+#: Logits that grew by this over the run are worth a line, percent. What settles as the logarithm
 #: of the steps grows by 28 % from the first quarter to the last eighth of 10,000 steps, and by 21 % of 100,000.
 GROWTH_PERCENT = 30.0
 MAX_GROWING = 4
@@ -433,17 +433,15 @@ def _gradients(finding: Finding, series: Mapping[str, Points], more: dict[str, A
 def _growing(
     store: RunStore, fold: LineageFold, rank: int, onset: int, series: Mapping[str, Points], names: WatchedNames
 ) -> list[dict[str, Any]]:
-    """Return the logits that grew over the run up to the onset, or around it, the fastest first.
+    """Return the logits that grew over the run up to the onset, the fastest first.
 
-    Logits that ruin a run grow for most of it (arXiv 2309.14322), by less than their noise within the points around an
-    onset.
+    Logits that ruin a run grow for most of it (arXiv 2309.14322), by less than their noise around an onset.
     """
     logged = {known: name for name in store.metrics() if (known := names.compared_as(name)) is not None}
     grown: list[dict[str, Any]] = []
     for name in filter(is_logit, series):
-        history = _history(store, fold, logged[name], rank, onset - 1)
-        found = [one for points in (history, series[name]) if (one := _growth(name, points)) is not None]
-        grown += [max(found, key=itemgetter("rise_percent"))] if found else []
+        one = _growth(name, _history(store, fold, logged[name], rank, onset - 1))
+        grown += [] if one is None else [one]
     return sorted(grown, key=itemgetter("rise_percent"), reverse=True)[:MAX_GROWING]
 
 

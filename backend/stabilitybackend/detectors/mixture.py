@@ -206,9 +206,6 @@ class MixtureDetector(Detector):
                 share = window.of.get(name, 0.0) / window.total
                 if abs(share - declared) <= least or window.rows < LEAST_ROWS:
                     continue
-                # What is over is no news: the newest quarter is on the same side.
-                if (windows[max(0, at - 2)].share(name) - declared) * (share - declared) <= 0:
-                    continue
                 if draws < 0:
                     draws, differences = watch.taken.spreads.get(name, Spread()).sample_size(declared)
                     if not differences:

@@ -32,8 +32,6 @@ from .stats.robust import median
 #: Points after a fork in which a loss that is too low is put down to it, looked at each LOOK_POINTS.
 WATCH_POINTS = 64
 LOOK_POINTS = 4
-#: So many sigmas below the level all of the first LOOK_POINTS are held for this, until it is known what they are.
-HOLD_SIGMAS = 4.0
 #: Where shares of a declared mixture are compared, they are judged first: that takes 16 rows and the start of the next.
 SHARES_POINTS = 20
 #: Points above the true level by so many sigmas are no part of this: the claim is given back at once.
@@ -115,8 +113,6 @@ class RepeatDataDetector(CurveDetector):
         if mark.kind != "fork":
             return []
         found = [] if self._low is None else self._close(self._low, mark.step - 1, "resolved")
-        if self._watch is not None:
-            self._let_go()
         self._watch, self._after = None, []
         if self._by:
             losses = [*self._losses, *(value for _, value in self._block)][-BEFORE_POINTS:]
@@ -167,9 +163,7 @@ class RepeatDataDetector(CurveDetector):
         count = len(after)
         if count > WATCH_POINTS:
             self._watch, self._after = None, []
-            self._let_go()
             return []
-        self._hold(before, step)
         if count < (SHARES_POINTS if self.context.mixture else LOW_POINTS) or count % LOOK_POINTS:
             return []
         low = falsely_low(before, after, min_drop=self._min_drop, by=self._by)
@@ -177,7 +171,6 @@ class RepeatDataDetector(CurveDetector):
             return []
         self._watch, self._after = None, []
         if before.lr_differs(self.context.lr.last, LR_DIFFERS) or self._others(BACK_POINTS):
-            self._let_go()
             return []
         drift = self._drift()
         known = [*before.declared(), *drift]
@@ -190,19 +183,6 @@ class RepeatDataDetector(CurveDetector):
         self._low, self._low_onset = event, event.onset
         self.claim(self._metric, event.onset)
         return [self._low_finding(event, "open", step)]
-
-    def _hold(self, before: BeforeFork, step: int) -> None:
-        """Claim a loss that is far below its level since a fork: its way back up is no event of the curve."""
-        newest = [value for _, value in self._after[:LOOK_POINTS]]
-        least = max(HOLD_SIGMAS * before.sigma, self._min_drop * abs(before.level))
-        low = len(newest) == LOOK_POINTS and max(newest) < before.level - least
-        if low and self.context.claimed(self._metric, "") is None:
-            self.claim(self._metric, self._after[0][0])
-
-    def _let_go(self) -> None:
-        claim = self.context.claimed(self._metric, "")
-        if claim is not None and claim.detector == self.name:
-            self.context.release(self._metric, self.name)
 
     def _drift(self) -> list[str]:
         """Return which shares of the data are known to be off, each as one clause."""

@@ -10,7 +10,7 @@ from typing import Any
 from stabilitybackend.detectors.engine.context import Context
 
 from .fingerprint import correlation
-from .levels import Level, level_of, quantum
+from .levels import Level, level_of
 from .robust import MEDIAN_ERROR, MIDMEAN_ERROR, median, midmean
 
 #: Points before a fork that are looked at, the newest of them for the level itself; fewer than LEAST: nothing is known.
@@ -138,7 +138,7 @@ def before_fork(
     slope = (median(losses[half:]) - median(losses[:half])) / (len(losses) - half)
     flat = [value - slope * i for i, value in enumerate(losses)]
     level = median(losses[-LEVEL_POINTS:])
-    sigma = max(level_of(flat)[1], SIGMA_FLOOR * abs(level), 0.5 * quantum(losses))
+    sigma = max(level_of(flat)[1], SIGMA_FLOOR * abs(level))
     branch: Iterable[tuple[int, float]] = data.get("left_behind", {}).get(metric, [])
     return BeforeFork(
         step, text, level, sigma, slope, list(losses), drag_of(correlation(flat[:-1], flat[1:])),

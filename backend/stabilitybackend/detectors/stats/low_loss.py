@@ -17,12 +17,8 @@ LOW_POINTS = 12
 PAIRED_ERRORS = 3.0
 #: Too low against the level before the fork: so many standard errors with such pairs, and without any.
 LEVEL_ERRORS, LEVEL_ERRORS_ALONE = 3.0, 5.0
-#: The branch that was left explains a low loss unless the new one lies below it by this part of what is missing.
-SAME_DROP = 0.4
 #: A correlation of two branches at the same steps that is no chance: one in 30,000.
 SAME_SIGMAS = 4.0
-#: A loss that falls is expected to go on falling, this much faster than it did: only what lies below that is too low.
-FALL_MARGIN = 1.5
 
 #: A low loss is followed for so many points; then it is the usual one. By chance its end is seen once in as many.
 PATIENCE_POINTS = 2_048
@@ -59,7 +55,7 @@ def falsely_low(
         min_drop: smallest amount that counts, as a fraction of the level.
         by: sensitivity, > 0.
     """
-    slope = FALL_MARGIN * min(0.0, before.slope)
+    slope = min(0.0, before.slope)  # a loss that falls is expected to go on falling
     missing = [before.level + slope * (LEVEL_POINTS / 2 + i) - loss for i, (_, loss) in enumerate(after)]
     drop, least = median(missing), min_drop * abs(before.level)
     # It is low from the first batch on, or it is no matter of the resume.
@@ -67,14 +63,12 @@ def falsely_low(
         return None
     errors = drop / (MEDIAN_ERROR * before.drag * before.sigma * math.sqrt(1 / len(after) + 1 / LEVEL_POINTS))
     low = median([loss for _, loss in after[-LOW_POINTS:]])
-    alone = errors > LEVEL_ERRORS_ALONE / by and drop > 2 * least
     pair = paired(before, after)
-    if pair is None:  # no branch, or one that was sick: nothing to compare with
-        return LowLoss(before.level, low, {}) if alone else None
+    if pair is None:  # no branch, or one that was sick
+        return LowLoss(before.level, low, {}) if errors > LEVEL_ERRORS_ALONE / by and drop > 2 * least else None
     above, error = pair
-    clear = errors > LEVEL_ERRORS / by and -above > max(PAIRED_ERRORS / by * error, least)
     # A branch that was as low at the same steps says that it is the data, and right.
-    if not clear and not (alone and -above > SAME_DROP * drop):
+    if errors <= LEVEL_ERRORS / by or -above <= max(PAIRED_ERRORS / by * error, least):
         return None
     pairs = [(loss, before.left[at]) for at, loss in after if at in before.left]
     r, same = _same_order(pairs)
