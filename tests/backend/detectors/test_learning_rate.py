@@ -109,7 +109,9 @@ def test_a_note_that_stays_higher_counts_as_usual_in_the_end() -> None:
     assert [one.state for one in found_in(rates)] == ["open", "resolved"]
 
 
-@pytest.mark.parametrize(("times", "severity"), [(10.0, "warning"), (2.5, "warning"), (0.1, "warning"), (0.4, "info"), (0.0, "warning")])
+@pytest.mark.parametrize(
+    ("times", "severity"), [(10.0, "warning"), (2.5, "warning"), (0.1, "warning"), (0.4, "info"), (0.0, "warning")]
+)
 def test_a_rate_that_comes_back_from_a_resume_ten_times_off_is_told(times: float, severity: str) -> None:
     rates = [(step, rate * (times if step > 2_500 else 1)) for step, rate in scheduled("warm-up and cosine")]
     found = found_in(rates, fork(2_500))
