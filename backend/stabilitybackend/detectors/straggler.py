@@ -168,7 +168,7 @@ class StragglerDetector(Detector):
             return []
         self._pass(table, number, rank)
         table.moved(rank.window, window)
-        rank.window, rank.late = window, 0
+        rank.window, rank.late, rank.whole = window, 0, True
         rank.values, rank.began = [value], point.time
         return self._judge_due(metric, table, step)
 
@@ -205,7 +205,7 @@ class StragglerDetector(Detector):
         """Note the median of the window that a rank leaves."""
         if rank.window <= table.judged:
             self.late += bool(rank.values)
-        elif rank.values:
+        elif rank.values and (rank.whole or len(rank.values) >= LEAST_POINTS):
             table.done.setdefault(rank.window, {})[number] = (median(rank.values), len(rank.values), rank.began)
 
     def _judge_due(self, metric: str, table: RankTable, step: int) -> list[Finding]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import pytest
 
 from stabilitybackend.detectors.engine.base import Finding, Mark, Point
-from stabilitybackend.detectors.stats.rank_table import RankPast, RankTable, SlowRankTable
+from stabilitybackend.detectors.stats.rank_table import WINDOW_STEPS, RankPast, RankTable, SlowRankTable
 from stabilitybackend.detectors.straggler import StragglerDetector, reports_own_work
 
 
@@ -223,3 +223,24 @@ def test_whether_the_others_wait_for_a_slow_rank_is_told_by_when_it_comes_to_a_s
     assert {(one.rank, one.evidence["waits"]) for one in told} == {(3, waits)}
     assert all(("All ranks wait for it." in one.text) == waits for one in told)
     assert all(("The others do not wait for it" in one.text) != waits for one in told)
+
+
+@pytest.mark.parametrize("resumes", [1, 4])
+@pytest.mark.parametrize("within", range(8))
+def test_resumes_at_any_step_leave_a_slow_rank_as_soon_an_alarm(within: int, resumes: int) -> None:
+    rng, detector = random.Random(within), StragglerDetector()
+
+    def seconds(step: int, rank: int) -> float:
+        return 0.2 * rng.lognormvariate(0, 0.03) * (1.6 if rank == 2 and step >= 800 else 1.0)
+
+    begins = [0, *(240 + 120 * number + within for number in range(resumes)), 1_000]
+    found: list[Finding] = []
+    for first, last in pairwise(begins):
+        detector.note(Mark("fork", first, 0.0, "", {}))
+        for step in range(first, last):
+            found += [
+                one
+                for rank in range(8)
+                for one in detector.update(Point(step, "step_time_s", seconds(step, rank), 0.0, rank))
+            ]
+    assert found[0].step <= 800 + 3 * WINDOW_STEPS

@@ -621,8 +621,9 @@ class CurvesDetector(Detector):
         text += (
             f" Explained: {'; '.join(clauses(known))}. This is no alarm."
             if known
-            else " A sudden drop is usually learning: a step of the learning rate that is not logged, or understanding "
-            "after a plateau. This is no alarm; if the data began again, look for repeated data."
+            else " Learning drops a loss over some points: a step of the learning rate that is not logged, or "
+            "understanding after a plateau. Within one point it is other data, or the loss is computed otherwise "
+            "(masks, smoothing). This is no alarm."
         )
         sigma = max(self._curves[self._whole].usual()[1], 1e-12)
         return [

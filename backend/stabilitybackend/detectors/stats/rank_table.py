@@ -37,6 +37,8 @@ class RankWindow:
     began: float = 0.0
     #: Values behind its newest window, in a row.
     late: int = 0
+    #: Whether it was there when the window began: its first one, after each start, may hold the end of it only.
+    whole: bool = False
 
 
 @dataclass(slots=True)
