@@ -86,6 +86,7 @@ class CurveFacts(msgspec.Struct, frozen=True):
         onset_band: first and last step at which it may have begun, both inclusive; empty where the onset is exact.
         regained: it did not come back, but training came down to the level from before it.
         all_alike: several data sets rose together, so that no one of them is to blame.
+        lone_since: the step since which the lone high points of the curve are higher, None where that is not the event.
     """
 
     moved_first: list[Moved] = []
@@ -99,6 +100,7 @@ class CurveFacts(msgspec.Struct, frozen=True):
     onset_band: list[int] = []
     regained: bool = False
     all_alike: bool = False
+    lone_since: int | None = None
 
 
 #: Who reports data that another run of the project had, and the kind of what wakes nobody.

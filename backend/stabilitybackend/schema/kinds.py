@@ -124,7 +124,7 @@ KINDS: dict[str, IncidentKind] = {
         IncidentKind("spike", "Spike", "spike", curable=True, damaging=True, by_dataset=True, compared=True,
                      trains=True),
         IncidentKind("resume_artifact", "Resume artifact", "resume artifact", curable=True, by_dataset=True,
-                     trains=True, patience_s=RESTART_S),
+                     trains=True, patience_s=RESTART_S, settles=True),
         IncidentKind("order_not_followed", "Order not followed", "order that was not followed", band=False,
                      since="Rollback"),
         IncidentKind("repeat_data", "Repeated data", "repeated data", "data", curable=True, by_dataset=True,

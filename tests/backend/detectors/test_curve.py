@@ -241,6 +241,7 @@ def test_rare_batches_that_are_higher_than_the_rare_ones_before_are_told_once(se
     news = [one for one in found(losses) if one.severity != "info"]
     of_the_part = [one for one in news if "a part of the data may have changed" in one.text]
     assert len(of_the_part) == 1
+    assert of_the_part[0].evidence["lone_since"] in range(1_500, of_the_part[0].step)
     assert 1_500 <= of_the_part[0].step < 2_400
     assert len({one.key for one in news if one.onset_step > ONSET}) <= 4
 

@@ -69,6 +69,7 @@ OVER = {"state": "resolved"}
         (incident("hang", recovered_step=9, **OVER), "resolved", "resolved"),
         (incident("hang", **OVER), "ended", "ended"),
         (incident("throughput", **OVER), "accepted", "has not come back"),
+        (incident("resume_artifact", **OVER), "accepted", "has not come back"),
         (incident("level_shift", severity="info", **OVER), "accepted", "Accepted as the new level"),
         (incident("level_shift", evidence={"regained": True}, **OVER), "resolved", "resolved"),
         (incident(dead=True, **OVER), "discarded", "discarded by rollback"),

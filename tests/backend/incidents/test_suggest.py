@@ -418,3 +418,10 @@ def test_nothing_began_before_the_first_step(onset: int) -> None:
 def test_a_loss_that_is_not_finite_tells_nothing_of_later_batches(now: int) -> None:
     found = advice(incident("nonfinite", severity="critical"), now=now)
     assert found["skip_range"] == [ONSET, ONSET + 50]
+
+
+def test_lone_points_that_became_higher_are_looked_at_and_not_told_to_be_nothing() -> None:
+    one = incident(state="recovered", recovery="fast", recovered_step=1_201, evidence={"lone_since": 1_150})
+    found = advice(one)
+    assert (found["action"], found["to_step"]) == ("inspect", None)
+    assert "Look at the batches of the high points since step 1150" in found["text"]

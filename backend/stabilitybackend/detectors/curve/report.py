@@ -33,7 +33,7 @@ def title_of(event: CurveEvent, what: str) -> str:
     """
     name = what[:1].upper() + what[1:]
     if event.outdone:
-        return f"{name}: the lone high points are higher since step {event.since}"
+        return f"Lone high points of the {what} are higher since step {event.since}"
     if event.lone:
         return f"One high {what} at step {event.onset}"
     if event.kind == "divergence":
@@ -136,5 +136,6 @@ def evidence_of(event: CurveEvent, threshold: str, explained: Sequence[str]) -> 
         "life": event.life,
         "recovered_at": event.recovered_step,
         **({"regained": True} if event.life == "regained" else {}),
+        **({"lone_since": event.since} if event.outdone else {}),
         "explained_by": list(explained),
     }
