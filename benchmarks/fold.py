@@ -36,7 +36,7 @@ ROWS_PER_FRAME = 200
 ROLLBACKS = 50
 #: No run of this server was ever interrupted.
 NO_STOPS = InterruptionNumbers(
-    count=0, time_lost_s=0.0, running_s=0.0, gpu_hours=0.0, mtbi_s=None, per_1000_gpu_hours=None
+    count=0, time_lost_s=0.0, running_s=0.0, gpu_hours=0.0, mtbi_s=None, per_1000_gpu_hours=None, rank_s=0.0
 )
 #: What each rank of the wide run sends.
 WIDE_FRAMES, WIDE_ROWS = 5, 20

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby, takewhile
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stabilitybackend.detection.naming.mixture_schedule import MixtureSchedule
 from stabilitybackend.detection.naming.watched_names import WatchedNames
@@ -93,9 +97,14 @@ class Judge(Stateful):
         self.fold = fold
         #: The run's points; another object once they were read from the archive.
         self.store = store
-        of_every_rank = {name: make for name, make in DETECTORS.items() if make().every_rank}
-        self._bank = DetectorBank({name: make for name, make in DETECTORS.items() if name not in of_every_rank})
-        self._ranks = DetectorBank(of_every_rank, in_order=False)
+        made = {name: make() for name, make in DETECTORS.items()}
+        of_primary, of_ranks, side_by_side = (
+            {name: make for name, make in DETECTORS.items() if (made[name].every_rank, made[name].side_by_side) == feed}
+            for feed in ((False, False), (True, False), (True, True))
+        )
+        self._bank = DetectorBank(of_primary)
+        self._ranks = DetectorBank(of_ranks, in_order=False)
+        self._side_by_side = DetectorBank(side_by_side, in_order=False)
         #: The newest set of metrics that tells nothing of its rank.
         self._silent: tuple[str, ...] = ()
         #: Detectors of the primary rank that have to judge the past again -> why (``judge_again``).
@@ -121,7 +130,7 @@ class Judge(Stateful):
     @property
     def failures(self) -> dict[str, int]:
         """Exceptions by detector name."""
-        return {**self._bank.failures, **self._ranks.failures}
+        return {**self._bank.failures, **self._ranks.failures, **self._side_by_side.failures}
 
     @property
     def followed(self) -> list[str]:
@@ -141,6 +150,7 @@ class Judge(Stateful):
         """
         self._bank.configure(settings)
         self._ranks.configure(settings)
+        self._side_by_side.configure(settings)
 
     def classify_names(self, names: Iterable[str]) -> Generator[None, None, None]:
         """Find out what names alone tell, in slices: the row that brings thousands of them is judged in one go."""
@@ -150,11 +160,12 @@ class Judge(Stateful):
             for found_out in (loss_rank, mixture_of, is_of_evaluation, self._bank.wants, self._ranks.wants):
                 found_out(name)
 
-    def take(self, placed: Sequence[Placed]) -> list[Found]:
+    def take(self, placed: Sequence[Placed], *, compared: bool = False) -> list[Found]:
         """Judge rows that have just been stored and return what changed.
 
         Args:
             placed: rows of one process, of several sets of metrics where these were logged in turn.
+            compared: ``compare`` has got them.
         """
         first = placed[0]
         found = [one for each in placed for one in self._choose_primary(each)]
@@ -168,11 +179,13 @@ class Judge(Stateful):
             self._fed_segment, self._source = first.segment, first.source
             if self._ahead:
                 self.mixtures.due(int(first.steps[-1]), float(first.times[-1]))
-                return self._own_names([one for step in first.steps.tolist() for one in self._ahead.pop(step, ())])
+                found += [one for step in first.steps.tolist() for one in self._ahead.pop(step, ())]
+                return self._own_names(found + self._side_by_side_of(() if compared else placed))
             for stage in self._stages(placed):
                 found += self._mixture_marks(stage[0])
                 found += self._judged(stage)
-        return self._own_names(found + _feed(self._ranks, placed))
+        found += _feed(self._ranks, placed)
+        return self._own_names(found + self._side_by_side_of(() if compared else placed))
 
     def steady_to(self, source: str, segment: int, names: Sequence[str]) -> float:
         """Return the step before which rows of the judged rank may be given to ``judge_ahead``, -1 where none may.
@@ -223,9 +236,19 @@ class Judge(Stateful):
     def take_other(self, placed: Placed, steps: Sequence[int], times: Sequence[float]) -> list[Found]:
         """Do the same with rows of a rank above the judged one, in the head; ``steps`` and ``times`` are theirs."""
         values, rank = placed.values, placed.rank or 0
-        return self._own_names(
-            self._ranks.feed_rank(placed.names, steps, times, lambda place: values[place].tolist(), rank)
-        )
+        found = self._ranks.feed_rank(placed.names, steps, times, lambda place: values[place].tolist(), rank)
+        return self._own_names(found + self._side_by_side_of([placed]))
+
+    def compare(
+        self, names: Sequence[str], steps: NDArray[np.int64], times: NDArray[np.float64],
+        values: NDArray[np.float64], ranks: Sequence[int],
+    ) -> list[Found]:  # fmt: skip
+        """Compare rows of ranks in the head that log no time of their own work; as of ``DetectorBank.feed_table``."""
+        return self._own_names(self._side_by_side.feed_table(names, steps, times, values, ranks))
+
+    def _side_by_side_of(self, placed: Sequence[Placed]) -> list[Found]:
+        feed = self._side_by_side.feed_table
+        return [f for one in placed for f in feed(one.names, one.steps, one.times, one.values, [one.rank or 0])]
 
     def declared(self, event: LineageEvent) -> list[Found]:
         """Take the names or the mixture that the job declares and return what changed."""
@@ -243,7 +266,8 @@ class Judge(Stateful):
         self._resumes = [mark for mark in self._resumes if mark.step <= segment.kept_step]
         self.mixtures.forked(segment.kept_step)
         part = self.fold.tree.path(since=segment.fork_step + 1)[-1]
-        found = [] if part.segment != segment.id else [(segment.created, f) for f in self._ranks.mark(self._fork(part))]
+        banks = (self._ranks, self._side_by_side) if part.segment == segment.id else ()
+        found = [(segment.created, finding) for bank in banks for finding in bank.mark(self._fork(part))]
         if self.primary is None:
             return found
         found += self.others.rewound(segment.kept_step, segment.created)
@@ -438,7 +462,12 @@ class Judge(Stateful):
 
     def saved(self) -> list[SavedPart]:
         """Return the whole state for ``restore``: each detector is a part of its own."""
-        return [part_of("judge", self), *self._bank.saved("detectors"), *self._ranks.saved("ranks")]
+        return [
+            part_of("judge", self),
+            *self._bank.saved("detectors"),
+            *self._ranks.saved("ranks"),
+            *self._side_by_side.saved("compared"),
+        ]
 
     def restore(self, saved: Mapping[str, SavedPart]) -> None:
         """Take over what ``saved`` returned. Call ``judge_again`` once the run's points are there.
@@ -450,6 +479,8 @@ class Judge(Stateful):
         restore(self, saved.get("judge"), "judge")
         for name, why in self._ranks.restore("ranks", saved).items():
             raise Unfit(f"detector {name}: {why}")
+        with suppress(Unfit):  # of another version: how ranks compare is learned anew within some rows
+            self._side_by_side.restore("compared", saved)
         self.unfit = self._bank.restore("detectors", saved)
 
     def judge_again(self) -> None:

@@ -16,6 +16,7 @@ from .mixture import MixtureDetector
 from .nonfinite import NonfiniteDetector
 from .repeat_data import RepeatDataDetector
 from .resume_artifact import ResumeArtifactDetector
+from .sdc_suspect import SdcSuspectDetector
 from .starts_over import StartsOverDetector
 from .straggler import StragglerDetector
 from .throughput import ThroughputDetector
@@ -42,6 +43,7 @@ DETECTORS: dict[str, DetectorFactory] = {
     DataMixDriftDetector.name: DataMixDriftDetector,
     ThroughputDetector.name: ThroughputDetector,
     StragglerDetector.name: StragglerDetector,
+    SdcSuspectDetector.name: SdcSuspectDetector,
 }
 
 

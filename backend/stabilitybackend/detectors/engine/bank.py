@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stabilitybackend.name_sets import key_of
 from stabilitybackend.saving import SavedPart, Unfit, pack, part_of, restore, unpack, unpacked
 from stabilitybackend.stateful import Stateful, fresh
@@ -222,6 +225,28 @@ class DetectorBank(Stateful):
                     found += detector.update_column(names[place], steps, values, times, rank)
                 except Exception as error:
                     self._failed(detector, error)
+        return found
+
+    def feed_table(
+        self, names: Sequence[str], steps: NDArray[np.int64], times: NDArray[np.float64],
+        values: NDArray[np.float64], ranks: Sequence[int],
+    ) -> list[tuple[float, Finding]]:  # fmt: skip
+        """Give rows to the detectors that compare ranks side by side; all of them want the same metrics.
+
+        Args:
+            values: (metrics, rows). ranks: of the rows, or the one that all are of.
+        """
+        wanted = self.wanted(names)
+        if not wanted:
+            return []
+        chosen = [name for _, name in wanted]
+        values = values if len(chosen) == len(names) else values[[place for place, _ in wanted]]
+        found: list[tuple[float, Finding]] = []
+        for detector in list(self.detectors.values()):
+            try:
+                found += detector.update_table(chosen, steps, times, values, ranks)
+            except Exception as error:
+                self._failed(detector, error)
         return found
 
     def mark(self, mark: Mark) -> list[Finding]:

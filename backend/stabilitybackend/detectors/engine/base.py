@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stabilitybackend.stateful import Stateful, fresh
 
 from .long_past import LongPast
@@ -244,6 +247,7 @@ class Detector(Stateful, ABC):
         parameters: what may be set, ``sensitivity`` first. The constructor takes them by name.
         every_rank: whether it gets the points of all ranks. Such a detector judges machines and not the model:
             a rollback does not rewind it, it only gets the mark.
+        side_by_side: whether such a detector compares ranks at one step: it gets tables (``update_table``).
         remembers: whether it keeps a byte a point of the whole run in ``past``; few do.
         version: of its state. Raise it when an attribute gets another meaning: then it alone judges the past again.
 
@@ -263,6 +267,7 @@ class Detector(Stateful, ABC):
     title: ClassVar[str] = ""
     parameters: ClassVar[Mapping[str, Parameter]] = {"sensitivity": SENSITIVITY}
     every_rank: ClassVar[bool] = False
+    side_by_side: ClassVar[bool] = False
     remembers: ClassVar[bool] = False
 
     def __init__(self, **settings: float) -> None:
@@ -330,6 +335,25 @@ class Detector(Stateful, ABC):
         found = []
         for step, value, time in zip(steps, values, times, strict=True):
             found += [(time, finding) for finding in self.update(Point(step, metric, value, time, rank))]
+        return found
+
+    def update_table(
+        self, names: Sequence[str], steps: NDArray[np.int64], times: NDArray[np.float64],
+        values: NDArray[np.float64], ranks: Sequence[int],
+    ) -> list[tuple[float, Finding]]:  # fmt: skip
+        """Take rows of one set of metrics and return what changed, each with the time of its row.
+
+        The same as ``update`` for each point. Only detectors that compare ranks ``side_by_side`` are fed like this.
+
+        Args:
+            names: metrics that are wanted. values: (metrics, rows).
+            ranks: of the rows, or the one that all are of.
+        """
+        found = []
+        for row, (step, time) in enumerate(zip(steps.tolist(), times.tolist(), strict=True)):
+            rank = ranks[row if len(ranks) > 1 else 0]
+            for name, value in zip(names, values[:, row].tolist(), strict=True):
+                found += [(time, finding) for finding in self.update(Point(step, name, value, time, rank))]
         return found
 
     @classmethod

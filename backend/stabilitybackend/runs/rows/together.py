@@ -14,7 +14,9 @@ from struct import unpack
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from stabilitybackend.detection.run_detection import Found
 from stabilitybackend.detectors.straggler import reports_own_work
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.usual_rows import goes_on, went_on
@@ -148,24 +150,29 @@ class Together:
                 alike.columns.append((steps, times))
             if in_step:
                 state.store.put_in_step(in_step, orders + alike.in_step)
-        self._in_turn()
+        apart = self._in_turn()
         if self._judged is not None:
             rows = [self._judged.judged_rows()]
-            found = [*state.judge.take(rows), *state.resumes.take(rows, state.launch_sizes.size)]
+            found = [*state.judge.take(rows, compared=True), *state.resumes.take(rows, state.launch_sizes.size)]
             if reports:
                 state.report(found, changes, rows)
+        if apart and reports:
+            state.report(apart, changes)
 
-    def _in_turn(self) -> None:
-        """Do for each row what depends on the order in which the rows of ranks came."""
-        logged, clock = self._state.liveness.logged, self._state.step_clock
+    def _in_turn(self) -> list[Found]:
+        """Do for each row what depends on the order in which the rows of ranks came; return what it shows of ranks."""
+        logged, clock, found = self._state.liveness.logged, self._state.step_clock, list[Found]()
         for alike in self.messages:
             at, alike.turn = alike.turn, alike.turn + 1
+            for number in range(len(alike.names)):
+                found += self._state.judge.compare(*alike.table(number, at))
             if alike.judged is not None:
                 steps, times = alike.columns[alike.judged]
                 clock.row(steps[at], times[at], primary=True)
             for source, (steps, times) in zip(alike.sources, alike.columns, strict=True):
                 clock.in_step(steps[at] + 1)
                 logged(source.rank or 0, source.source, steps[at], times[at])
+        return found
 
 
 class _Alike:
@@ -244,6 +251,14 @@ class _Alike:
             state.segment, state.source, state.rank, state.node, self.names[number],
             steps[:, at], times[:, at], values[:, :, at].T,
         )  # fmt: skip
+
+    def table(
+        self, number: int, message: int
+    ) -> tuple[list[str], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], list[int]]:
+        """Return a table of a message: metrics, steps, times, values, and the ranks of its rows."""
+        steps, times, values = self._joined[number]
+        ranks = [source.rank or 0 for source, of in zip(self.sources, self.whose[1], strict=True) if of == number]
+        return self.names[number], steps[message], times[message], values[message], ranks
 
     def judged_rows(self) -> Placed:
         """Return the rows of the rank that is judged, which is among the sources."""
