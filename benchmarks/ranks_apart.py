@@ -200,7 +200,10 @@ def counts(rng: Rng, ranks: int) -> Iterator[Step]:
         rows = healthy(rng, ranks, step)
         for rank, row in rows.items():
             row |= {"tokens_seen": seen[rank], "skipped": skipped[rank], "epoch": step / (900 + rank)}
-            row |= {"accuracy": rng.integers(28, 34) / 64, "loss_scale": 2.0 ** (10 + step // 200 - (skipped[rank] > 0))}
+            row |= {
+                "accuracy": rng.integers(28, 34) / 64,
+                "loss_scale": 2.0 ** (10 + step // 200 - (skipped[rank] > 0)),
+            }
         yield step, rows, None
 
 
@@ -343,7 +346,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=3, help="jobs of each kind and number of ranks")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    figures = {"healthy": healthy_figures(options.seed, options.jobs), "faults": fault_figures(options.seed, options.jobs)}
+    figures = {
+        "healthy": healthy_figures(options.seed, options.jobs),
+        "faults": fault_figures(options.seed, options.jobs),
+    }
     if options.json:
         print(json.dumps(figures, indent=1))
         return

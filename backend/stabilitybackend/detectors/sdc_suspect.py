@@ -61,6 +61,7 @@ class _Apart(Event):
         rank: None where two differ and none tells which is wrong. ranks: that are compared.
         value, expected: at the newest proof. times: how far from its own place, as a factor; 0 for a copy.
         quiet: metric -> rows in a row in which it is with the others again; back: the first of them.
+        whole: newest step before the onset at which it was compared and was with the others.
         steps: newest ones at which a copy differed.
     """
 
@@ -72,6 +73,7 @@ class _Apart(Event):
     rows: int = 1
     quiet: dict[str, int] = field(default_factory=dict)
     back: int = 0
+    whole: int = -1
     steps: list[int] = field(default_factory=list)
 
 
@@ -133,8 +135,8 @@ class SdcSuspectDetector(Detector):
     _chunks: NDArray[np.int64] = fresh(lambda: np.zeros(0, np.int64))
     _signed: NDArray[np.bool_] = fresh(lambda: np.zeros(0, np.bool_))
     #: By places of rank and metric: the first rank that has the same value, -1 where none has; its place among the
-    #: others and its deviation; its own level; rows outside, and rows moved, in a row; the first of these; rows that were
-    #: usual, stretches outside that ended, and their rows.
+    #: others and its deviation; its own level; rows outside, and rows moved, in a row; the first of these; rows that
+    #: were usual, stretches outside that ended, and their rows.
     _copy_of: NDArray[np.int32] = fresh(lambda: np.zeros((0, 0), np.int32))
     _place: NDArray[np.float64] = fresh(lambda: np.zeros((0, 0)))
     _sigma: NDArray[np.float64] = fresh(lambda: np.zeros((0, 0)))
@@ -319,12 +321,16 @@ class SdcSuspectDetector(Detector):
         value = float(row.values[others[0] if rank is None else rank, place])
         if rank is None:
             expected = float(row.values[others[1], place])
-        event = self._event_of(number, [numbers[one] for one in others])
+        ranks = sorted(numbers[one] for one in others)
+        event = self._event_of(number, ranks)
+        whole = int(self._steps[(self._filled[place] or self._size(place)) - 1, place])
         steps = [*(event.steps if event else ()), row.step][-AGAIN:]
         often = len(steps) == AGAIN and steps[-1] - steps[0] <= max(AGAIN_STEPS, AGAIN * self.context.interval)
         state = _is_checksum(name) or bool(_STATE.search(name))
         severity: Severity = "critical" if state else "warning" if often else "info"
-        new = _Apart(name, row.step, row.step, severity, number, [numbers[one] for one in others], value, expected)
+        new = _Apart(
+            name, row.step, row.step, severity, number, [numbers[one] for one in others], value, expected, whole=whole
+        )
         return self._report(event, new, row.step, steps)
 
     def _is_own(self, place: int, ranks: int) -> bool:
@@ -432,7 +438,7 @@ class SdcSuspectDetector(Detector):
         return found, again
 
     def _is_no_chance(self, rank: int, place: int, count: int) -> bool:
-        """Return whether fewer than FALSE_A_VALUE of a healthy rank's values begin a stretch as long as its present one.
+        """Return whether fewer than FALSE_A_VALUE of a healthy rank's values begin a stretch as long as this one.
 
         A rank is a chain of two states, outside or not. How often a stretch begins is known by Laplace's rule of
         succession. How likely it goes on is not known but has a distribution (beta: before anything was seen four of
@@ -474,10 +480,11 @@ class SdcSuspectDetector(Detector):
             return []
         ill[rank, column] = True
         number_of, step = list(self._rows.ranks), int(self._steps[at, place])
+        onset = int(self._onset[rank, place])
         new = _Apart(
-            self._name(place), int(self._onset[rank, place]), step, "warning", number_of[rank],
-            [number_of[one] for one in there], float(now.values[at, rank, column]),
-            float(now.expected[at, rank, column]), math.exp(now.away[at, rank, column]), int(out[rank]),
+            self._name(place), onset, step, "warning", number_of[rank], sorted(number_of[one] for one in there),
+            float(now.values[at, rank, column]), float(now.expected[at, rank, column]),
+            math.exp(now.away[at, rank, column]), int(out[rank]), whole=onset - 1,
         )  # fmt: skip
         self._out[:count, place], self._moved[:count, place] = 0, 0
         return self._report(self._event_of(new.rank, new.ranks), new, step, [])
@@ -532,7 +539,8 @@ class SdcSuspectDetector(Detector):
             rank=event.rank, recovered_step=event.back if over else None, score=min(abs(event.times or 1.0), 1e9),
             evidence={
                 "level_before": event.expected, "level_after": event.value, "ranks": event.ranks[:MAX_NAMED],
-                "copy": not event.times, "times": event.times or None, "score_unit": "times what is expected",
+                "copy": not event.times,
+                "whole_until": event.whole, "times": event.times or None, "score_unit": "times what is expected",
                 "also": [name for name in event.quiet if name != event.metric],
             },
         )  # fmt: skip

@@ -375,5 +375,6 @@ _ALSO_AFTERWARDS = frozenset(
         SHARED_DATA,
         "level_shift",
         "process_death",
+        "sdc_suspect",
     }
 )

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from stabilitybackend.incidents import references as lit
 from stabilitybackend.incidents.suggestion import Case, suggestion
-from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, HangFacts, StragglerFacts, facts
+from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, HangFacts, SdcFacts, StragglerFacts, facts
 from stabilitybackend.schema.incidents import Action, Suggestion
+from stabilitybackend.schema.verdicts import SuspectGpu
 
 __all__ = ["MACHINE_RULES"]
 
@@ -177,11 +178,37 @@ def _lemon(again: int) -> list[str]:
 
 
 def _sdc_suspect(case: Case) -> Suggestion:
-    text = (
-        "One device may compute wrong numbers without an error. Run the same step again on it and on another one: "
-        "only a difference proves it. Until then it is a suspect."
-    )
-    return suggestion("inspect", text, checklist=lit.SDC_CHECKS, sources=[lit.MEGATRON, lit.GEMINI_REPLAY])
+    found, sources = facts(case.incident.evidence, SdcFacts), [lit.MEGATRON, lit.GEMINI_REPLAY]
+    who = _suspect_of(case, found)
+    if case.incident.severity != "critical":
+        text = (
+            f"Have the last step computed again by {who}, and on another GPU: only a difference proves it. If the job "
+        )
+        text += (
+            "stops anyway, give the data of this rank to another one: does the sign go with the data or with the GPU?"
+        )
+        return suggestion("inspect", text, checklist=lit.SDC_CHECKS, sources=sources)
+    good = case.checkpoints.newest(case.onset - 1 if found.whole_until is None else found.whole_until)
+    since = "checkpoints since then may hold either state"
+    back = f"from the checkpoint of step {good}: {since}" if good is not None else f"from one before it: {since}"
+    if case.incident.state != "open":
+        text = (
+            f"They are equal again; where nothing was loaded in between, compare the weights of all ranks. Test {who}."
+        )
+        return suggestion("inspect", text, checklist=lit.SDC_CHECKS, sources=sources)
+    text = f"The ranks train on different states. Start the job again without {who}, {back}. Test that GPU before it "
+    text += "computes again: a rollback alone leaves it in the job."
+    return suggestion("restart", text, checklist=lit.SDC_CHECKS, sources=sources)
+
+
+def _suspect_of(case: Case, found: SdcFacts) -> str:
+    """Return "rank 2 on gpu-03, GPU 5 (GPU-1f...)" with what is known of it, of two of which one is wrong both."""
+    if case.incident.rank is None:
+        return f"one of ranks {' and '.join(map(str, found.ranks[:2]))}" if found.ranks else "the suspect"
+    gpu = found.gpus[0] if found.gpus else SuspectGpu()
+    node = f" on {case.incident.node}" if case.incident.node else ""
+    index = "" if gpu.index is None else f", GPU {gpu.index}"
+    return f"rank {case.incident.rank}{node}{index}{f' ({gpu.uuid})' if gpu.uuid else ''}"
 
 
 #: Incident kind -> its rule.

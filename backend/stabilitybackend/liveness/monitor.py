@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Generator, Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from operator import attrgetter
+
+from msgspec import to_builtins
 
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.lineage.changes import LineageEvent
@@ -20,6 +22,7 @@ from stabilitybackend.liveness.death.causes import known_beside
 from stabilitybackend.liveness.death.monitor import DeathMonitor, reported_by
 from stabilitybackend.liveness.duplicate_ranks import DuplicateRanks
 from stabilitybackend.liveness.first_step import FirstStep
+from stabilitybackend.liveness.format import gpus_of
 from stabilitybackend.liveness.gpu_facts import broken_gpus
 from stabilitybackend.liveness.hang.monitor import HangMonitor
 from stabilitybackend.liveness.hang.overdue import Allowance, StallDetection, budget_of, has_pace
@@ -357,6 +360,14 @@ class LivenessMonitor(Stateful):
         """Return how long a process may stay where it is, seconds; None for an older one, or one without a pace."""
         watch, allowed = self._ranks.get(rank), allowed or self.allowance()
         return allowed.of(watch) if watch is not None and watch.source == source and has_pace(watch) else None
+
+    def placed(self, finding: Finding, known: Incident | None) -> Finding:
+        """Return a finding about a rank with its node and GPU, as its agent reports them, or as it is known."""
+        watch = None if finding.rank is None else self._ranks.get(finding.rank)
+        node, gpus = (known.node, known.evidence.get("gpus")) if known is not None else (None, None)
+        if watch is not None:
+            node, gpus = watch.node or node, to_builtins(gpus_of([watch])) or gpus
+        return replace(finding, node=node, evidence=finding.evidence | ({"gpus": gpus} if gpus else {}))
 
     def statuses(self, culprits: Collection[int], now: float) -> RankStatuses:
         """Return what each rank does, as of the last tick; ``culprits``: the ranks that open verdicts name."""

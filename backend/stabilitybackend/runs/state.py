@@ -184,6 +184,8 @@ class RunState:
             finding, time, rank=self.judge.primary, store=self.store, fold=self.fold, incidents=self.incidents,
             names=self.judge.names,
         )  # fmt: skip
+        if finding.kind == "sdc_suspect":
+            finding = self.liveness.placed(finding, self.incidents.known(finding))
         segment = self.fold.tree.segment_at(self.fold.tree.head, finding.onset_step)
         changed = self.incidents.apply(finding, segment=segment, time=time, checkpoints=self.usable())
         changes.add_incidents(changed)

@@ -13,12 +13,12 @@ import msgspec
 
 from stabilitybackend.schema.batches import SharedBy
 from stabilitybackend.schema.reading import Misfit, fitted
-from stabilitybackend.schema.verdicts import Verdict
+from stabilitybackend.schema.verdicts import SuspectGpu, Verdict
 
 __all__ = [
     "CurveFacts", "Death", "DeathFacts", "DeathGpu", "Explained", "FaultyGpu", "GpuFaultFacts", "Growing", "HangFacts",
-    "Hung", "JudgedFacts", "LostAgentsFacts", "MessageFacts", "Nearby", "QuietLogFacts", "Raised", "SharedDataFacts",
-    "StragglerFacts", "facts",
+    "Hung", "JudgedFacts", "LostAgentsFacts", "MessageFacts", "Nearby", "QuietLogFacts", "Raised", "SdcFacts",
+    "SharedDataFacts", "StragglerFacts", "facts",
 ]  # fmt: skip
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -264,6 +264,18 @@ class StragglerFacts(msgspec.Struct, frozen=True):
     lost_s: float = 0.0
     waits: bool | None = None
     past: dict[str, float] = {}
+
+
+class SdcFacts(msgspec.Struct, frozen=True):
+    """Of an ``sdc_suspect``. ranks: that were compared; gpus: of the suspect.
+
+    copy: it is about numbers that are equal on healthy ranks. whole_until: newest step at which they were.
+    """
+
+    ranks: list[int] = []
+    gpus: list[SuspectGpu] = []
+    copy: bool = False
+    whole_until: int | None = None
 
 
 class LostAgentsFacts(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from stabilitybackend.name_sets import key_of
 from stabilitybackend.stateful import Stateful, fresh
 
 #: Metrics that are compared, and ranks times metrics: what comes later is not compared. A cell is some 100 bytes of
@@ -44,7 +45,7 @@ class StepRow:
 
 @dataclass(slots=True)
 class _Block:
-    """Rows that wait: steps, times and places of their ranks (n,), places of the metrics (m,), values (m, n)."""
+    """Rows that wait: steps and times (n,), places of their ranks, (n,) or (1,), and of metrics (m,), values (m, n)."""
 
     steps: NDArray[np.int64]
     times: NDArray[np.float64]
@@ -52,10 +53,20 @@ class _Block:
     metrics: NDArray[np.int64]
     values: NDArray[np.float64]
 
-    def at(self, chosen: NDArray[np.bool_]) -> _Block:
-        return _Block(
-            self.steps[chosen], self.times[chosen], self.ranks[chosen], self.metrics, self.values[:, chosen]
-        )  # fmt: skip
+    def at(self, chosen: slice | NDArray[np.bool_]) -> _Block:
+        ranks = self.ranks if len(self.ranks) == 1 else self.ranks[chosen]
+        return _Block(self.steps[chosen], self.times[chosen], ranks, self.metrics, self.values[:, chosen])
+
+    def split(self, limit: int) -> tuple[_Block | None, _Block | None]:
+        """Return the rows up to a step, and those after it; None for none."""
+        if len(self.ranks) == 1:
+            count = int(self.steps.searchsorted(limit, "right"))
+            due = self if count == len(self.steps) else self.at(slice(0, count)) if count else None
+            return due, None if due is self else self.at(slice(count, None))
+        is_due = self.steps <= limit
+        if is_due.all():
+            return self, None
+        return (self.at(is_due), self.at(~is_due)) if is_due.any() else (None, self)
 
 
 class RankRows(Stateful):
@@ -80,7 +91,13 @@ class RankRows(Stateful):
     #: Up to which step rows were handed out.
     _done: int = -1
 
+    def __init__(self) -> None:
+        super().__init__()
+        #: Metrics of a row -> as of ``_metrics_of``.
+        self._known: dict[tuple[str, ...], tuple[NDArray[np.int64] | None, NDArray[np.int64]]] = {}
+
     def restored(self) -> None:
+        self._known = {}
         for name in ("_newest", "_rows", "_awaited", "_late"):
             setattr(self, name, getattr(self, name).copy())  # what was read can't be written to
 
@@ -107,16 +124,12 @@ class RankRows(Stateful):
             one = [np.arange(len(steps)) == at for at in range(len(steps))]
             parts = [(steps[at], times[at], values[:, at], [rank]) for at, rank in zip(one, ranks, strict=True)]
             return [row for part in parts for row in self.add(names, *part)]
-        known = np.array([self._place_of(rank) for rank in ranks], np.int64)
-        if len(known) < len(steps):
-            known = np.full(len(steps), known[0])
-        chosen = [(at, place) for at, name in enumerate(names) if (place := self._metric_of(name, ranks)) >= 0]
-        block = _Block(steps, times, known, np.array([p for _, p in chosen], np.int64), values[[a for a, _ in chosen]])
-        usual = bool((steps >= self._newest[known]).all()) and (len(ranks) > 1 or bool((np.diff(steps) >= 0).all()))
-        if usual:
-            return self._take(block)
-        rows = [block.at(np.arange(len(steps)) == at) for at in range(len(steps))]
-        return [step for row in rows for step in (self._take(row) if self._is_in_order(row) else [])]
+        places = np.array([self._place_of(rank) for rank in ranks], np.int64)
+        chosen, metrics = self._metrics_of(names, ranks)
+        block = _Block(steps, times, places, metrics, values if chosen is None else values[chosen])
+        if len(ranks) == 1 and len(steps) > 1 and bool((steps[1:] < steps[:-1]).any()):
+            return [row for at in range(len(steps)) for row in self._take_new(block.at(slice(at, at + 1)))]
+        return self._take_new(block)
 
     def _is_news(self, names: Sequence[str]) -> bool:
         """Return whether ranks or a metric are new: the rows that it begins with depend on their order then."""
@@ -127,16 +140,22 @@ class RankRows(Stateful):
     def _most(self) -> int:
         return min(MAX_METRICS, MAX_CELLS // max(1, len(self.ranks)))
 
-    def _is_in_order(self, row: _Block) -> bool:
-        rank, step = int(row.ranks[0]), int(row.steps[0])
-        if step >= self._newest[rank]:
-            return True
-        self.dropped += 1
-        self._late[rank] += 1
-        if self._late[rank] < LATE_ACCEPTED_AFTER:
-            return False
-        self.restart(step)  # a stray huge step must not make us deaf
-        return True
+    def _take_new(self, block: _Block) -> list[StepRow]:
+        """Take the rows that do not come late. So many late ones in a row are steps that began again."""
+        ranks, steps = block.ranks, block.steps
+        expected = np.maximum(self._newest[ranks], self._done + 1)
+        if (steps >= expected).all():
+            return self._take(block)
+        if len(ranks) > 1:
+            return [row for at in range(len(steps)) for row in self._take_new(block.at(np.arange(len(steps)) == at))]
+        rank, late = int(ranks[0]), int(steps.searchsorted(expected[0]))
+        begin = LATE_ACCEPTED_AFTER - 1 - int(self._late[rank])
+        self._late[rank] += late
+        if begin < late:
+            self.restart(int(steps[begin]))  # a stray huge step must not make us deaf
+            late = begin
+        self.dropped += late
+        return self._take(block.at(slice(late, None))) if late < len(steps) else []
 
     def _place_of(self, rank: int) -> int:
         """Return the place of a rank. New ones come one by one: room is made for twice as many."""
@@ -147,6 +166,22 @@ class RankRows(Stateful):
             self._rows, self._late = np.append(self._rows, [0] * more), np.append(self._late, [0] * more)
             self._awaited = np.append(self._awaited, [False] * more)
         return place
+
+    def _metrics_of(
+        self, names: Sequence[str], ranks: Sequence[int]
+    ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
+        """Return which of the names are compared, None for all, and the places of these metrics."""
+        key = key_of(names)
+        known = self._known.get(key)
+        if known is None:
+            places = [self._metric_of(name, ranks) for name in names]
+            chosen = [at for at, place in enumerate(places) if place >= 0]
+            at, of = np.array(chosen, np.int64), np.array([places[one] for one in chosen], np.int64)
+            known = (None if len(chosen) == len(names) else at, of)
+            settled = len(self.metrics) >= self._most() or len(chosen) == len(names)
+            if settled and len(self._known) < MAX_METRICS:
+                self._known[key] = known
+        return known
 
     def _metric_of(self, name: str, ranks: Sequence[int]) -> int:
         """Return the place of a metric, -1 for one that one rank alone logs, or too many."""
@@ -164,42 +199,31 @@ class RankRows(Stateful):
         return -1
 
     def _take(self, block: _Block) -> list[StepRow]:
-        block = block if int(block.steps.min()) > self._done else block.at(block.steps > self._done)
-        if not len(block.steps):
-            return []
         self._blocks.append(block)
-        ranks = block.ranks
+        ranks, count = block.ranks, len(block.steps) if len(block.ranks) == 1 else 1
         self._awaited[ranks], self._late[ranks] = True, 0
-        np.maximum.at(self._newest, ranks, block.steps)
-        np.add.at(self._rows, ranks, 1)
+        self._newest[ranks] = block.steps[-1:] if len(ranks) == 1 else block.steps
+        self._rows[ranks] += count
         found = self._complete()
         if int(self._rows[ranks].max()) > LAG_ROWS:
             # The rank is that far ahead: those that have not come to its oldest rows are not waited for.
             ahead = int(ranks[self._rows[ranks].argmax()])
-            steps = np.concatenate([one.steps[one.ranks == ahead] for one in self._blocks])
+            steps = np.concatenate([one.steps[one.ranks == ahead if len(one.ranks) > 1 else slice(None)]
+                                    for one in self._blocks if ahead in one.ranks])  # fmt: skip
             self._awaited &= self._newest > np.sort(steps)[-LAG_ROWS - 1]
             found += self._complete()
         return found
 
     def _complete(self) -> list[StepRow]:
         """Hand out the steps that all awaited ranks have passed: one may log a step in several rows."""
-        count = len(self.ranks)
-        limit = int(self._newest[:count][self._awaited[:count]].min()) - 1
+        limit = int(self._newest[self._awaited].min()) - 1
         if limit <= self._done:
             return []
-        due, rest = list[_Block](), list[_Block]()
-        for block in self._blocks:
-            is_due = block.steps <= limit
-            if is_due.all():
-                due.append(block)
-            elif is_due.any():
-                due.append(block.at(is_due))
-                rest.append(block.at(~is_due))
-            else:
-                rest.append(block)
-        self._blocks, self._done = rest, limit
+        parts = [block.split(limit) for block in self._blocks]
+        self._blocks, self._done = [rest for _, rest in parts if rest is not None], limit
+        due = [block for block, _ in parts if block is not None]
         for block in due:
-            np.subtract.at(self._rows, block.ranks, 1)
+            self._rows[block.ranks] -= len(block.steps) if len(block.ranks) == 1 else 1
         return self._rows_of(due)
 
     def _rows_of(self, blocks: list[_Block]) -> list[StepRow]:
