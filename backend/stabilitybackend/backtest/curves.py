@@ -46,7 +46,7 @@ class Curve:
 
 def curves_of(state: RunState) -> list[Curve]:
     """Return the curves of a run's judged metrics, the loss first."""
-    detectors = [make() for make in DETECTORS.values()]
+    detectors = [made for make in DETECTORS.values() if not (made := make()).side_by_side]
     panels = _panels(state.store.metrics(), lambda name: any(detector.wants(name) for detector in detectors))
     metrics = [metric for names in panels.values() for metric in names]
     if not metrics:

@@ -34,7 +34,7 @@ TIMES_SPREAD = 32.0
 LEAST, MOST = 1e-3, math.log(1.5)
 #: A relative difference that rounding makes.
 ROUNDING = 1e-5
-#: Stretches of a healthy rank that are told, for each of its values: 0.01 in 100,000.
+#: Stretches of a healthy rank that are reported, for each of its values: 0.01 in 100,000.
 FALSE_A_VALUE = 1e-7
 #: Weight of what is assumed before any stretch was seen: each row ends four stretches of five.
 STRETCHES_END = 4
@@ -194,7 +194,7 @@ class SdcSuspectDetector(Detector):
         self, names: Sequence[str], steps: NDArray[np.int64], times: NDArray[np.float64],
         values: NDArray[np.float64], ranks: Sequence[int],
     ) -> list[tuple[float, Finding]]:  # fmt: skip
-        rows = self._rows.add(names, steps, times, values, ranks) if self._on else []
+        rows = self._rows.add(names, steps, times, values, ranks, self.wants) if self._on else []
         return [(row.time, finding) for row in rows for finding in self._judge(row)]
 
     def _judge(self, row: StepRow) -> list[Finding]:
@@ -214,11 +214,14 @@ class SdcSuspectDetector(Detector):
         return found + (self._compare_own(np.array(own), len(values), row.step) if own else [])
 
     def _make_room(self, ranks: int, metrics: int) -> None:
-        """Have a place for each rank and metric; of ranks for twice as many as there are."""
+        """Have a place for each rank and metric; ranks come one by one: for a quarter more."""
         have = self._place.shape
         if ranks <= have[0] and metrics <= have[1]:
             return
-        more = (0 if ranks <= have[0] else max(8, 2 * ranks) - have[0], max(0, metrics - have[1]))
+        room = have[0] or 8
+        while room < ranks:
+            room += room // 4
+        more = (room - have[0], max(0, metrics - have[1]))
         for name, fill in _BY_METRIC.items():
             setattr(self, name, np.pad(getattr(self, name), (0, more[1]), constant_values=fill))
         for name, value in _BY_RANK.items():
@@ -245,7 +248,7 @@ class SdcSuspectDetector(Detector):
             for rank in np.flatnonzero(whole):
                 groups.setdefault(chunk[:, rank].tobytes(), []).append(int(rank))
             for ranks in groups.values():
-                if len(ranks) > 1 and _tells(chunk[:, ranks[0]], _is_checksum(self._name(place))):
+                if len(ranks) > 1 and _is_telling(chunk[:, ranks[0]], _is_checksum(self._name(place))):
                     copy_of[ranks] = min(ranks) if (copy_of[ranks] < 0).all() else copy_of[ranks].max()
                     known = True
         if known:
@@ -367,7 +370,7 @@ class SdcSuspectDetector(Detector):
         still = self._moved[:count, places] == 0
         part = np.maximum(LEARNED_PART, 1 / (self._chunks[places] + 1.0))
         middle = np.nan_to_num(_median(away.swapaxes(0, 1)))
-        ill = self._ill(places, count)
+        ill = self._ill(places, count) | ~still
         shift = np.where(ill | new, 0.0, part * np.clip(middle, -sigma, sigma)) / pair.min(0)
         grow = np.clip(np.where(size > 0, size, 1e-300) / np.maximum(sigma, 1e-300), 0.5, 2.0) ** part
         self._sigma[:count, places] = np.where(ill | new | np.isnan(size), sigma, sigma * grow)
@@ -459,7 +462,7 @@ class SdcSuspectDetector(Detector):
     ) -> list[Finding]:
         """Report the rank that is alone outside; where others move as well, their places are learnt anew.
 
-        Nothing is told while the model moves, that is, while the ranks together leave their levels.
+        Nothing is reported while the model moves, that is, while the ranks together leave their levels.
         """
         place, count = int(now.places[column]), now.values.shape[1]
         out = self._out[:count, place]
@@ -572,13 +575,16 @@ def _text(event: _Apart, *, over: bool) -> str:
     value, expected = _shown(event.value, event.expected)
     if event.rank is None:
         one, other = event.ranks[:2]
-        text = f"Ranks {one} and {other} had {'equal' if not event.times else 'a steady ratio of'} {event.metric} up to"
-        text += f" then, and disagree since step {event.onset}: {value} against {expected} at step {event.seen}."
+        text = f"{event.metric} was equal on ranks {one} and {other}, and differs since step {event.onset}: {value}"
+        text += f" against {expected} at step {event.seen}."
         text += " Two ranks alone do not tell which of them is wrong."
     elif event.times:
-        text = f"Rank {event.rank} logs {event.metric} {event.times:.3g} times as high as its own past and {peers} lead"
-        text += f" to expect, since step {event.onset}: {value} where {expected} is usual. {_capital(peers)} stayed at"
-        text += " their places. Another data set on this rank alone looks the same: a suspect, not a proof."
+        is_was, at = "was" if over else "is", f"at step {event.seen}"
+        text = f"{event.metric} of rank {event.rank} {is_was} {event.times:.3g} times what its own past and {peers} lead to"
+        text += (
+            f" expect, since step {event.onset}: {value} instead of {expected} {at}. {_capital(peers)} did not move."
+        )
+        text += " Other data on this rank alone looks the same: a suspect, not a proof."
     else:
         text = f"{event.metric} was equal on the ranks that compute the same, and differs on rank {event.rank} since"
         text += f" step {event.onset}: {value}, where {peers} had {expected}."
@@ -607,7 +613,7 @@ def _median(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return found
 
 
-def _tells(values: NDArray[np.float64], checksum: bool) -> bool:
+def _is_telling(values: NDArray[np.float64], checksum: bool) -> bool:
     """Return whether ranks that have all these values compute the same: no constant, count or line, and many digits."""
     if len(np.unique(values)) < len(values) or not np.isfinite(values).all():
         return False

@@ -181,23 +181,16 @@ def _sdc_suspect(case: Case) -> Suggestion:
     found, sources = facts(case.incident.evidence, SdcFacts), [lit.MEGATRON, lit.GEMINI_REPLAY]
     who = _suspect_of(case, found)
     if case.incident.severity != "critical":
-        text = (
-            f"Have the last step computed again by {who}, and on another GPU: only a difference proves it. If the job "
-        )
-        text += (
-            "stops anyway, give the data of this rank to another one: does the sign go with the data or with the GPU?"
-        )
+        text = f"Run the same step again on {who}, and on another device: only a difference proves it. At the next stop"
+        text += " give its data to another rank: the sign goes with the data or stays with the device."
         return suggestion("inspect", text, checklist=lit.SDC_CHECKS, sources=sources)
     good = case.checkpoints.newest(case.onset - 1 if found.whole_until is None else found.whole_until)
-    since = "checkpoints since then may hold either state"
-    back = f"from the checkpoint of step {good}: {since}" if good is not None else f"from one before it: {since}"
+    back = "from a checkpoint before it" if good is None else f"from the checkpoint of step {good}"
     if case.incident.state != "open":
-        text = (
-            f"They are equal again; where nothing was loaded in between, compare the weights of all ranks. Test {who}."
-        )
+        text = f"The ranks are equal again. Where nothing was loaded since, compare all their weights, and test {who}."
         return suggestion("inspect", text, checklist=lit.SDC_CHECKS, sources=sources)
-    text = f"The ranks train on different states. Start the job again without {who}, {back}. Test that GPU before it "
-    text += "computes again: a rollback alone leaves it in the job."
+    text = f"The ranks train on different states. Start the job again without the device of {who}, {back}: those since"
+    text += " may hold either state. Test the device before it computes again: a rollback alone leaves it in the job."
     return suggestion("restart", text, checklist=lit.SDC_CHECKS, sources=sources)
 
 

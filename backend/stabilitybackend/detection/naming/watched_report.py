@@ -29,7 +29,8 @@ _TAKEN = {
 def watched_of(names: WatchedNames, metrics: Iterable[str], followed: Collection[str] = ()) -> Watched:
     """Return what is watched of a run that logs ``metrics``; ``followed``: those that no detector has a role for."""
     logged = [name for name in metrics if not name.startswith(_READINGS)]
-    wants = {name: make().wants for name, make in DETECTORS.items()}
+    # One that compares ranks side by side takes any metric, and none of one rank alone.
+    wants = {name: made.wants for name, make in DETECTORS.items() if not (made := make()).side_by_side}
     found = [one for name in logged if (one := _watched(names, name, wants)) is not None]
     found.sort(key=lambda one: (one.dataset is not None, one.role, one.dataset or "", one.metric))
     seen = {one.metric for one in found}

@@ -231,20 +231,15 @@ class DetectorBank(Stateful):
         self, names: Sequence[str], steps: NDArray[np.int64], times: NDArray[np.float64],
         values: NDArray[np.float64], ranks: Sequence[int],
     ) -> list[tuple[float, Finding]]:  # fmt: skip
-        """Give rows to the detectors that compare ranks side by side; all of them want the same metrics.
+        """Give rows to the detectors that compare ranks side by side.
 
         Args:
             values: (metrics, rows). ranks: of the rows, or the one that all are of.
         """
-        wanted = self.wanted(names)
-        if not wanted:
-            return []
-        chosen = [name for _, name in wanted]
-        values = values if len(chosen) == len(names) else values[[place for place, _ in wanted]]
         found: list[tuple[float, Finding]] = []
         for detector in list(self.detectors.values()):
             try:
-                found += detector.update_table(chosen, steps, times, values, ranks)
+                found += detector.update_table(names, steps, times, values, ranks)
             except Exception as error:
                 self._failed(detector, error)
         return found

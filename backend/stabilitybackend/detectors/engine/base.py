@@ -346,14 +346,15 @@ class Detector(Stateful, ABC):
         The same as ``update`` for each point. Only detectors that compare ranks ``side_by_side`` are fed like this.
 
         Args:
-            names: metrics that are wanted. values: (metrics, rows).
+            names: all metrics of the rows. values: (metrics, rows).
             ranks: of the rows, or the one that all are of.
         """
         found = []
         for row, (step, time) in enumerate(zip(steps.tolist(), times.tolist(), strict=True)):
             rank = ranks[row if len(ranks) > 1 else 0]
             for name, value in zip(names, values[:, row].tolist(), strict=True):
-                found += [(time, finding) for finding in self.update(Point(step, name, value, time, rank))]
+                if self.wants(name):
+                    found += [(time, finding) for finding in self.update(Point(step, name, value, time, rank))]
         return found
 
     @classmethod

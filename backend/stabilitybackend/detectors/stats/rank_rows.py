@@ -6,8 +6,10 @@ alone, metrics that one rank alone logs, and runs of one rank cost next to nothi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +17,9 @@ from numpy.typing import NDArray
 from stabilitybackend.name_sets import key_of
 from stabilitybackend.stateful import Stateful, fresh
 
-#: Metrics that are compared, and ranks times metrics: what comes later is not compared. A cell is some 100 bytes of
-#: state.
+#: Metrics and ranks that are compared, and the product of both: what comes later is not. A cell is 100 bytes of state.
 MAX_METRICS = 16
+MAX_RANKS = 4_096
 MAX_CELLS = 16_384
 #: Names that one rank alone logs that are remembered.
 MAX_ALONE = 1_024
@@ -74,7 +76,7 @@ class RankRows(Stateful):
 
     Attributes:
         ranks, metrics: number and name -> place, in the order in which they came.
-        dropped: values that were not compared, for they came late or beyond a bound.
+        dropped: rows that were not compared, for they came late or beyond a bound.
     """
 
     ranks: dict[int, int] = fresh(dict)
@@ -93,13 +95,34 @@ class RankRows(Stateful):
 
     def __init__(self) -> None:
         super().__init__()
-        #: Metrics of a row -> as of ``_metrics_of``.
-        self._known: dict[tuple[str, ...], tuple[NDArray[np.int64] | None, NDArray[np.int64]]] = {}
+        #: Metrics and rank of a row, -1 for several -> as of ``_metrics_of``; forgotten where anything new is compared.
+        self._known: dict[tuple[tuple[str, ...], int], tuple[NDArray[np.int64] | None, NDArray[np.int64]]] = {}
 
     def restored(self) -> None:
         self._known = {}
         for name in ("_newest", "_rows", "_awaited", "_late"):
             setattr(self, name, getattr(self, name).copy())  # what was read can't be written to
+
+    def saved_values(self) -> list[Any]:
+        """Return the state, with the rows that wait rank by rank: it does not matter in which blocks they came."""
+        return [self._by_rank() if one is self._blocks else one for one in super().saved_values()]
+
+    def _by_rank(self) -> list[_Block]:
+        pieces: dict[int, list[_Block]] = {}
+        for block in self._blocks:
+            for at, rank in enumerate(block.ranks.tolist()):
+                one = block if len(block.ranks) == 1 else block.at(np.arange(len(block.ranks)) == at)
+                pieces.setdefault(rank, []).append(one)
+        alike = [
+            list(some) for rank in sorted(pieces) for _, some in groupby(pieces[rank], lambda b: b.metrics.tolist())
+        ]
+        return [
+            _Block(
+                np.concatenate([block.steps for block in some]), np.concatenate([block.times for block in some]),
+                some[0].ranks, some[0].metrics, np.concatenate([block.values for block in some], axis=1),
+            )
+            for some in alike
+        ]  # fmt: skip
 
     def restart(self, step: int) -> None:
         """Go on at a step, which may be an earlier one."""
@@ -109,33 +132,38 @@ class RankRows(Stateful):
 
     def add(
         self, names: Sequence[str], steps: NDArray[np.int64], times: NDArray[np.float64],
-        values: NDArray[np.float64], ranks: Sequence[int],
+        values: NDArray[np.float64], ranks: Sequence[int], wants: Callable[[str], bool],
     ) -> list[StepRow]:  # fmt: skip
         """Take rows and return the steps that are complete now.
 
         Args:
-            names: of the metrics that are compared. values: (metrics, rows).
+            names: the metrics. values: (metrics, rows).
             ranks: of the rows, or the one that all are of.
+            wants: says whether a metric is compared.
         """
         if len(ranks) == 1 and len(self.ranks) < 2 and ranks[0] in (self.ranks or ranks):
             self.ranks.setdefault(ranks[0], 0)
             return []  # no other rank to compare it with
-        if len(ranks) > 1 and self._is_news(names):
+        if len(ranks) > 1 and self._is_news(names, wants):
             one = [np.arange(len(steps)) == at for at in range(len(steps))]
             parts = [(steps[at], times[at], values[:, at], [rank]) for at, rank in zip(one, ranks, strict=True)]
-            return [row for part in parts for row in self.add(names, *part)]
+            return [row for part in parts for row in self.add(names, *part, wants)]
+        if len(self.ranks) >= MAX_RANKS and any(rank not in self.ranks for rank in ranks):
+            self.dropped += len(steps)
+            return []
         places = np.array([self._place_of(rank) for rank in ranks], np.int64)
-        chosen, metrics = self._metrics_of(names, ranks)
+        chosen, metrics = self._metrics_of(names, ranks, wants)
         block = _Block(steps, times, places, metrics, values if chosen is None else values[chosen])
         if len(ranks) == 1 and len(steps) > 1 and bool((steps[1:] < steps[:-1]).any()):
             return [row for at in range(len(steps)) for row in self._take_new(block.at(slice(at, at + 1)))]
         return self._take_new(block)
 
-    def _is_news(self, names: Sequence[str]) -> bool:
+    def _is_news(self, names: Sequence[str], wants: Callable[[str], bool]) -> bool:
         """Return whether ranks or a metric are new: the rows that it begins with depend on their order then."""
-        if len(self.ranks) < 2:
-            return True
-        return len(self.metrics) < self._most() and not self.metrics.keys() >= set(names)
+        if (key_of(names), -1) in self._known:
+            return False
+        room = len(self.metrics) < self._most()
+        return len(self.ranks) < 2 or (room and any(name not in self.metrics and wants(name) for name in names))
 
     def _most(self) -> int:
         return min(MAX_METRICS, MAX_CELLS // max(1, len(self.ranks)))
@@ -158,44 +186,48 @@ class RankRows(Stateful):
         return self._take(block.at(slice(late, None))) if late < len(steps) else []
 
     def _place_of(self, rank: int) -> int:
-        """Return the place of a rank. New ones come one by one: room is made for twice as many."""
+        """Return the place of a rank. New ones come one by one: room is made for some more."""
+        place = self.ranks.get(rank)
+        if place is not None and place < len(self._newest):
+            return place
         place = self.ranks.setdefault(rank, len(self.ranks))
+        self._known.clear()
         if place >= len(self._newest):
-            more = max(8, place)
+            more = max(8, place // 4)
             self._newest = np.append(self._newest, np.full(more, self._done))
             self._rows, self._late = np.append(self._rows, [0] * more), np.append(self._late, [0] * more)
             self._awaited = np.append(self._awaited, [False] * more)
         return place
 
     def _metrics_of(
-        self, names: Sequence[str], ranks: Sequence[int]
+        self, names: Sequence[str], ranks: Sequence[int], wants: Callable[[str], bool]
     ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
         """Return which of the names are compared, None for all, and the places of these metrics."""
-        key = key_of(names)
+        key = (key_of(names), ranks[0] if len(ranks) == 1 else -1)
         known = self._known.get(key)
         if known is None:
-            places = [self._metric_of(name, ranks) for name in names]
-            chosen = [at for at, place in enumerate(places) if place >= 0]
-            at, of = np.array(chosen, np.int64), np.array([places[one] for one in chosen], np.int64)
-            known = (None if len(chosen) == len(names) else at, of)
-            settled = len(self.metrics) >= self._most() or len(chosen) == len(names)
-            if settled and len(self._known) < MAX_METRICS:
-                self._known[key] = known
+            found = [(at, self._metric_of(name, ranks)) for at, name in enumerate(names) if wants(name)]
+            chosen = np.array([at for at, place in found if place >= 0], np.int64)
+            places = np.array([place for _, place in found if place >= 0], np.int64)
+            if len(self._known) >= MAX_CELLS:
+                self._known.clear()
+            known = self._known[key] = (None if len(chosen) == len(names) else chosen, places)
         return known
 
     def _metric_of(self, name: str, ranks: Sequence[int]) -> int:
         """Return the place of a metric, -1 for one that one rank alone logs, or too many."""
         place = self.metrics.get(name)
         if place is not None:
-            return place
+            return place if place < self._most() else -1
         first = self._alone.get(name)
         if len(ranks) > 1 or (first is not None and first != ranks[0]):
             if len(self.metrics) < self._most():
                 self._alone.pop(name, None)
+                self._known.clear()
                 return self.metrics.setdefault(name, len(self.metrics))
-            self.dropped += 1
-        elif len(self._alone) < MAX_ALONE:
-            self._alone.setdefault(name, ranks[0])
+        elif first is None and len(self._alone) < MAX_ALONE:
+            self._alone[name] = ranks[0]
+            self._known.clear()
         return -1
 
     def _take(self, block: _Block) -> list[StepRow]:
@@ -237,4 +269,5 @@ class RankRows(Stateful):
             np.maximum.at(times, at, block.times)
             with_nan = np.where(np.isnan(block.values), np.inf, block.values) + 0.0  # -0.0 is 0.0
             values[at[:, None], block.ranks[:, None], block.metrics] = with_nan.T
-        return [StepRow(int(step), float(time), row) for step, time, row in zip(steps, times, values, strict=True)]
+        kept = values[:, :, : self._most()]
+        return [StepRow(int(step), float(time), row) for step, time, row in zip(steps, times, kept, strict=True)]
