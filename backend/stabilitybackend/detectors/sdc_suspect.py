@@ -579,11 +579,9 @@ def _text(event: _Apart, *, over: bool) -> str:
         text += f" against {expected} at step {event.seen}."
         text += " Two ranks alone do not tell which of them is wrong."
     elif event.times:
-        is_was, at = "was" if over else "is", f"at step {event.seen}"
-        text = f"{event.metric} of rank {event.rank} {is_was} {event.times:.3g} times what its own past and {peers} lead to"
-        text += (
-            f" expect, since step {event.onset}: {value} instead of {expected} {at}. {_capital(peers)} did not move."
-        )
+        verb, wrong = "was" if over else "is", f"{value} instead of {expected} at step {event.seen}"
+        text = f"{event.metric} of rank {event.rank} {verb} {event.times:.3g} times what its own past and {peers} lead"
+        text += f" to expect, since step {event.onset}: {wrong}. {_capital(peers)} did not move."
         text += " Other data on this rank alone looks the same: a suspect, not a proof."
     else:
         text = f"{event.metric} was equal on the ranks that compute the same, and differs on rank {event.rank} since"
