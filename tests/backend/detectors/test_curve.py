@@ -246,6 +246,29 @@ def test_rare_batches_that_are_higher_than_the_rare_ones_before_are_told_once(se
     assert len({one.key for one in news if one.onset_step > ONSET}) <= 4
 
 
+@pytest.mark.parametrize("share", [0.15, 0.3])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_higher_of_two_clouds_is_found_to_rise(seed: int, share: float) -> None:
+    rng = random.Random(seed)
+    higher = [rng.random() < share for _ in range(2_000)]
+    losses = [
+        value * ((2.0 if at < 1_500 else 3.5) if high else 1.0)
+        for at, (value, high) in enumerate(zip(quiet(2_000, seed), higher, strict=True))
+    ]
+    seen = [one.seen for one in alarms(found(losses)) if one.seen > ONSET]
+    assert 1 <= len(seen) <= 3
+    assert all(1_500 <= step < 1_700 for step in seen)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_jump_among_the_first_points_hides_no_later_one_in_nine_logs_of_ten(seed: int) -> None:
+    logs = [
+        [value * (1.4 if 20 <= at < 28 or 120 <= at < 128 else 1.0) for at, value in enumerate(quiet(400, one))]
+        for one in range(20 * seed, 20 * seed + 20)
+    ]
+    assert sum([abs(one.onset - 120) <= 1 for one in alarms(found(log))] == [True] for log in logs) >= 18
+
+
 @pytest.mark.parametrize("length", [8, 16, 30])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_dip_that_comes_back_to_the_level_from_before_it_is_no_rise(seed: int, length: int) -> None:

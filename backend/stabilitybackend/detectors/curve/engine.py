@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from operator import eq
+from operator import eq, sub
 from statistics import fmean
 from typing import Literal
 
@@ -37,8 +37,8 @@ PRIOR_POINTS = 114.0
 #: Heights are counted in bins of a quarter of an octave, over twelve octaves.
 BINS_PER_OCTAVE = 4
 BINS = 48
-#: So many of the newest points at a height are a habit: what goes as high is as rare as they are. Two
-#: clouds of losses are like that.
+#: So many visits of the newest points at a height are a habit: what goes as high is as rare as they are. Two
+#: clouds of losses are like that; neighbours up there are one visit.
 HABIT = 3
 #: Sigmas that noise reaches: what neighbours share below that is noise, and proves less.
 REACH = 4.0
@@ -82,7 +82,7 @@ ERRORS = 3.0
 FEW = 5
 BACK_POINTS = WINDOW // 2
 BACK_PART = 1 / 16
-#: Points after which a recovery is slow; within AGAIN, or as long as the event took, a new excursion continues it.
+#: Points after which a recovery is slow; within AGAIN a new excursion continues it.
 FAST = 10
 AGAIN = BLOCK
 #: Up and flat for so many points: the statistics take the level as the usual one. After PATIENCE it does not come back
@@ -239,6 +239,8 @@ class Curve:
     fresh: list[float] = field(default_factory=list)
     level: float = math.nan
     sigma: float = math.nan
+    #: The noise of medians: that of the points, and the way to a second cloud of theirs.
+    spread: float = math.nan
     #: Slope in ln(points), never upwards; how alike neighbours are, 0 to 1; points when that was measured.
     slope: float = 0.0
     dipped: float = -math.inf
@@ -447,9 +449,13 @@ class Curve:
         newest = list(self.distances)[-self._age() :]
         ordered = sorted(newest)
         middle = median(ordered)
-        spread = MAD_TO_SIGMA * median([abs(one - middle) for one in ordered])
-        upper = (ordered[int(0.9 * len(ordered))] - middle) / Q90_SIGMAS
-        self.sigma = max(spread, upper, self._floor())
+        core = max(MAD_TO_SIGMA * median([abs(one - middle) for one in ordered]), self._floor())
+        high = int(0.9 * len(ordered))
+        self.spread = max(core, (ordered[high] - middle) / Q90_SIGMAS)
+        # A tenth of the points beyond a gap that no noise leaves are another cloud, and not this one's noise.
+        upper = ordered[len(ordered) // 2 : high + 1]
+        clouds = self.spread > 2 * core and max(map(sub, upper[1:], upper)) > REACH * core
+        self.sigma = core if clouds else self.spread
         above = [one > middle for one in newest]
         alike = sum(map(eq, above, above[1:])) / (len(above) - 1)
         self.neighbours = min(0.99, max(0.0, math.sin(math.pi * (alike - 0.5))))  # the sign correlation of a normal
@@ -598,20 +604,22 @@ class Curve:
     def _rank(self, step: int, top: tuple[int, float, float]) -> bool:
         """Gather the same evidence among the lone high points of a run, and say whether the newest are higher now.
 
-        The newest of k is the highest by chance once in k times, whatever their heights are like.
+        One more than k is the highest of them by chance once in k + 1 times, whatever their heights are like.
         """
         at, value, height = top
         if height < SUSPECT:
             return False
-        seen, rise = len(self.tops), value - self.level
-        self.ranks_proof += math.log((seen + 1) / (1 + sum(one >= rise for one in self.tops))) - ALLOW
+        rise, before = value - self.level, list(self.tops)[: len(self.tops) - len(self.ranks)]
+        # Neighbours share the error of their level, which makes none of them a record.
+        least = rise - ERRORS * math.sqrt(2) * self._unsure() * self.sigma
+        self.ranks_proof += math.log((len(before) + 1) / (1 + sum(one >= least for one in before))) - ALLOW
         self.tops.append(rise)
         self.ranks.append(at)
         if self.ranks_proof <= 0:
             self.ranks, self.ranks_proof = [], 0.0
         elif self.ranks_proof >= PROOF and rise >= self._rise():
             event = self._lone(step, top)
-            event.severity, event.outdone, event.points = "warning", seen + 1 - len(self.ranks), len(self.ranks)
+            event.severity, event.outdone, event.points = "warning", len(before), len(self.ranks)
             event.since = self.ranks[0]
             self.tops = deque(list(self.tops)[-len(self.ranks) :], maxlen=self.tops.maxlen)
             self.ranks, self.ranks_proof = [], 0.0
@@ -624,7 +632,7 @@ class Curve:
         """Open the event that the excursion proves, or go on with one that had just ended."""
         excursion, self.excursion, self.proof = self.excursion, [], 0.0
         first, event = excursion[0][0], self.closed
-        reach = 0.0 if event is None else max(AGAIN, min(SHORT, event.length)) * self.interval
+        reach = AGAIN * self.interval
         if event is not None and event.recovered_step is not None and first - event.recovered_step <= reach:
             event.recovery, event.recovered_step, event.life, event.calm = "pending", None, "up", 0
         else:
@@ -700,7 +708,8 @@ class Curve:
 
     def _rises_again(self, event: CurveEvent, step: int, value: float, values: Sequence[float], level: float) -> bool:
         """Begin another event where the curve had come most of the way back and stayed there, and rises once more."""
-        near = median(values[-FEW:]) <= level + 2 * BACK_PART * (event.top - event.base)
+        most = max(2 * BACK_PART * (event.top - event.base), self._back_width(event, FEW))
+        near = median(values[-FEW:]) <= level + most
         event.calm = event.calm + 1 if near else event.calm if self.excursion else 0
         if event.calm < AGAIN + len(self.excursion):
             return False
@@ -803,7 +812,7 @@ class Curve:
         if len(blocks) < 6 or self.event is not None:
             return
         shared = (1 + self.neighbours) / (1 - self.neighbours)
-        error = MEDIAN_ERROR * max(self.sigma, self._floor()) * math.sqrt(2 * shared / CLIMB_BLOCK)
+        error = MEDIAN_ERROR * max(self.spread, self._floor()) * math.sqrt(2 * shared / CLIMB_BLOCK)
         noise = max(MAD_TO_SIGMA * median(moves), error)
         lowest = blocks[-LOWEST_BLOCKS:]
         low = min(map(max, zip(lowest, lowest[1:], lowest[2:], strict=False)))  # a dip is no level
@@ -840,9 +849,10 @@ class Curve:
 
 
 def _habitual(past: Sequence[float], least: float) -> float:
-    """Return the share of past points that are as high, 0 for a few."""
-    count = sum(one >= least for one in past)
-    return count / len(past) if count >= HABIT else 0.0
+    """Return the share of past points that are as high, 0 for a few visits."""
+    high = [one >= least for one in past]
+    visits = sum(here and not before for before, here in zip([False, *high], high, strict=False))
+    return sum(high) / len(past) if visits >= HABIT else 0.0
 
 
 def _once(events: Sequence[CurveEvent]) -> Iterator[CurveEvent]:
