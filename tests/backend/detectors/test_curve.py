@@ -292,6 +292,15 @@ def test_a_rise_that_slows_down_and_goes_on_is_one_divergence_and_never_flat(see
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_a_climb_that_noise_lets_look_flat_for_a_while_is_one_incident(seed: int) -> None:
+    rng = random.Random(seed)
+    losses = [2.0 + 0.012 * max(0, at - 600) + rng.gauss(0, 0.1) for at in range(1_400)]
+    news = [one for one in found(losses) if one.onset_step > 550]
+    assert [(last.kind, last.severity, last.state) for last in alarms(news)] == [("divergence", "critical", "open")]
+    assert news[-1].evidence["peak"] > 0.6 * max(losses)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_gradient_norm_leaves_notes_and_alarms_nobody(seed: int) -> None:
     rng = random.Random(seed)
     norms = [math.exp(rng.gauss(0, 0.15)) * (5.0 if ONSET <= at < ONSET + 8 else 1.0) for at in range(900)]
