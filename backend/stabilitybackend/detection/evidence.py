@@ -31,7 +31,7 @@ from stabilitybackend.detection.nearby import nearby_events
 from stabilitybackend.detection.onset import BAND_POINTS, onset_band
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LOSS, LR, dataset_of, of_machine, role_of
-from stabilitybackend.detectors.repeat_data_report import KNOWN_DATA, SAME_BATCHES
+from stabilitybackend.detectors.repeat_data_report import KNOWN_DATA, OTHER_SHARES, SAME_BATCHES
 from stabilitybackend.detectors.stats import left_range as at_resume
 from stabilitybackend.lineage.returns import left_by
 from stabilitybackend.points.store import SeriesKey
@@ -297,7 +297,7 @@ def _asked_at_resume(
     again = all(one.counter for one in inputs)
     restored = "the loader's place" if again else "its sampler, its schedule or its setting"
     asks = f"was {restored} restored?"
-    guess = next((one for one in (KNOWN_DATA, SAME_BATCHES) if one in finding.text), "")
+    guess = next((one for one in (KNOWN_DATA, SAME_BATCHES, OTHER_SHARES) if one in finding.text), "")
     if not guess or again:
         return replace(finding, text=f"{finding.text} With it {clauses}: {asks}")
     causes = [*finding.evidence.get("causes", ()), *(one.clause for one in inputs[:MAX_OF_A_SORT])]

@@ -44,6 +44,8 @@ class _Past:
     since: int = -1
     #: Of the newest points, whether each equalled the one before.
     again: deque[bool] = field(default_factory=lambda: deque(maxlen=RECENT + MOST))
+    #: The newest values other than 0.
+    newest: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST))
 
     def needed(self, value: float) -> float:
         """Return from how many equal points in a row a value is frozen; infinity where that is no news."""
@@ -95,7 +97,6 @@ class FrozenDetector(Detector):
     parameters: ClassVar[dict[str, Parameter]] = {"sensitivity": SENSITIVITY}
 
     _pasts: dict[str, _Past] = fresh(dict)
-    _newest: dict[str, deque[float]] = fresh(dict)
     _events: dict[str, _FrozenEvent] = fresh(dict)
 
     def configured(self) -> None:
@@ -121,7 +122,6 @@ class FrozenDetector(Detector):
         past = self._pasts.get(metric)
         if past is None:
             past = self._pasts[metric] = _Past(value)
-            self._newest[metric] = deque(maxlen=NEWEST)
         event = self._events.get(metric)
         if event is not None:
             return self._follow(event, point.step, value)
@@ -129,7 +129,7 @@ class FrozenDetector(Detector):
         past.in_a_row, past.since = (past.in_a_row + 1, past.since) if same else (1, point.step)
         if self._on and past.in_a_row >= past.needed(value) and self._is_news(metric, past, value):
             return self._open(metric, past, point.step)
-        self._learn(metric, past, value)
+        self._learn(past, value)
         return []
 
     def take_quiet(self, rows: QuietRows, start: int, stop: int) -> int:
@@ -143,19 +143,19 @@ class FrozenDetector(Detector):
             stop = self._first_repeat(past, values, start, stop)
         if start < stop:
             for metric, values in wanted:
-                self._learn_all(metric, self._pasts[metric], values[start:stop], rows.steps[start:stop])
+                self._learn_all(self._pasts[metric], values[start:stop], rows.steps[start:stop])
         return stop
 
     # --- its past ------------------------------------------------------------------------------------------------
 
-    def _learn(self, metric: str, past: _Past, value: float) -> None:
+    def _learn(self, past: _Past, value: float) -> None:
         past.points += 1
         past.equal += value == past.last
         past.again.append(value == past.last)
         past.zeros += value == 0
         past.last = value
         if value:
-            self._newest[metric].append(value)
+            past.newest.append(value)
 
     @staticmethod
     def _first_repeat(past: _Past, values: Sequence[float], start: int, stop: int) -> int:
@@ -172,7 +172,7 @@ class FrozenDetector(Detector):
             last = value
         return stop
 
-    def _learn_all(self, metric: str, past: _Past, values: Sequence[float], steps: Sequence[int]) -> None:
+    def _learn_all(self, past: _Past, values: Sequence[float], steps: Sequence[int]) -> None:
         """Take values of which none is 0 and none comes FEWEST times in a row."""
         past.points += len(values)
         equal = list(map(float.__eq__, values, [past.last, *values]))
@@ -185,22 +185,21 @@ class FrozenDetector(Detector):
         past.since = past.since if whole else steps[-again]
         past.in_a_row = again + (past.in_a_row if whole else 0)
         past.last = values[-1]
-        self._newest[metric].extend(values[-NEWEST:])
+        past.newest.extend(values[-NEWEST:])
 
     def _is_news(self, metric: str, past: _Past, value: float) -> bool:
         if value and role_of(metric) == GRAD_NORM:
             return False  # a norm that is logged as it was clipped stands at the bound
-        newest = self._newest[metric]
         claim = self.context.claimed(metric, self.name)
-        if not newest or (claim is not None and claim.kind == "nonfinite"):
+        if not past.newest or (claim is not None and claim.kind == "nonfinite"):
             return False
-        return bool(value) or median(map(abs, newest)) >= JUMP_PART * abs(past.first)
+        return bool(value) or median(map(abs, past.newest)) >= JUMP_PART * abs(past.first)
 
     # --- its events ----------------------------------------------------------------------------------------------
 
     def _open(self, metric: str, past: _Past, step: int) -> list[Finding]:
         lost = role_of(metric) == LOSS and past.last == 0
-        before = median(self._newest[metric])
+        before = median(past.newest)
         event = _FrozenEvent(metric, past.since, step, "critical" if lost else "warning", past.last, before)
         self._events[metric] = event
         if self.context.claimed(metric, self.name) is None:

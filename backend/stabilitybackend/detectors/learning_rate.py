@@ -169,18 +169,16 @@ class LearningRateDetector(CurveDetector):
             self._plateau = None
             if self._creeps(plateau) and not self._batch_grew(step):
                 usual, began = plateau.rate, plateau.rose_at
-                self._open(_RateEvent(metric, began, step, "info", usual * self._above, usual, None, rate, step))
-                assert self._event is not None
-                return self._go_on(self._event, step, rate, last)
+                event = _RateEvent(metric, began, step, "info", usual * self._above, usual, None, rate, step)
+                return self._go_on(event, step, rate, last)
         above = self._fallen and rate > self._top * self._above
         if above and self._is_smooth() and rate > self._top + self._stride():
             if self._batch_grew(step) or self._starts_again(rate):
                 self._top, self._fallen = rate, False
                 return []
             began = self._rose_at if self._rising > 1 else step
-            self._open(_RateEvent(metric, began, step, "info", self._top * self._above, self._top, None, rate, step))
-            assert self._event is not None
-            return self._go_on(self._event, step, rate, last)
+            event = _RateEvent(metric, began, step, "info", self._top * self._above, self._top, None, rate, step)
+            return self._go_on(event, step, rate, last)
         self._raise_top(rate)
         return []
 
@@ -304,7 +302,7 @@ class LearningRateDetector(CurveDetector):
         event = _RateEvent(self._metric, step, step, "info", before, before, fork_step, rate, step)
         if rate > before:
             event.limit = before * self._above
-            self._open(event)
+            self._event = event
         else:
             event.limit = before / self._times
             self._low = event
@@ -318,7 +316,7 @@ class LearningRateDetector(CurveDetector):
             event.seen = step
             event.severity = "warning" if self._is_constant(event) else "info"
             event.reported = event.peak
-            self._open(event)
+            self._event = event
             return [self._found(event, step, "open")]
         return []
 
@@ -328,9 +326,6 @@ class LearningRateDetector(CurveDetector):
 
     # --- its events ----------------------------------------------------------------------------------------------
 
-    def _open(self, event: _RateEvent) -> None:
-        self._event = event
-
     def _is_back(self, event: _RateEvent, rate: float, last: float) -> bool:
         """Say whether a rate is where it was, or moved back from a resume to a schedule that has gone on since."""
         low = event.peak < event.usual
@@ -339,7 +334,7 @@ class LearningRateDetector(CurveDetector):
         return event.resumed is not None and event.peak > 0 and rate_undone(rate, last, event.peak / event.usual)
 
     def _go_on(self, event: _RateEvent, step: int, rate: float, last: float) -> list[Finding]:
-        low = event.peak < event.usual
+        self._event, low = event, event.peak < event.usual
         event.since += 1
         if self._is_back(event, rate, last):
             event.recovered_step = step

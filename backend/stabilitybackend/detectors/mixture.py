@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from .engine.base import SENSITIVITY, Detector, Event, Finding, Mark, Parameter, Point, Row, State, fresh
 from .engine.metric_roles import NAMES_REMEMBERED, RATIO, TAKEN
 from .stats.levels import LARGEST
-from .stats.mixture_band import Bands, Spread, band, excess, limit
+from .stats.mixture_band import Bands, Spread, excess, limit
 from .stats.mixture_blocks import BLOCK_ROWS, Block, Taken
 
 #: Nats that an excess has to have, beside the logarithm of the number of data sets: chance goes there once in half a
@@ -329,14 +329,9 @@ class MixtureDetector(Detector):
         if not taken.blocks:
             return [ShownShare(name, p, math.nan, math.nan, 0.0, 1.0, off=False) for name, p in watch.shares.items()]
         newest, whole = taken.newest(SHOWN_BLOCKS), taken.newest(len(taken.blocks))
-        shown = []
+        shown, bands = [], self.bands(watch.unit)
         for name, declared in self._datasets(watch).items():
-            draws, differences = taken.spreads.get(name, Spread()).sample_size(declared)
-            low, high = 0.0, 1.0
-            if differences and self.settings["sensitivity"]:
-                low, high = band(draws * newest.rows / BLOCK_ROWS, declared, self._most(watch, differences))
-                least = self.settings["min_off"] * min(declared, 1 - declared)
-                low, high = min(low, declared - least), max(high, declared + least)
+            low, high = (bands and bands.of(name, declared, newest.rows)) or (0.0, 1.0)
             off = watch.off is not None and watch.off.dataset == name
             shown.append(ShownShare(name, declared, newest.share(name), whole.share(name), low, high, off))
         return shown

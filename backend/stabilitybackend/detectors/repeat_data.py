@@ -226,7 +226,7 @@ class RepeatDataDetector(CurveDetector):
         if self._low is None:
             self._losses = [*self._losses, *losses][-BEFORE_POINTS:]
         self._block = []
-        change, order = self._order.add(self.past, first, losses, step), self._order.current
+        change, order = self._order.add(self.past, first, losses), self._order.current
         if order is None:
             return []
         if change is None:
@@ -236,7 +236,7 @@ class RepeatDataDetector(CurveDetector):
 
     def _begin(self, order: Repetition, step: int) -> list[Finding]:
         """Report an order that repeats: with a low loss where there is one, epochs once a run."""
-        if not self._by or order.known:
+        if not self._by:
             return []
         resumed = self._resumed(order)
         reach = RESUME_POINTS * self.context.interval

@@ -20,8 +20,10 @@ SAME_BATCHES = (
     "The batches are those of the branch that was left, in its order: the loader's place is restored. Is the loss "
     "computed as before (label smoothing, dropout, masks), and are the weights those of the fork step?"
 )
+#: The same where the shares of a declared mixture are known to be off.
+OTHER_SHARES = "The data are taken in other shares since then, and another mixture has another loss: see there."
 
-__all__ = ["KNOWN_DATA", "REST_POINTS", "SAME_BATCHES", "LowEvent", "worded"]
+__all__ = ["KNOWN_DATA", "OTHER_SHARES", "REST_POINTS", "SAME_BATCHES", "LowEvent", "worded"]
 
 #: The claim is held for so many points after it: the baselines of the others have to learn the true level again.
 REST_POINTS = 32
@@ -65,7 +67,7 @@ def worded(event: LowEvent, state: State) -> tuple[str, dict[str, Any]]:
     text = f"{event.before.text[:1].upper()}{event.before.text[1:]}, and the loss came back at {event.low:.4g}"
     text += f" where {event.level:.4g} was to be expected{shown}. "
     if event.by_mixture:
-        text += "The data are taken in other shares since then, and another mixture has another loss: see there."
+        text += OTHER_SHARES
     else:
         text += SAME_BATCHES if event.same else KNOWN_DATA
     if event.rest < 0:

@@ -9,12 +9,10 @@ from typing import Literal
 from stabilitybackend.detectors.engine.long_past import LongPast
 from stabilitybackend.stateful import Stateful, fresh
 
-from .fingerprint import Fingerprints, Match
+from .fingerprint import Fingerprints
 
 #: Searches in a row that do not find it again end a repetition.
 LOST_SEARCHES = 2
-#: Lags of orders that were reported, newest ones.
-MAX_KNOWN = 16
 
 __all__ = ["RepeatedOrder", "Repetition"]
 
@@ -26,8 +24,6 @@ class Repetition:
     Args:
         onset: first step of the repetition. earlier: the step at which that data was first met.
         lag: distance of the two in points. r: correlation when it was found.
-        seen: step at which it was found.
-        known: whether its lag is a multiple of one that was found before: the next epoch of the same order.
         lost: windows in a row that did not agree.
     """
 
@@ -35,8 +31,6 @@ class Repetition:
     earlier: int
     lag: int
     r: float
-    seen: int
-    known: bool = False
     lost: int = 0
 
     @property
@@ -54,11 +48,10 @@ class RepeatedOrder(Stateful):
     """Searches each block of points in all that came before, and follows what it finds until it ends."""
 
     _prints: Fingerprints = fresh(Fingerprints)
-    _lags: list[int] = fresh(list)
     current: Repetition | None = None
 
-    def add(self, past: LongPast, step: int, block: list[float], now_step: int) -> Literal["begins", "ends"] | None:
-        """Take PAST_BLOCK losses that begin at ``step`` and end at ``now_step``; say whether ``current`` changed.
+    def add(self, past: LongPast, step: int, block: list[float]) -> Literal["begins", "ends"] | None:
+        """Take PAST_BLOCK losses that begin at ``step``; say whether ``current`` changed.
 
         What has ended is still there until the next call.
         """
@@ -75,7 +68,8 @@ class RepeatedOrder(Stateful):
         match = self._prints.search(past)
         if match is None:
             return None
-        self._begin(past, match, now_step)
+        onset, earlier = self._prints.began(past, match.lag)
+        self.current = Repetition(onset, earlier, match.lag, match.r)
         return "begins"
 
     def add_unmet(self, past: LongPast, steps: Sequence[int], losses: Sequence[float]) -> int:
@@ -85,16 +79,3 @@ class RepeatedOrder(Stateful):
             steps: at which they begin. losses: PAST_BLOCK for each.
         """
         return 0 if self.current is not None else self._prints.add_unmet(past, steps, losses)
-
-    def _begin(self, past: LongPast, match: Match, now_step: int) -> None:
-        onset, earlier = self._prints.began(past, match.lag)
-        known = any(_is_multiple(match.lag, lag) for lag in self._lags)
-        self.current = Repetition(onset, earlier, match.lag, match.r, now_step, known)
-        if not known:
-            self._lags = [*self._lags[-(MAX_KNOWN - 1) :], match.lag]
-
-
-def _is_multiple(lag: int, of: int) -> bool:
-    """Say whether two distances are of epochs of one length, some points more or less."""
-    small, large = sorted((lag, of))
-    return abs(large - small * round(large / small)) <= round(large / small)
