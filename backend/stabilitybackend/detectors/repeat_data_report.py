@@ -72,6 +72,8 @@ def worded(event: LowEvent, state: State) -> tuple[str, dict[str, Any]]:
         text += SAME_BATCHES if event.same else KNOWN_DATA
     if event.rest < 0:
         text += f" It ended at step {event.back}: the loss rose far above its true level, which is another event."
+    elif state == "recovered" and event.same:
+        text += f" It was back at the level of that branch at step {event.back}."
     elif state == "recovered":
         text += f" It jumped back to the true level at step {event.back}: that is the end of it, not a spike."
     elif state == "resolved" and not event.gave_way:

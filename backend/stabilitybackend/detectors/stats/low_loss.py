@@ -73,7 +73,8 @@ def falsely_low(
     pairs = [(loss, before.left[at]) for at, loss in after if at in before.left]
     r, same = _same_order(pairs)
     facts = {"below_left_branch": above, "paired_errors": -above / error, "same_order_r": r}
-    return LowLoss(median([old for _, old in pairs]), low, facts, same)
+    level = median([old for _, old in pairs])
+    return LowLoss(level, level + above if same else low, facts, same)
 
 
 def _same_order(pairs: Sequence[tuple[float, float]]) -> tuple[float, bool]:
