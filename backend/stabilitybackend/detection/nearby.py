@@ -9,6 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.detectors.engine.context import JUMP
 from stabilitybackend.detectors.engine.metric_roles import BATCH_SIZE, LR, SEQUENCE_LENGTH, role_of
 from stabilitybackend.schema.json_data import MAX_LISTED
 from stabilitybackend.schema.kinds import kind_of, kinds_where
@@ -25,9 +26,8 @@ NEAR_POINTS = 32
 NEAR_S = 60.0
 #: Facts of each sort.
 MAX_OF_A_SORT = 4
-#: A change of the learning rate or batch size from one point to the next by this fraction is a jump...
-JUMP = 0.1
-#: ...if it is also so many times the usual change there: the first steps of a warm-up double the rate each.
+#: A change of a setting by JUMP is one if it is also so many times the usual change there: the first steps of a
+#: warm-up double the rate each.
 JUMP_TIMES = 4.0
 
 #: Roles of what is set -> what they are called.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from stabilitybackend.detection.attribution import CONFIRMED_SIGMAS, LOSS_FLOOR, usual
+from stabilitybackend.detectors.stats.robust import MEDIAN_ERROR
 from stabilitybackend.detectors.stats.together import MEAN_ERRORS
 
 __all__ = ["BAND_POINTS", "onset_band"]
@@ -15,7 +16,7 @@ __all__ = ["BAND_POINTS", "onset_band"]
 BAND_POINTS = 512
 #: Points of a block whose median is compared; the error of a median of so many is 0.44 sigma.
 BLOCK_POINTS = 8
-MEDIAN_ERROR = 1.2533 / math.sqrt(BLOCK_POINTS)
+BLOCK_ERROR = MEDIAN_ERROR / math.sqrt(BLOCK_POINTS)
 #: A climb that grows with the square of the steps in a loss that falls is hidden for as long as it then takes to be
 #: back at where it began; noise hides it for as long again.
 HIDDEN_TIMES = 2
@@ -86,5 +87,5 @@ def _last_low(blocks: Points, spread: float, otherwise: int) -> int:
     """Return the last step up to which the blocks were as low as ever."""
     if len(blocks) < 2:
         return otherwise
-    limit = min(middle for _, middle in blocks) + MEAN_ERRORS * math.sqrt(2) * MEDIAN_ERROR * spread
+    limit = min(middle for _, middle in blocks) + MEAN_ERRORS * math.sqrt(2) * BLOCK_ERROR * spread
     return max(step for step, middle in blocks if middle <= limit)

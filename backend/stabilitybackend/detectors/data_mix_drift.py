@@ -11,15 +11,13 @@ from .data_mix_report import MixEvent, worded
 from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State, fresh
 from .engine.metric_roles import LOSS, SHARE_OF, TAKEN, role_of
 from .engine.row_blocks import QuietRows
+from .stats.before_fork import FORK_CONFIRM, FORK_POINTS, FORK_WINDOW
 from .stats.levels import LARGEST, Level, level_of, percent
 from .stats.own_past import more_than_before
 from .stats.robust import MEDIAN_ERROR, median
 from .stats.shares import (
     BLOCK_NOISE,
     BLOCK_POINTS,
-    FORK_CONFIRM,
-    FORK_POINTS,
-    FORK_WINDOW,
     USUAL_BLOCKS,
     ShareTrack,
 )  # fmt: skip

@@ -9,10 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from .engine.base import SENSITIVITY, Detector, Event, Finding, Mark, Parameter, Point, Recovery, Row, State, fresh
+from .engine.context import GAP_INTERVALS
 from .engine.metric_roles import LOSS, SHARE_OF, role_of
 from .engine.row_blocks import QuietRows
 from .stats.before_fork import (
     BEFORE_POINTS,
+    FORK_CONFIRM,
+    FORK_POINTS,
+    FORK_WINDOW,
     LEAST_POINTS,
     LEVEL_POINTS,
     BeforeFork,
@@ -26,17 +30,11 @@ from .stats.before_fork import (
 from .stats.levels import LARGEST, Level, level_of, percent
 from .stats.robust import median
 
-#: Points after the fork in which a rise is put down to it. IDEFICS' bumps came within 50 points of the resume.
-WATCH_POINTS = 50
-#: So many of the last WINDOW points that high make an event; odd batches come alone.
-CONFIRM, WINDOW = 3, 5
 #: In the first points after the fork two of three that are so many times as high are enough: the same two that make a
 #: spike, but here it is known where they come from. What is back within them was fast.
 EARLY_POINTS, LARGE = 10, 2.0
 #: Shares of the data whose newest LEVEL_POINTS are kept.
 MAX_RATIOS = 16
-#: Without a mark, a large step of the learning rate counts as a resume after a gap of so many usual distances.
-GAP = 5.0
 #: Not back after so many points, or half of them where most of the rise is left: critical when still so much up. After
 #: twice as many the event is closed.
 DECIDE_POINTS, MUCH = 100, 0.1
@@ -63,7 +61,7 @@ class _Watch:
 
     def drift(self) -> float:
         """Return what the loss should have risen by since the fork: a fall is not counted on, a rise goes on."""
-        return max(0.0, self.before.slope) * min(self.points, WATCH_POINTS)
+        return max(0.0, self.before.slope) * min(self.points, FORK_POINTS)
 
     def expected(self) -> float:
         """Return the level that the loss should have now."""
@@ -80,7 +78,7 @@ class _ResumeEvent(Event):
     points: int = 0
     recovery: Recovery = "pending"
     recovered_step: int | None = None
-    recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=FORK_WINDOW))
     #: Of the loss when it was opened.
     rise: float = 0.0
     #: Seen in many points together only: single ones say little.
@@ -220,8 +218,8 @@ class ResumeArtifactDetector(Detector):
             return False
         (first, _, began), (last, _, ended) = self._ring[0], self._ring[-1]
         rows = len(self._ring) - 1
-        late = time - ended > GAP * (ended - began) / rows > 0
-        if not late and step - last <= GAP * (last - first) / rows:
+        late = time - ended > GAP_INTERVALS * (ended - began) / rows > 0
+        if not late and step - last <= GAP_INTERVALS * (last - first) / rows:
             return False
         self._watch = self._begin(step, f"the log has a gap before step {step} and {jump.text}", {})
         if self._watch is not None:
@@ -230,8 +228,8 @@ class ResumeArtifactDetector(Detector):
 
     def _begin(self, step: int, text: str, data: Mapping[str, Any]) -> _Watch | None:
         losses = [value for _, value, _ in self._ring]
-        before = before_fork(step, text, data, losses, self._metric, self.context, left=2 * WATCH_POINTS)
-        ratios = {name: level_of(ring, 0.005) for name, ring in self._ratios.items() if len(ring) >= WINDOW}
+        before = before_fork(step, text, data, losses, self._metric, self.context, left=2 * FORK_POINTS)
+        ratios = {name: level_of(ring, 0.005) for name, ring in self._ratios.items() if len(ring) >= FORK_WINDOW}
         return None if before is None else _Watch(before, ratios)
 
     # --- what comes after ----------------------------------------------------------------------------------------
@@ -246,16 +244,16 @@ class ResumeArtifactDetector(Detector):
             watch.came_off = self._is_off(watch.before, self.context.lr.at(step))
         over = value - watch.expected()
         high = over > max(self._sigmas * watch.before.sigma, self._rise * abs(watch.before.level))
-        watch.recent = [*watch.recent[-(WINDOW - 1) :], (step, value, high)]
+        watch.recent = [*watch.recent[-(FORK_WINDOW - 1) :], (step, value, high)]
         large = LARGE * max(self._sigmas * watch.before.sigma, self._rise * abs(watch.before.level))
-        far_up = [(at, loss) for at, loss, _ in watch.recent[-CONFIRM:] if loss - watch.expected() > large]
+        far_up = [(at, loss) for at, loss, _ in watch.recent[-FORK_CONFIRM:] if loss - watch.expected() > large]
         if len(far_up) >= 2 and watch.points <= EARLY_POINTS:
             return self._open(watch, far_up, step)
         if not high:
             self._ring.append((step, value, time))
         else:
             out = [(at, loss) for at, loss, up in watch.recent if up]
-            if len(out) >= CONFIRM:
+            if len(out) >= FORK_CONFIRM:
                 return self._open(watch, out, step)
         watch.values.append((step, value))
         if watch.points >= LEAST_POINTS and watch.points % (LEAST_POINTS // 3) == 0:
@@ -265,7 +263,7 @@ class ResumeArtifactDetector(Detector):
                 return self._open(watch, together, step, together=True)
         # A rise is put down to a rate that is off: a schedule that began anew warms up first.
         off = watch.came_off and self._is_off(watch.before, self.context.lr.last)
-        if watch.points >= (2 * DECIDE_POINTS if off else WATCH_POINTS):
+        if watch.points >= (2 * DECIDE_POINTS if off else FORK_POINTS):
             self._watch = None
         return []
 
@@ -282,7 +280,7 @@ class ResumeArtifactDetector(Detector):
         rise = median([loss for _, loss in out]) - watch.expected()
         known = bool(same) and median(same) < (1 - SAME_RISE) * rise
         self._watch = None
-        if known or self.context.claimed(self._metric, self.name, within_steps=WINDOW * self.context.interval):
+        if known or self.context.claimed(self._metric, self.name, within_steps=FORK_WINDOW * self.context.interval):
             return []
         onset = watch.before.step if watch.came_off else out[0][0]
         event = self._event = _ResumeEvent(self._metric, onset, step, "info", watch.before)

@@ -34,7 +34,7 @@ EXCUSE_POINTS = 12
 MAX_CLAIMS = 256
 #: Events of the loss that move the losses of all data sets with it: those are claimed with it.
 COVERS_DATASETS = frozenset({"resume_artifact", "repeat_data", "divergence"})
-#: A distance between two rows of so many usual ones is a gap.
+#: A distance between two rows of so many usual ones is a gap; a large step of the rate behind one is a resume.
 GAP_INTERVALS = 5
 #: Distances between rows that the usual one is taken from.
 INTERVALS = 15

@@ -17,6 +17,10 @@ from .robust import MEDIAN_ERROR, MIDMEAN_ERROR, median, midmean
 BEFORE_POINTS = 64
 LEVEL_POINTS = 16
 LEAST_POINTS = 12
+#: Points after a fork that are judged one by one; so many of the last FORK_WINDOW that far away make an event, for odd
+#: batches come alone. IDEFICS' bumps came within 50 points of the resume.
+FORK_POINTS = 50
+FORK_CONFIRM, FORK_WINDOW = 3, 5
 #: Smallest sigma, as a fraction of the level: a smooth curve must not make a wiggle look large.
 SIGMA_FLOOR = 0.002
 #: A learning rate or a gradient norm is far from another from this factor on.
@@ -39,9 +43,13 @@ MAX_DRAG = 3.0
 __all__ = [
     "BEFORE_POINTS",
     "FAR",
+    "FORK_CONFIRM",
+    "FORK_POINTS",
+    "FORK_WINDOW",
     "LEAST_POINTS",
     "LEVEL_POINTS",
     "LR_DIFFERS",
+    "SIGMA_FLOOR",
     "BeforeFork",
     "above_left",
     "before_fork",

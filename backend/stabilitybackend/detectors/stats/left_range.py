@@ -15,19 +15,18 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from stabilitybackend.detectors.engine.metric_roles import dataset_of, is_of_evaluation, role_of
-from stabilitybackend.detectors.stats.robust import MAD_TO_SIGMA
+from stabilitybackend.detectors.stats.before_fork import BEFORE_POINTS, SIGMA_FLOOR
+from stabilitybackend.detectors.stats.robust import robust_sigma
 
 __all__ = ["BEFORE_POINTS", "SINCE_POINTS", "Left", "inputs_that_left", "left_range"]
 
-#: Points before the resume that are a metric's own past, and after it in which it has to leave that.
-BEFORE_POINTS, SINCE_POINTS = 64, 8
+#: Points after the resume in which a metric has to leave its own past, the BEFORE_POINTS before it.
+SINCE_POINTS = 8
 #: Fewer points of past tell nothing of its range.
 LEAST_POINTS = 16
 #: The first points are all on one side outside all of the past, and so many robust sigmas off. Whatever the noise, so
 #: many of 48 metrics do by chance at one resume in 3,000: 48 * 2 * (1 / 65)**3.
 OUT_POINTS, SIGMAS = 3, 6.0
-#: Least spread of a metric, as a fraction of its level: a log of two or three digits has no finer one.
-FLOOR = 0.002
 #: Beyond it a distance has no meaning: a metric that never moved before.
 MAX_SIGMAS = 1_000.0
 #: Branches that went the same way: what they logged at the same steps differs by less, in sigmas.
@@ -108,8 +107,7 @@ def left_range(
     center = median([step for step, _ in past])
     rest = [value - middle - slope * (step - center) for step, value in past]
     usual = median(rest)
-    spread = MAD_TO_SIGMA * median([abs(one - usual) for one in rest])
-    sigma = max(spread, FLOOR * max(abs(middle), abs(values[-1])), 1e-12)
+    sigma = max(robust_sigma(rest), SIGMA_FLOOR * max(abs(middle), abs(values[-1])), 1e-12)
     off = [(step, value, value - middle - usual - slope * (step - center)) for step, value in came]
     low, high = min(rest) - usual, max(rest) - usual
     out = [

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
+from .before_fork import FORK_CONFIRM, FORK_POINTS, FORK_WINDOW
 from .levels import Level, level_of, quantum
 from .robust import MEDIAN_ERROR, median
 
@@ -24,13 +25,11 @@ BLOCK_NOISE: float = MEDIAN_ERROR / BLOCK_POINTS**0.5
 BLOCK_SIGMAS = 5.0
 #: A shift is sudden when this part of it comes within so many points on both sides of its middle.
 SUDDEN_POINTS, SUDDEN_PART = 6, 0.55
-#: Right after a fork points are judged one by one: so many of the last FORK_WINDOW this far away make an event.
-FORK_POINTS = 50
+#: How far away a point right after a fork counts.
 FORK_SIGMAS = 4.0
-FORK_CONFIRM, FORK_WINDOW = 3, 5
 
 __all__ = [
-    "BLOCK_NOISE", "BLOCK_POINTS", "FORK_CONFIRM", "FORK_POINTS", "FORK_WINDOW", "USUAL_BLOCKS",
+    "BLOCK_NOISE", "BLOCK_POINTS", "USUAL_BLOCKS",
     "ShareTrack",
 ]  # fmt: skip
 
