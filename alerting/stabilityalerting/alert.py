@@ -285,14 +285,22 @@ def _text(raw: dict[str, Any], name: str) -> str:
 
 
 def _advice_line(suggestion: dict[str, Any]) -> str | None:
-    """Return a suggestion in a few words: of waiting and going back from its fields, else its first sentence."""
+    """Return a suggestion in a few words: of waiting and going back from its fields, else its first sentence.
+
+    Where something is to be corrected first, that sentence is about it.
+    """
     action, to_step, wait_steps = (suggestion.get(name) for name in ("action", "to_step", "wait_steps"))
     parts: list[str] = []
     if action == "wait" and isinstance(wait_steps, int):
         parts.append(f"wait {wait_steps} steps")
-    if isinstance(to_step, int) and (parts or action == "roll_back"):
-        parts.append(f"{'then ' if parts else ''}roll back to step {to_step}")
-        if isinstance(suggestion.get("skip_batches"), int):
+    again = action == "restart" and not suggestion.get("fix_first")
+    if isinstance(to_step, int) and (parts or again or action == "roll_back"):
+        does = "start again from the checkpoint of step" if again else "roll back to step"
+        parts.append(f"{'then ' if parts else ''}{does} {to_step}")
+        skip = suggestion.get("skip_range")
+        if isinstance(skip, list) and len(skip) == 2:
+            parts.append(f"leave out the batches of steps {skip[0]} to {skip[1]}")
+        elif isinstance(suggestion.get("skip_batches"), int):
             parts.append(f"skip {suggestion['skip_batches']} batches")
         if isinstance(suggestion.get("lr_scale"), int | float):
             parts.append(f"its schedule's learning rate x {suggestion['lr_scale']:g}")

@@ -162,6 +162,14 @@ async def test_what_is_only_known_is_never_told_but_what_the_job_says_is(redis: 
             {"action": "roll_back", "to_step": 60, "skip_batches": 90, "lr_scale": 0.5, "text": "Roll back."},
             "roll back to step 60, skip 90 batches, its schedule's learning rate x 0.5",
         ),
+        (
+            {"action": "restart", "to_step": 60, "skip_batches": 90, "skip_range": [100, 150], "text": "Start it, x."},
+            "start again from the checkpoint of step 60, leave out the batches of steps 100 to 150",
+        ),
+        (
+            {"action": "restart", "to_step": 60, "fix_first": "change", "text": "Find out what changed. Then go back."},
+            "Find out what changed",
+        ),
         ({"action": "inspect", "to_step": 60, "text": "Look at the list. Then go back."}, "Look at the list"),
         ({"action": "wait", "wait_steps": 50, "to_step": None, "text": "Wait."}, "wait 50 steps"),
     ],
