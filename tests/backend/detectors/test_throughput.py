@@ -129,6 +129,12 @@ def test_a_slow_down_that_only_one_of_the_two_shows_is_none() -> None:
         assert _found([*only]) == []
 
 
+def test_a_slow_down_that_the_time_of_a_ranks_own_work_does_not_show_is_told_by_the_time_between_rows() -> None:
+    rows = [row for row in _job([1.0] * 300 + [1.6] * 300, noise=0.01) if isinstance(row, Row)]
+    own = [row._replace(values={**row.values, "step_time_s": 0.3 + 0.001 * (row.step % 5)}) for row in rows]
+    assert [finding.onset_step - 300 in (0, 1) for finding in _found([*own])][:1] == [True]
+
+
 def test_a_higher_threshold_reports_only_worse_slow_downs() -> None:
     rows = _job([1.0] * 200 + [1.5] * 60)
     assert _found(rows, slower=0.9) != []
