@@ -131,10 +131,10 @@ def way_of(incidents: Collection[Incident], checkpoints: Usable, now_step: int) 
     sick = sorted(ill([*incidents, *(one for one, _ in asked.values())]), key=lambda one: one.onset_step)
     sick = list({one.incident_id: one for one in sick}.values())
     rates = tuple(rate for rate in rates_of(incidents) if rate in marked_by_rate(lead, [rate]))
-    fix_first: Fix = "schedule" if _broken(lead, rates) else _first_fix([one for one, _ in asked.values()])
+    again = max((one.again for _, one in asked.values()), key=len)
+    fix_first: Fix = "schedule" if _broken(lead, rates, again) else _first_fix([one for one, _ in asked.values()])
     sign = first_sign(sick, incidents)
     assert sign is not None  # whoever asks is ill
-    again = max((one.again for _, one in asked.values()), key=len)
     incurable = sum(one.outside for one in again) >= VAIN_ROLLBACKS
     tried_step = min((one.back.step for one in again), default=math.inf)
     by_rate = bool(rates) or jumped_rate(lead) != ""
@@ -216,9 +216,14 @@ def jumped_rate(incident: Incident) -> str:
     return f"{jumps[0].text} at step {jumps[0].step}" if jumps and rising else ""
 
 
-def _broken(lead: Incident, rates: Collection[Incident]) -> bool:
-    """Say whether the schedule has to be corrected: a rate that is back on it by itself is no more broken."""
-    return any(rate.state == "open" for rate in rates) or (not rates and jumped_rate(lead) != "")
+def _broken(lead: Incident, rates: Collection[Incident], again: Collection[Tried]) -> bool:
+    """Say whether the schedule has to be corrected: a rate that is back on it by itself is no more broken.
+
+    Where it left its past after a rollback as it did before, the schedule does it.
+    """
+    if rates:
+        return bool(again) or any(rate.state == "open" for rate in rates)
+    return jumped_rate(lead) != ""
 
 
 def _first_fix(incidents: Collection[Incident]) -> Fix:

@@ -102,6 +102,8 @@ def _schedule(way: Way) -> str:
         known = f"Look at the schedule first: {rate.text[:1].lower()}{rate.text[1:]}"
         if rate.state == "open":
             return f"{known} While it stays so nothing else helps: a rollback goes back into the same rate."
+        if way.again:
+            return f"{known} It left its past after the rollback as well: the schedule sets it, and does so again."
         return f"{known} It is back, so that a rollback helps if nothing sets it again."
     jump = jumped_rate(way.lead)
     if not jump:

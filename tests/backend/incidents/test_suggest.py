@@ -347,6 +347,19 @@ def test_a_learning_rate_that_jumped_right_before_is_looked_at_first(kind: str, 
     )
 
 
+@pytest.mark.parametrize(("rollbacks", "first"), [(0, ""), (1, "schedule"), (2, "schedule")])
+def test_a_rate_that_leaves_its_past_after_a_rollback_as_before_is_set_by_the_schedule(
+    rollbacks: int, first: str
+) -> None:
+    rate = incident(
+        "learning_rate", ONSET - 1, metric="lr", segment=rollbacks, state="recovered", recovered_step=ONSET + 2
+    )
+    left = [left_behind(ONSET, segment, 1_100 - 100 * segment) for segment in range(rollbacks)]
+    found = advice(incident(segment=rollbacks, recovery="none"), [*left, rate])
+    assert found["fix_first"] == first
+    assert ("the schedule sets it" in found["text"]) == bool(first)
+
+
 def test_a_bump_that_is_over_does_not_excuse_a_rate_that_was_not_restored() -> None:
     assert advice(incident("resume_artifact", state="recovered", evidence=JUMP))["action"] == "inspect"
     assert advice(incident("resume_artifact", state="recovered"))["action"] == "none"
