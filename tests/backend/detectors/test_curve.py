@@ -341,3 +341,20 @@ def test_a_plateau_begins_where_the_loss_stopped_falling_however_noisy_it_is(see
         fall = 2.2 + 0.25 * max(0.0, 1 - entry / 32) + 2.0 * math.exp(-entry / 2)
         flat.add(fall + rng.gauss(0, 0.05), 16 * entry, 16, 0.15, warming_up=False)
     assert flat.begin() >= 16 * 16
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_log_that_begins_in_the_middle_of_a_training_says_nothing_of_what_was_learnt_before(seed: int) -> None:
+    rng = random.Random(seed)
+    flat = [math.log(50_257) * math.exp(rng.gauss(0, 0.005)) for _ in range(2_000)]
+    first, later = ([one for one in found(flat, first=at) if one.kind == "plateau"] for at in (0, 100_000))
+    assert ([one.severity for one in first][:1], later) == (["warning"], [])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_loss_that_is_flat_at_the_floor_of_its_schedule_is_no_plateau(seed: int) -> None:
+    rng = random.Random(seed)
+    losses = [2 * max(0.5, 1 - at / 2_000) * math.exp(rng.gauss(0, 0.005)) for at in range(4_000)]
+    low = [1e-3 * max(0.05, 1 - at / 1_000) for at in range(4_000)]
+    floor, high = ([one for one in found(losses, lr=rates) if one.kind == "plateau"] for rates in (low, [1e-3] * 4_000))
+    assert (floor, len({one.key for one in high})) == ([], 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -216,3 +217,12 @@ def test_a_rate_that_came_back_off_is_told_with_both_values(times: float, words:
     rates = [(step, 3e-4) for step in range(200)] + [(step, 3e-4 * times) for step in range(200, 300)]
     found = found_in(rates, fork(199))
     assert words in found[-1].text
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_metric_of_that_name_that_is_noise_is_no_schedule_and_at_most_one_note(seed: int, noise: float) -> None:
+    rng = random.Random(seed)
+    found = found_in([(step, 1e-3 * abs(1 + rng.gauss(0, noise))) for step in range(1_500)])
+    assert {one.severity for one in found} <= {"info"}
+    assert len({one.key for one in found}) <= 1
