@@ -135,11 +135,10 @@ def test_a_nan_before_the_first_loss_is_silent() -> None:
     assert feed_rows([{"loss": math.nan}, *[CALM] * 50]) == []
 
 
-def test_a_loss_of_exactly_zero_beside_a_lost_gradient_is_a_lost_loss() -> None:
-    lost = {"loss": 0.0, "grad_norm": math.nan}
-    assert [f.severity for f in feed_rows([*[CALM] * 60, lost])][-1] == "critical"
-    turned = {"grad_norm": math.nan, "loss": 0.0}
-    assert [f.severity for f in feed_rows([*[CALM] * 60, turned])][-1] == "critical"
+@pytest.mark.parametrize("norm", ["grad_norm", "optim/total_grad_norm"])  # judged before the loss, and after it
+def test_a_loss_of_exactly_zero_beside_a_lost_gradient_is_a_lost_loss(norm: str) -> None:
+    calm, lost = {"loss": 2.0, norm: 0.5}, {"loss": 0.0, norm: math.nan}
+    assert [f.severity for f in feed_rows([*[calm] * 60, lost])][-1] == "critical"
 
 
 def test_a_loss_of_zero_alone_is_nothing() -> None:
