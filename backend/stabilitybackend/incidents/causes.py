@@ -78,8 +78,9 @@ class _Place(NamedTuple):
 
 
 def may_cause(incident: Incident) -> bool:
-    """Say whether an incident may be the cause of another one."""
-    return (incident.kind in _CAUSES or kind_of(incident.kind).leads) and incident.severity != "info"
+    """Say whether an incident may be the cause of another one: of notes a slow rank only, for which all others wait."""
+    grave = incident.severity != "info" or incident.kind == "straggler"
+    return (incident.kind in _CAUSES or kind_of(incident.kind).leads) and grave
 
 
 def cause_of(incident: Incident, every: Iterable[Incident]) -> str:

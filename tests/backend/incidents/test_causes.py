@@ -37,6 +37,10 @@ def death(hung: str | None = None) -> Finding:
     return found("process_death", {"deaths": deaths, "hung": None if hung is None else {"key": hung}, "since": 95.0})
 
 
+def slow(severity: Any) -> Finding:
+    return found("straggler", {"slow": [2], "since": 95.0}, severity, detector="straggler")
+
+
 def book_of(*findings: Finding) -> IncidentBook:
     book = IncidentBook("run")
     for at, finding in enumerate(findings):
@@ -58,6 +62,8 @@ def causes(book: IncidentBook) -> dict[str, str]:
         ([xid(), hang(culprit=3, gpu="GPU-3")], {}),
         ([xid(), hang(gpu=None)], {"hang": "gpu_fault"}),
         ([xid("info"), hang()], {}),
+        ([slow("info"), found("throughput", {}, "warning")], {"throughput": "straggler"}),
+        ([found("throughput", {}, "warning"), slow("info")], {"throughput": "straggler"}),
         ([death(), hang()], {"hang": "process_death"}),
         ([hang(), death(hung="hang")], {"process_death": "hang"}),
         ([hang(since=2_000.0), death()], {}),
@@ -65,6 +71,7 @@ def causes(book: IncidentBook) -> dict[str, str]:
     ],
     ids=[
         "on its GPU", "the kernel log came later", "of another GPU", "of its rank", "only worth knowing",
+        "a slow rank is waited for", "a slow rank was seen later",
         "a process died and the others wait", "the watchdog ended what hung", "long after", "it throttles",
     ],
 )  # fmt: skip
