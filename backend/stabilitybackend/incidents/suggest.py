@@ -164,7 +164,7 @@ def _spike(case: Case) -> Suggestion:
     if case.curve.lone_since is not None:
         text = f"Look at the batches of the high points since step {case.curve.lone_since}: which data set, shard or "
         text += "worker brought them, and what changed there. No rollback is needed: each was back right after."
-        return suggestion("inspect", text, checklist=lit.DATASET_CHECKS)
+        return suggestion("inspect", text)
     if case.incident.state != "open":
         return over(case.incident, (*_after_fork(case), *(_optimizer_checks(case) if _many_spikes(case) else ())))
     return suggestion("wait", "Not sure yet whether this is one: nothing to do but to look again in some points.")
