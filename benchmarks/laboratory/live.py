@@ -1,6 +1,6 @@
 """Plays trained runs of the laboratory through the client, an agent and a server, and scores what the server answers.
 
-    python benchmarks/laboratory/detection.py --train --seeds 4711 --folder DIR
+    python benchmarks/laboratory/detection.py --train --seeds 4711 --keep DIR
     python benchmarks/laboratory/live.py DIR [--jobs 6] [--verbose]
 
 A job is a process a rank that logs the rows at their own times, FASTER times as fast; where a fault is in the speed, as
