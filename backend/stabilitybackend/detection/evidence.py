@@ -135,7 +135,9 @@ class Evidence(Stateful):
         more: dict[str, Any] = {}
         dataset = finding.dataset
         interval, series = 1.0, {}
-        if finding.metric is not None and rank is not None:
+        # A copy that differs shows beside the other ranks only.
+        copy = finding.kind == "sdc_suspect" and finding.evidence.get("copy")
+        if finding.metric is not None and rank is not None and not copy:
             own = rank if finding.rank is None else finding.rank
             main = _before(store, fold, finding.metric, own, finding)
             interval = _interval(main)

@@ -40,6 +40,10 @@ FALSE_A_VALUE = 1e-7
 STRETCHES_END = 4
 #: Part of a rank's move from which another one, or the ranks together, move as well: it is no single device then.
 MOVES_TOO = 0.25
+#: Error of a distance from the middle of three ranks of which one is far off, in that of one rank.
+CENTRE_ERROR = 1.5
+#: Fewer ranks than these say less, by the square.
+FEW_RANKS = 8
 #: Rows after which a move within what the ranks differ by is usual.
 ACCEPTED = 64
 #: A copy that differs now and then is an alarm from so many times within so many steps on.
@@ -473,11 +477,13 @@ class SdcSuspectDetector(Detector):
         if now.two[at, column]:
             rank = int(there[moves[there].argmax()])
         others = there[there != rank]
-        if not np.median(moves[others]) <= MOVES_TOO * moves[rank]:
+        part = MOVES_TOO * min(1.0, (len(there) / FEW_RANKS) ** 2)  # by chance two stay while all get other data
+        sigmas = CENTRE_ERROR * SIGMAS * MEDIAN_ERROR * MAD_TO_SIGMA / math.sqrt(rows.stop - rows.start)
+        error = sigmas * self._sigma[others, place]
+        if not np.median(moves[others]) <= max(float(np.median(error)), part * moves[rank]):
             return []
         away = np.abs(_median(now.away[rows, :, column][None])[0])
-        error = SIGMAS * MEDIAN_ERROR * MAD_TO_SIGMA * self._sigma[others, place] / math.sqrt(rows.stop - rows.start)
-        too = others[away[others] > np.maximum(error, MOVES_TOO * away[rank])]
+        too = others[away[others] > np.maximum(error, part * away[rank])]
         if len(too) and not now.two[at, column]:
             again[[rank, *too], column] = True
             return []

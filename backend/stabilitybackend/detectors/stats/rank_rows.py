@@ -95,11 +95,15 @@ class RankRows(Stateful):
 
     def __init__(self) -> None:
         super().__init__()
+        #: The newest step of the ranks that are furthest behind, and how many these are; 0: to be counted again.
+        self._slowest = -1
+        self._behind = 0
         #: Metrics and rank of a row, -1 for several -> as of ``_metrics_of``; forgotten where anything new is compared.
         self._known: dict[tuple[tuple[str, ...], int], tuple[NDArray[np.int64] | None, NDArray[np.int64]]] = {}
 
     def restored(self) -> None:
         self._known = {}
+        self._behind = 0
         for name in ("_newest", "_rows", "_awaited", "_late"):
             setattr(self, name, getattr(self, name).copy())  # what was read can't be written to
 
@@ -129,6 +133,7 @@ class RankRows(Stateful):
         self._done = step - 1
         self._newest[:], self._rows[:], self._late[:] = self._done, 0, 0
         self._blocks = []
+        self._behind = 0
 
     def add(
         self, names: Sequence[str], steps: NDArray[np.int64], times: NDArray[np.float64],
@@ -154,7 +159,7 @@ class RankRows(Stateful):
         places = np.array([self._place_of(rank) for rank in ranks], np.int64)
         chosen, metrics = self._metrics_of(names, ranks, wants)
         block = _Block(steps, times, places, metrics, values if chosen is None else values[chosen])
-        if len(ranks) == 1 and len(steps) > 1 and bool((steps[1:] < steps[:-1]).any()):
+        if len(ranks) == 1 and len(steps) > 1 and np.count_nonzero(steps[1:] < steps[:-1]):
             return [row for at in range(len(steps)) for row in self._take_new(block.at(slice(at, at + 1)))]
         return self._take_new(block)
 
@@ -171,12 +176,15 @@ class RankRows(Stateful):
     def _take_new(self, block: _Block) -> list[StepRow]:
         """Take the rows that do not come late. So many late ones in a row are steps that began again."""
         ranks, steps = block.ranks, block.steps
-        expected = np.maximum(self._newest[ranks], self._done + 1)
-        if (steps >= expected).all():
+        if len(ranks) == 1:
+            expected = max(int(self._newest[ranks[0]]), self._done + 1)
+            if steps[0] >= expected:
+                return self._take(block)
+        elif (steps >= np.maximum(self._newest[ranks], self._done + 1)).all():
             return self._take(block)
         if len(ranks) > 1:
             return [row for at in range(len(steps)) for row in self._take_new(block.at(np.arange(len(steps)) == at))]
-        rank, late = int(ranks[0]), int(steps.searchsorted(expected[0]))
+        rank, late = int(ranks[0]), int(steps.searchsorted(expected))
         begin = LATE_ACCEPTED_AFTER - 1 - int(self._late[rank])
         self._late[rank] += late
         if begin < late:
@@ -232,14 +240,19 @@ class RankRows(Stateful):
 
     def _take(self, block: _Block) -> list[StepRow]:
         self._blocks.append(block)
-        ranks, count = block.ranks, len(block.steps) if len(block.ranks) == 1 else 1
+        alone = len(block.ranks) == 1
+        ranks = int(block.ranks[0]) if alone else block.ranks
+        if alone and self._awaited[ranks]:
+            self._behind -= int(self._newest[ranks] == self._slowest)
+        else:
+            self._behind = 0
         self._awaited[ranks], self._late[ranks] = True, 0
-        self._newest[ranks] = block.steps[-1:] if len(ranks) == 1 else block.steps
-        self._rows[ranks] += count
-        found = self._complete()
-        if int(self._rows[ranks].max()) > LAG_ROWS:
+        self._newest[ranks] = block.steps[-1] if alone else block.steps
+        self._rows[ranks] += len(block.steps) if alone else 1
+        found = self._complete() if self._behind <= 0 else []
+        if self._rows[ranks] > LAG_ROWS if alone else (self._rows[ranks] > LAG_ROWS).any():
             # The rank is that far ahead: those that have not come to its oldest rows are not waited for.
-            ahead = int(ranks[self._rows[ranks].argmax()])
+            ahead = int(block.ranks[self._rows[block.ranks].argmax()])
             steps = np.concatenate([one.steps[one.ranks == ahead if len(one.ranks) > 1 else slice(None)]
                                     for one in self._blocks if ahead in one.ranks])  # fmt: skip
             self._awaited &= self._newest > np.sort(steps)[-LAG_ROWS - 1]
@@ -248,7 +261,10 @@ class RankRows(Stateful):
 
     def _complete(self) -> list[StepRow]:
         """Hand out the steps that all awaited ranks have passed: one may log a step in several rows."""
-        limit = int(self._newest[self._awaited].min()) - 1
+        newest = self._newest[self._awaited]
+        self._slowest = int(newest.min())
+        self._behind = int(np.count_nonzero(newest == self._slowest))
+        limit = self._slowest - 1
         if limit <= self._done:
             return []
         parts = [block.split(limit) for block in self._blocks]
