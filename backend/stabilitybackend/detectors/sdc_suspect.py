@@ -435,11 +435,11 @@ class SdcSuspectDetector(Detector):
             self._out[box] = np.where(seen, np.where(out, before + 1, 0), before)
             moves = self._moved[box]
             self._moved[box] = np.where(seen, np.where(now.moved[at], moves + 1, 0), moves)
-            proven = {
-                int(column) for rank, column in np.argwhere(out) if self._is_no_chance(rank, places[column], count)
-            }
-            for column in sorted(proven):
-                found += self._proven(now, at, int(column), ill, again)
+        at = len(now.values) - 1  # at the end of a chunk it is known best whether others move as well
+        out = now.outside[at] & ~ill & ~again
+        proven = {int(column) for rank, column in np.argwhere(out) if self._is_no_chance(rank, places[column], count)}
+        for column in sorted(proven):
+            found += self._proven(now, at, column, ill, again)
         again |= (self._moved[box] >= ACCEPTED) & (self._out[box] == 0) & ~ill
         self._out[box], self._moved[box] = np.where(again, 0, self._out[box]), np.where(again, 0, self._moved[box])
         return found, again
