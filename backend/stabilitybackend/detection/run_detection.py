@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby, takewhile
 
@@ -477,10 +476,9 @@ class Judge(Stateful):
                 came in turn, the frames alone tell.
         """
         restore(self, saved.get("judge"), "judge")
-        for name, why in self._ranks.restore("ranks", saved).items():
+        unfit = self._ranks.restore("ranks", saved) | self._side_by_side.restore("compared", saved)
+        for name, why in unfit.items():
             raise Unfit(f"detector {name}: {why}")
-        with suppress(Unfit):  # of another version: how ranks compare is learned anew within some rows
-            self._side_by_side.restore("compared", saved)
         self.unfit = self._bank.restore("detectors", saved)
 
     def judge_again(self) -> None:

@@ -257,7 +257,8 @@ class SdcSuspectDetector(Detector):
                     known = True
         if known:
             self._level[:count, place] = chunk[-1]
-            self._sigma[:count, place] = np.abs(np.diff(chunk, axis=0)).mean(0)
+            with np.errstate(invalid="ignore"):  # of infinite ones nothing is known
+                self._sigma[:count, place] = np.abs(np.diff(chunk, axis=0)).mean(0)
         return known
 
     def _forget_copies(self, place: int) -> None:
@@ -314,7 +315,9 @@ class SdcSuspectDetector(Detector):
         if _is_checksum(self._name(place)):
             return None
         usual = 8 * self._sigma[ranks, place] * (self._filled[place] + 1)
-        moves = np.abs(row.values[ranks, place] - self._level[ranks, place]) / np.maximum(usual, 1e-300)
+        with np.errstate(invalid="ignore", over="ignore"):
+            moves = np.abs(row.values[ranks, place] - self._level[ranks, place]) / np.maximum(usual, 1e-300)
+            moves[np.isnan(moves)] = 0.0
         far = int(moves.argmax())
         return int(ranks[far]) if moves[far] > 1 > 2 * moves[1 - far] else None
 

@@ -102,7 +102,7 @@ def test_a_slow_rank_and_a_spoilt_loss_are_found_alike_in_messages_of_all_ranks(
             frames.append(rank.rows([step], {"loss": [loss], "data_time_s": [seconds]}))
     folded = _folded(_gathered(frames))
     assert folded == _one_by_one(frames)
-    assert {incident.kind for incident in folded[2]} == {"straggler", "nonfinite"}
+    assert {incident.kind for incident in folded[2]} == {"straggler", "nonfinite", "sdc_suspect"}
 
 
 def test_ranks_that_fall_behind_end_or_begin_again_are_taken_alike_in_messages_of_all_ranks() -> None:
