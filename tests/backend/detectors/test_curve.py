@@ -205,6 +205,14 @@ def test_an_event_that_stays_keeps_its_onset_and_is_over_only_when_the_loss_is_b
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_a_spike_that_comes_while_the_one_before_is_nearly_back_is_another_one(seed: int) -> None:
+    since = [(at - ONSET) % 45 if ONSET <= at < ONSET + 90 else 1_000 for at in range(900)]
+    shape = [1 + 2.5 * math.exp(-max(0, at - 2) / 3) for at in since]
+    losses = [value * factor for value, factor in zip(quiet(900, seed, 0.18), shape, strict=True)]
+    assert len([one for one in alarms(found(losses)) if abs(one.onset - ONSET - 45) < 50]) == 2
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_loss_that_learned_its_way_down_has_not_come_back(seed: int) -> None:
     losses = [
         loss * (1.4 * math.exp(-max(0, at - 900) / 2_000) if at >= ONSET else 1.0)

@@ -27,7 +27,7 @@ from stabilitybackend.detectors.engine.row_blocks import QuietRows, quiet_from
 from stabilitybackend.detectors.stats.levels import percent
 from stabilitybackend.detectors.stats.together import MEAN_ERRORS, Moved, moved_alone
 
-from .engine import CLIMB_BLOCK, PATIENCE, PROOF, Curve, CurveEvent
+from .engine import CLIMB_BLOCK, PROOF, Curve, CurveEvent
 from .flat import MIN_POINTS, MOST, UNTRAINED, Drops, Flatness, known_classes
 from .report import batch_of, clauses, evidence_of, score_of, text_of, title_of
 
@@ -73,7 +73,6 @@ class Incident:
         severity: the worst so far. explained: known changes that it began with.
         waits: data sets (metrics) that are part of it and are not back -> onset of their event.
         said: what was reported last; said_peak: the peak then; peaks: how often a higher one was.
-        settled_step: when it settled last, -1 for never: a climb that goes on soon after is this one.
         let_go: other detectors may report what comes now. sets_back: first step at which all data sets in it were back.
         before, after, error: of all data sets together, where it is theirs.
     """
@@ -87,7 +86,6 @@ class Incident:
     said: list[str] = field(default_factory=list)
     said_peak: float = 0.0
     peaks: int = 0
-    settled_step: int = -1
     let_go: bool = False
     sets_back: int = -1
     before: float = 0.0
@@ -282,10 +280,7 @@ class CurvesDetector(Detector):
         one = self._incidents.get(f"{metric}:{event.onset}")
         if one is not None:
             return found + self._advance(one, event, step)
-        if self._silent.get(metric) == event.onset:
-            climb = self._climb(metric, step)
-            return found if climb is None or event.life in OVER else [*found, self._climbs_on(climb, event, step)]
-        if event.new_level is not None:
+        if self._silent.get(metric) == event.onset or event.new_level is not None:
             return found
         if metric != self._whole:
             if not event.lone:
@@ -294,38 +289,12 @@ class CurvesDetector(Detector):
         claim = self._claimed(metric)
         if event.lone:
             return found if claim else [self._open(metric, event, step, [])]
-        climb = self._climb(metric, step)
-        if climb is not None:
-            self._silent[metric] = event.onset
-            return [*found, self._climbs_on(climb, event, step)]
         if claim is not None:
             self._silent[metric] = event.onset
             if claim.kind == "repeat_data":
                 curve.accept()  # its jump back to the true level
             return found
         return [*found, *self._handed_over(event, step), self._open(metric, event, step, self._excuses(event, step))]
-
-    def _climb(self, metric: str, step: int) -> Incident | None:
-        """Return the open divergence of a curve that settled lately, or goes on since: noise lets a climb look flat."""
-        reach = PATIENCE * self.context.interval
-        return next(
-            (
-                one
-                for one in self._incidents.values()
-                if one.metric == metric and one.event.kind == "divergence" and 0 <= step - one.settled_step <= reach
-            ),
-            None,
-        )
-
-    def _climbs_on(self, one: Incident, event: CurveEvent, step: int) -> Finding:
-        """Report that an open climb goes on: by an event that the statistics began anew."""
-        one.settled_step = step
-        one.let_go = False
-        one.event = replace(
-            one.event, peak=event.peak, peak_step=event.peak_step, life=event.life, new_level=event.new_level,
-            points=one.event.points + event.points,
-        )  # fmt: skip
-        return self._report(one, step)
 
     def _claimed(self, metric: str) -> Claim | None:
         return self.context.claimed(metric, self.name, CLAIM_POINTS * self.context.interval)
@@ -361,10 +330,6 @@ class CurvesDetector(Detector):
 
     def _advance(self, one: Incident, event: CurveEvent, step: int) -> list[Finding]:
         """Report an incident again where what is to be said of it changed."""
-        if one.event.peak > event.peak and one.settled_step >= 0:  # it went on
-            event = replace(event, peak=one.event.peak, peak_step=one.event.peak_step)
-        if event.life == "new level" and one.settled_step < 0:
-            one.settled_step = step
         one.event = event
         kind, severity, state = self._kind(one), self._severity(one), self._state(one)
         if one.said == [kind, severity, state, event.recovery, str(event.new_level)]:

@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from operator import eq, sub
 from statistics import fmean
 from typing import Literal
@@ -150,6 +151,8 @@ class CurveEvent:
     born: int = 0
     length: int = 0
     settled: float = 0.0
+    #: Whether it was flat when it settled, or only lasted.
+    flat: bool = False
     #: Points that it has been near its level lately, and the level then.
     calm: int = 0
     calm_level: float = 0.0
@@ -639,7 +642,7 @@ class Curve:
             kind: EventKind = "divergence" if self.slow_proof >= PROOF / 2 else "spike"
             if self.fresh:
                 self._refresh()
-            event = self._event(first, step, kind, excursion[0][1], first)
+            event = self._climb_before(kind) or self._event(first, step, kind, excursion[0][1], first)
         self.event, self.closed = event, None
         for at, value, _ in excursion:
             self._enter(event, at, value)
@@ -758,6 +761,10 @@ class Curve:
                 event.kind, event.severity = "divergence", "critical"
                 self.news.append(event)
         elif (flat or event.points >= 4 * SETTLED) and not any(one is event for one in self.news):
+            # By the noise up here, which is not that of the level before.
+            moves = [abs(after - before) for before, after in pairwise(values[-SETTLED:])]
+            noise = MAD_TO_SIGMA * median(moves) / math.sqrt(2)
+            event.flat = max(parts) - min(parts) <= max(BACK * self._unit(), least * noise / event.sigma)
             self._settle(event, values)  # not before its beginning was reported
 
     def _settle(self, event: CurveEvent, values: Sequence[float]) -> None:
@@ -832,14 +839,27 @@ class Curve:
         step_like = sum(one < low + 0.8 * way for one in blocks[at:]) <= 1
         if self.fresh:
             self._refresh()
-        event = self._event(steps[at], step, "level_shift" if step_like else "divergence", middle, step)
-        event.base, event.slope, event.level, event.top = low, 0.0, self.back_of(low), middle
-        event.back_below = self.back_of(low + self._back_width(event, FEW))
-        event.points = CLIMB_BLOCK * (len(blocks) - at)
-        event.values.extend(list(self.values)[-event.points :])
+        points = CLIMB_BLOCK * (len(blocks) - at)
+        kind: EventKind = "level_shift" if step_like else "divergence"
+        event = self._climb_before(kind)
+        if event is None:
+            event = self._event(steps[at], step, kind, middle, step)
+            event.base, event.slope, event.level, event.top = low, 0.0, self.back_of(low), middle
+            event.back_below = self.back_of(low + self._back_width(event, FEW))
+        event.points += points
+        event.values.extend(list(self.values)[-points:])
         event.steps.extend([step] * len(event.values))
         self.event, self.slow_proof, self.excursion, self.proof = event, 0.0, [], 0.0
         self.news.append(event)
+
+    def _climb_before(self, kind: EventKind) -> CurveEvent | None:
+        """Return the climb that had settled, is not back and goes on: by another one, or by any event if never flat."""
+        event = self.left[-1] if self.left else None
+        if event is None or event.kind != "divergence" or (event.flat and kind != "divergence"):
+            return None
+        self.left.pop()
+        event.life, event.new_level = "rising", None
+        return event
 
     def _changed(self) -> list[CurveEvent]:
         if not self.news:
