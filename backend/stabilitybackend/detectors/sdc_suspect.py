@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -15,15 +16,17 @@ from numpy.typing import NDArray
 
 from .engine.base import SENSITIVITY, SEVERITIES, Detector, Event, Finding, Mark, Parameter, Point, Row, Severity, fresh
 from .engine.metric_roles import NAMES_REMEMBERED, of_machine
-from .stats.rank_rows import RankRows, StepRow
+from .stats.rank_rows import RankRows, StepRows
 from .stats.robust import MAD_TO_SIGMA, MEDIAN_ERROR
 
 #: Rows from which it is learned how the ranks compare, and in which they are compared.
 CHUNK = 8
 #: The same of a checksum: equal by chance are two of them once in billions.
 CHECKSUM_CHUNK = 3
-#: Chunks before ranks are compared by their own past.
-WARM_CHUNKS = 8
+#: Chunks before ranks are compared by their own past. From then on so many are gathered and the last is looked at; the
+#: others as well where anything moved in it. Fewer where that would be more values.
+WARM_CHUNKS = GATHERED_CHUNKS = 8
+MOST_GATHERED = 131_072
 #: Part of a chunk in what is usual of a rank, and by how much of its deviation a chunk may move that.
 LEARNED_PART = 1 / 16
 #: Robust sigmas of a rank's own distance from the others beyond which a value counts.
@@ -85,12 +88,15 @@ class _Compared(NamedTuple):
     """A chunk of metrics of which each rank has its own values: (rows, ranks, metrics).
 
     Args:
-        places: of the metrics. logs: of the values. expected: what the others lead to expect.
+        places: of the metrics. steps: (rows, metrics). before: (metrics,), the step compared before.
+        logs: of the values. expected: what the others lead to expect.
         away: how far a rank is from its place. moved, outside: whether that is more than its own spread, and further
             than ranks are from each other. two: (rows, metrics), whether no more than two ranks logged it.
     """
 
     places: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    before: NDArray[np.int64]
     values: NDArray[np.float64]
     logs: NDArray[np.float64]
     expected: NDArray[np.float64]
@@ -134,13 +140,16 @@ class SdcSuspectDetector(Detector):
     parameters: ClassVar[dict[str, Parameter]] = {"sensitivity": SENSITIVITY}
 
     _rows: RankRows = fresh(RankRows)
-    #: By place of the metric: rows in the chunk, chunks so far; whether it was ever negative.
+    #: By place of the metric: rows that are gathered, how many are to be (0: a chunk), chunks so far; the newest step
+    #: that was compared; whether it was ever negative.
     _filled: NDArray[np.int64] = fresh(lambda: np.zeros(0, np.int64))
     _chunks: NDArray[np.int64] = fresh(lambda: np.zeros(0, np.int64))
+    _need: NDArray[np.int64] = fresh(lambda: np.zeros(0, np.int64))
+    _compared: NDArray[np.int64] = fresh(lambda: np.full(0, -1))
     _signed: NDArray[np.bool_] = fresh(lambda: np.zeros(0, np.bool_))
     #: By places of rank and metric: the first rank that has the same value, -1 where none has; its place among the
-    #: others and its deviation; its own level; rows outside, and rows moved, in a row; the first of these; rows that
-    #: were usual, stretches outside that ended, and their rows.
+    #: others and its deviation; its own level; rows outside, and rows moved, in a row; the first of these, and the
+    #: step compared before it; rows that were usual, stretches outside that ended, and their rows.
     _copy_of: NDArray[np.int32] = fresh(lambda: np.zeros((0, 0), np.int32))
     _place: NDArray[np.float64] = fresh(lambda: np.zeros((0, 0)))
     _sigma: NDArray[np.float64] = fresh(lambda: np.zeros((0, 0)))
@@ -148,6 +157,7 @@ class SdcSuspectDetector(Detector):
     _out: NDArray[np.int32] = fresh(lambda: np.zeros((0, 0), np.int32))
     _moved: NDArray[np.int32] = fresh(lambda: np.zeros((0, 0), np.int32))
     _onset: NDArray[np.int64] = fresh(lambda: np.zeros((0, 0), np.int64))
+    _whole: NDArray[np.int64] = fresh(lambda: np.zeros((0, 0), np.int64))
     _usual: NDArray[np.int32] = fresh(lambda: np.zeros((0, 0), np.int32))
     _turns: NDArray[np.int32] = fresh(lambda: np.zeros((0, 0), np.int32))
     _turn_rows: NDArray[np.int32] = fresh(lambda: np.zeros((0, 0), np.int32))
@@ -159,10 +169,18 @@ class SdcSuspectDetector(Detector):
     def restored(self) -> None:
         for name in (*_BY_METRIC, *_BY_RANK, "_chunk", "_steps"):
             setattr(self, name, getattr(self, name).copy())  # what was read can't be written to
+        self._know()
+
+    def _know(self) -> None:
+        """Derive by place of the metric: rows of its chunk, whether ranks have copies of it."""
+        sizes = [CHECKSUM_CHUNK if _is_checksum(name) else CHUNK for name in self._rows.metrics]
+        self._sizes = np.array(sizes[: self._place.shape[1]], np.int64)
+        self._copied: NDArray[np.bool_] = np.array((self._copy_of >= 0).any(0))
 
     def configured(self) -> None:
         self._on = self.settings["sensitivity"] > 0
         self._sensitivity = self.settings["sensitivity"] or 1.0
+        self._know()
 
     @classmethod
     def story(cls) -> Sequence[Row | Mark]:
@@ -186,7 +204,7 @@ class SdcSuspectDetector(Detector):
     def note(self, mark: Mark) -> list[Finding]:
         if mark.kind == "fork":
             self._rows.restart(mark.step)
-            self._filled[:], self._out[:], self._moved[:] = 0, 0, 0
+            self._filled[:], self._need[:], self._out[:], self._moved[:] = 0, 0, 0, 0
         return []
 
     def update(self, point: Point) -> list[Finding]:
@@ -198,24 +216,70 @@ class SdcSuspectDetector(Detector):
         self, names: Sequence[str], steps: NDArray[np.int64], times: NDArray[np.float64],
         values: NDArray[np.float64], ranks: Sequence[int],
     ) -> list[tuple[float, Finding]]:  # fmt: skip
-        rows = self._rows.add(names, steps, times, values, ranks, self.wants) if self._on else []
-        return [(row.time, finding) for row in rows for finding in self._judge(row)]
+        found = list[tuple[float, Finding]]()
+        for rows in self._rows.add(names, steps, times, values, ranks, self.wants) if self._on else ():
+            self._make_room(*rows.values.shape[1:])
+            shared = np.count_nonzero(~np.isnan(rows.values), axis=1) >= 2
+            ends = np.flatnonzero((shared[1:] != shared[:-1]).any(1)) + 1 if len(shared) > 1 else ()
+            for begin, end in pairwise([0, *ends, len(shared)]):
+                places, at = np.flatnonzero(shared[begin]), begin
+                while len(places) and at < end:
+                    count, news = self._judge(rows, at, end, places)
+                    at += count
+                    found += [(float(rows.times[at - 1]), finding) for finding in news]
+        return found
 
-    def _judge(self, row: StepRow) -> list[Finding]:
-        values = row.values
-        self._make_room(*values.shape)
-        shared = np.flatnonzero((~np.isnan(values)).sum(0) >= 2)
-        if not len(shared):
-            return []
-        found = self._compare_copies(row, shared)
-        at = self._filled[shared]
-        self._chunk[at, : len(values), shared] = values[:, shared].T
-        self._steps[at, shared] = row.step
-        self._filled[shared] += 1
-        full = [place for place in shared.tolist() if self._filled[place] == self._size(place)]
-        own = [place for place in full if not self._learn_copies(place) and self._is_own(place, len(values))]
-        self._filled[full] = 0
-        return found + (self._compare_own(np.array(own), len(values), row.step) if own else [])
+    def _judge(self, rows: StepRows, at: int, end: int, places: NDArray[np.int64]) -> tuple[int, list[Finding]]:
+        """Judge rows that log the same metrics, until a chunk is full or a copy differs; return how many, and news."""
+        found = list[Finding]()
+        need = np.where(self._need[places] > 0, self._need[places], self._sizes[places])
+        count, ranks = min(end - at, int((need - self._filled[places]).min())), rows.values.shape[1]
+        copied = places[self._copied[places]]
+        if len(copied):
+            alike = 0 if self._events else self._alike(rows.values[at : at + count], copied)
+            count = max(1, alike)
+            if not alike:
+                found += self._compare_copies(rows.values[at], int(rows.steps[at]), places)
+        into = self._filled[places] + np.arange(count)[:, None]
+        self._chunk[into, :ranks, places] = rows.values[at : at + count, :, places].swapaxes(1, 2)
+        self._steps[into, places] = rows.steps[at : at + count, None]
+        self._filled[places] += count
+        full = self._filled[places] == need
+        self._filled[places[full]] = 0
+        for size in np.unique(need[full]).tolist():
+            found += self._judge_gathered(places[full & (need == size)], ranks, size)
+        return count, found
+
+    def _judge_gathered(self, places: NDArray[np.int64], ranks: int, size: int) -> list[Finding]:
+        """Judge so many rows: the last chunk of them, and all of a metric that moved in it."""
+        found, last = list[Finding](), max(0, size - CHUNK)
+        own = np.array([place for place in places.tolist() if self._is_compared(place, ranks, last)], np.int64)
+        if len(own) and last:
+            moved = self._measure(own, ranks, last)[0].moved.any((0, 1))
+            for begin in range(0, size, CHUNK) if moved.any() else ():
+                found += self._compare_own(own[moved], ranks, begin)
+            own = own[~moved]
+        if len(own):
+            found += self._compare_own(own, ranks, last)
+        self._compared[places] = self._steps[size - 1, places]
+        return found
+
+    def _alike(self, values: NDArray[np.float64], places: NDArray[np.int64]) -> int:
+        """Return how many rows come before the first in which a copy differs."""
+        copy_of, of_these = self._copy_of[: values.shape[1], places], values[:, :, places]
+        first = np.take_along_axis(of_these, np.maximum(copy_of, 0)[None], 1)
+        differs = (copy_of >= 0) & (of_these != first) & ~np.isnan(of_these) & ~np.isnan(first)
+        rows = differs.any((1, 2))
+        return int(rows.argmax()) if rows.any() else len(rows)
+
+    def _is_compared(self, place: int, ranks: int, begin: int) -> bool:
+        """Return whether a metric, of which a chunk is full, is each rank's own; what is neither is asked seldom."""
+        if self._chunks[place] >= WARM_CHUNKS:
+            return True
+        copied = self._learn_copies(place, begin)
+        own = not copied and self._is_own(place, ranks, begin)
+        self._need[place] = 0 if copied or own or _is_checksum(self._name(place)) else len(self._chunk)
+        return own
 
     def _make_room(self, ranks: int, metrics: int) -> None:
         """Have a place for each rank and metric; ranks come one by one: for a quarter more."""
@@ -230,21 +294,27 @@ class SdcSuspectDetector(Detector):
             setattr(self, name, np.pad(getattr(self, name), (0, more[1]), constant_values=fill))
         for name, value in _BY_RANK.items():
             setattr(self, name, np.pad(getattr(self, name), ((0, more[0]), (0, more[1])), constant_values=value))
-        self._chunk = np.pad(self._chunk, ((0, 0), (0, more[0]), (0, more[1])), constant_values=np.nan)
-        self._steps = np.pad(self._steps, ((0, 0), (0, more[1])))
+        chunks = min(GATHERED_CHUNKS, max(1, MOST_GATHERED // (CHUNK * room * max(1, metrics))))
+        rows, kept = CHUNK * chunks, min(len(self._chunk), CHUNK * chunks)
+        new = ((0, rows - kept), (0, more[0]), (0, more[1]))
+        self._chunk = np.pad(self._chunk[:kept], new, constant_values=np.nan)
+        self._steps = np.pad(self._steps[:kept], (new[0], new[2]))
+        self._need = np.minimum(self._need, rows)
+        self._filled[self._filled >= np.where(self._need > 0, self._need, CHUNK)] = 0
+        self._know()
 
     def _name(self, place: int) -> str:
         return list(self._rows.metrics)[place]
 
     def _size(self, place: int) -> int:
-        return CHECKSUM_CHUNK if _is_checksum(self._name(place)) else CHUNK
+        return int(self._sizes[place])
 
     # --- copies ---------------------------------------------------------------------------------------------------
 
-    def _learn_copies(self, place: int) -> bool:
+    def _learn_copies(self, place: int, begin: int) -> bool:
         """Return whether a metric has copies, after the ranks that were equal throughout a chunk became ones."""
         count, size = len(self._rows.ranks), self._size(place)
-        chunk, copy_of = self._chunk[:size, :count, place], self._copy_of[:count, place]
+        chunk, copy_of = self._chunk[begin : begin + size, :count, place], self._copy_of[:count, place]
         known = bool((copy_of >= 0).any())
         whole = ~np.isnan(chunk).any(0)
         if (whole & (copy_of < 0)).any() and len(np.unique(chunk[0, whole])) < whole.sum():
@@ -255,6 +325,7 @@ class SdcSuspectDetector(Detector):
                 if len(ranks) > 1 and _is_telling(chunk[:, ranks[0]], _is_checksum(self._name(place))):
                     copy_of[ranks] = min(ranks) if (copy_of[ranks] < 0).all() else copy_of[ranks].max()
                     known = True
+        self._copied[place] = known
         if known:
             self._level[:count, place] = chunk[-1]
             with np.errstate(invalid="ignore"):  # of infinite ones nothing is known
@@ -263,13 +334,12 @@ class SdcSuspectDetector(Detector):
 
     def _forget_copies(self, place: int) -> None:
         self._copy_of[:, place] = -1
-        self._chunks[place] = 0
+        self._copied[place] = False
+        self._chunks[place] = self._need[place] = 0
         self._place[:, place] = self._sigma[:, place] = self._level[:, place] = np.nan
 
-    def _compare_copies(self, row: StepRow, shared: NDArray[np.int64]) -> list[Finding]:
-        values, copy_of = row.values[:, shared], self._copy_of[: len(row.values), shared]
-        if not (copy_of >= 0).any():
-            return []
+    def _compare_copies(self, row: NDArray[np.float64], step: int, shared: NDArray[np.int64]) -> list[Finding]:
+        values, copy_of = row[:, shared], self._copy_of[: len(row), shared]
         first = np.take_along_axis(values, np.maximum(copy_of, 0), 0)
         differs = (copy_of >= 0) & ~np.isnan(values) & ~np.isnan(first) & (values != first)
         found, apart = list[Finding](), set[tuple[str, int | None]]()
@@ -282,19 +352,19 @@ class SdcSuspectDetector(Detector):
             for rank in ranks:
                 number = None if rank is None else list(self._rows.ranks)[rank]
                 apart.add((name, number))
-                found += self._copy_apart(row, name, number, rank, others, expected)
+                found += self._copy_apart(row, step, name, number, rank, others, expected)
         compared = {self._name(place) for place, copies in zip(shared, copy_of.T, strict=True) if (copies >= 0).any()}
         for event in list(self._events):
             for name in compared & event.quiet.keys():
-                found += self._follow(event, name, row.step, apart=(name, event.rank) in apart)
+                found += self._follow(event, name, step, apart=(name, event.rank) in apart)
         return found
 
-    def _odd_copies(self, row: StepRow, place: int) -> tuple[list[int | None], list[int], float] | None:
+    def _odd_copies(self, row: NDArray[np.float64], place: int) -> tuple[list[int | None], list[int], float] | None:
         """Return the ranks whose copy differs, all that are compared, and the others' value; None: they are no copies.
 
         Of two that differ the one that left its own past, where one of them did; else nobody knows.
         """
-        values, copy_of = row.values[:, place], self._copy_of[: len(row.values), place]
+        values, copy_of = row[:, place], self._copy_of[: len(row), place]
         there = (copy_of >= 0) & ~np.isnan(values)
         groups = [np.flatnonzero(there & (copy_of == first)) for first in np.unique(copy_of[there])]
         apart = [ranks for ranks in groups if len(np.unique(values[ranks])) > 1]
@@ -311,53 +381,56 @@ class SdcSuspectDetector(Detector):
             return list(odd), ranks.tolist(), expected
         return ([self._left_its_past(row, place, ranks)], ranks.tolist(), math.nan) if len(ranks) == 2 else None
 
-    def _left_its_past(self, row: StepRow, place: int, ranks: NDArray[np.int64]) -> int | None:
+    def _left_its_past(self, row: NDArray[np.float64], place: int, ranks: NDArray[np.int64]) -> int | None:
         if _is_checksum(self._name(place)):
             return None
         usual = 8 * self._sigma[ranks, place] * (self._filled[place] + 1)
         with np.errstate(invalid="ignore", over="ignore"):
-            moves = np.abs(row.values[ranks, place] - self._level[ranks, place]) / np.maximum(usual, 1e-300)
+            moves = np.abs(row[ranks, place] - self._level[ranks, place]) / np.maximum(usual, 1e-300)
             moves[np.isnan(moves)] = 0.0
         far = int(moves.argmax())
         return int(ranks[far]) if moves[far] > 1 > 2 * moves[1 - far] else None
 
     def _copy_apart(
-        self, row: StepRow, name: str, number: int | None, rank: int | None, others: list[int], expected: float
-    ) -> list[Finding]:
+        self, row: NDArray[np.float64], step: int, name: str, number: int | None, rank: int | None,
+        others: list[int], expected: float,
+    ) -> list[Finding]:  # fmt: skip
         numbers = list(self._rows.ranks)
         place = self._rows.metrics[name]
         if rank is not None and math.isnan(expected):  # of two
-            expected = float(row.values[next(one for one in others if one != rank), place])
-        value = float(row.values[others[0] if rank is None else rank, place])
+            expected = float(row[next(one for one in others if one != rank), place])
+        value = float(row[others[0] if rank is None else rank, place])
         if rank is None:
-            expected = float(row.values[others[1], place])
+            expected = float(row[others[1], place])
         ranks = sorted(numbers[one] for one in others)
         event = self._event_of(number, ranks)
         whole = int(self._steps[(self._filled[place] or self._size(place)) - 1, place])
-        steps = [*(event.steps if event else ()), row.step][-AGAIN:]
+        steps = [*(event.steps if event else ()), step][-AGAIN:]
         often = len(steps) == AGAIN and steps[-1] - steps[0] <= max(AGAIN_STEPS, AGAIN * self.context.interval)
         state = _is_checksum(name) or bool(_STATE.search(name))
         severity: Severity = "critical" if state else "warning" if often else "info"
-        new = _Apart(
-            name, row.step, row.step, severity, number, [numbers[one] for one in others], value, expected, whole=whole
-        )
-        return self._report(event, new, row.step, steps)
+        new = _Apart(name, step, step, severity, number, [numbers[one] for one in others], value, expected, whole=whole)
+        return self._report(event, new, step, steps)
 
-    def _is_own(self, place: int, ranks: int) -> bool:
+    def _is_own(self, place: int, ranks: int, begin: int) -> bool:
         """Return whether the chunk has measured values: no checksums, and no counts or settings."""
         if _is_checksum(self._name(place)):
             return False
-        values = self._chunk[:, :ranks, place]
+        values = self._chunk[begin : begin + CHUNK, :ranks, place]
         values = values[:, ~np.isnan(values).any(0)]
         counts = (values == np.floor(values)) & (np.diff(values, axis=0, prepend=values[:1]) >= 0)
         return bool(not counts.all() and _has_digits(values[~np.isnan(values)]))
 
     # --- values of a rank's own -----------------------------------------------------------------------------------
 
-    def _compare_own(self, places: NDArray[np.int64], count: int, step: int) -> list[Finding]:
-        chunk = self._chunk[:, :count, places]
-        self._signed[places] |= (chunk < 0).any((0, 1))
-        good = (chunk > 0) & np.isfinite(chunk) & ~self._signed[places]
+    def _measure(
+        self, places: NDArray[np.int64], count: int, begin: int
+    ) -> tuple[_Compared, NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
+        """Return a chunk with how far ranks are from their places; these, deviations, the new ones, sizes."""
+        rows = slice(begin, begin + CHUNK)
+        chunk = self._chunk[rows, :count, places]
+        signed = self._signed[places] | (chunk < 0).any((0, 1))
+        good = (chunk > 0) & np.isfinite(chunk) & ~signed
         logs = np.log(np.where(good, chunk, 1.0))
         logs[~good] = np.nan
         place, sigma = self._place[:count, places], self._sigma[:count, places]
@@ -372,8 +445,16 @@ class SdcSuspectDetector(Detector):
         warm = (self._chunks[places] >= WARM_CHUNKS) & ~new
         moved, outside = self._outside(place, sigma, away, warm)
         two = pair[:, 0] == 2
-        now = _Compared(places, chunk, logs, np.exp(centre[:, None] + place), away, moved, outside, two)
-        found, again = self._take_turns(now, step)
+        expected = np.exp(centre[:, None] + place)
+        before = self._steps[begin - 1, places] if begin else self._compared[places]
+        now = _Compared(places, self._steps[rows, places], before, chunk, logs, expected, away, moved, outside, two)
+        return now, place, sigma, new, size
+
+    def _compare_own(self, places: NDArray[np.int64], count: int, begin: int) -> list[Finding]:
+        now, place, sigma, new, size = self._measure(places, count, begin)
+        away, logs, pair = now.away, now.logs, np.where(now.two, 2.0, 1.0)[:, None]
+        self._signed[places] |= (now.values < 0).any((0, 1))
+        found, again = self._take_turns(now)
         still = self._moved[:count, places] == 0
         part = np.maximum(LEARNED_PART, 1 / (self._chunks[places] + 1.0))
         middle = np.nan_to_num(_median(away.swapaxes(0, 1)))
@@ -417,12 +498,14 @@ class SdcSuspectDetector(Detector):
                 ill[ranks, at[name]] = True
         return ill
 
-    def _take_turns(self, now: _Compared, step: int) -> tuple[list[Finding], NDArray[np.bool_]]:
+    def _take_turns(self, now: _Compared) -> tuple[list[Finding], NDArray[np.bool_]]:
         """Count the rows in which ranks are outside, in a row; return what is news, and whose place is learnt anew."""
         count, places = now.values.shape[1], now.places
         box = np.ix_(np.arange(count), places)
         ill, again, found = self._ill(places, count), np.zeros((count, len(places)), np.bool_), list[Finding]()
-        if not (now.moved.any() or self._moved[box].any() or ill.any()):
+        restless = now.moved.any((0, 1)) | self._moved[box].any(0) | ill.any(0)
+        self._need[places] = np.where(restless | (self._chunks[places] < WARM_CHUNKS), 0, len(self._chunk))
+        if not restless.any():
             self._usual[box] += (~np.isnan(now.away)).sum(0)
             return found, again
         for at in range(len(now.values)):
@@ -434,7 +517,9 @@ class SdcSuspectDetector(Detector):
             self._turns[box] += ended
             self._turn_rows[box] += np.where(ended, before, 0)
             self._usual[box] += seen & ~out
-            self._onset[box] = np.where(out & (before == 0), self._steps[at, places], self._onset[box])
+            begins, last = out & (before == 0), now.steps[at - 1] if at else now.before
+            self._onset[box] = np.where(begins, now.steps[at], self._onset[box])
+            self._whole[box] = np.where(begins, last, self._whole[box])
             self._out[box] = np.where(seen, np.where(out, before + 1, 0), before)
             moves = self._moved[box]
             self._moved[box] = np.where(seen, np.where(now.moved[at], moves + 1, 0), moves)
@@ -491,12 +576,12 @@ class SdcSuspectDetector(Detector):
             again[[rank, *too], column] = True
             return []
         ill[rank, column] = True
-        number_of, step = list(self._rows.ranks), int(self._steps[at, place])
+        number_of, step = list(self._rows.ranks), int(now.steps[at, column])
         onset = int(self._onset[rank, place])
         new = _Apart(
             self._name(place), onset, step, "warning", number_of[rank], sorted(number_of[one] for one in there),
             float(now.values[at, rank, column]), float(now.expected[at, rank, column]),
-            math.exp(now.away[at, rank, column]), int(out[rank]), whole=onset - 1,
+            math.exp(now.away[at, rank, column]), int(out[rank]), whole=int(self._whole[rank, place]),
         )  # fmt: skip
         self._out[:count, place], self._moved[:count, place] = 0, 0
         return self._report(self._event_of(new.rank, new.ranks), new, step, [])
@@ -509,7 +594,7 @@ class SdcSuspectDetector(Detector):
                 rank = self._rows.ranks[event.ranks[0] if event.rank is None else event.rank]
                 if seen[rank, column]:
                     apart = bool(now.moved[at, rank, column])
-                    found += self._follow(event, name, int(self._steps[at, place]), apart=apart)
+                    found += self._follow(event, name, int(now.steps[at, column]), apart=apart)
         return found
 
     # --- its events -----------------------------------------------------------------------------------------------
@@ -562,10 +647,10 @@ class SdcSuspectDetector(Detector):
 
 
 #: What each array of state holds at the places of new ranks and metrics.
-_BY_METRIC: Mapping[str, int] = {"_filled": 0, "_chunks": 0, "_signed": 0}
+_BY_METRIC: Mapping[str, int] = {"_filled": 0, "_chunks": 0, "_need": 0, "_compared": -1, "_signed": 0}
 _BY_RANK: Mapping[str, float] = {
     "_copy_of": -1, "_place": math.nan, "_sigma": math.nan, "_level": math.nan, "_out": 0, "_moved": 0, "_onset": 0,
-    "_usual": 0, "_turns": 0, "_turn_rows": 0,
+    "_whole": -1, "_usual": 0, "_turns": 0, "_turn_rows": 0,
 }  # fmt: skip
 
 

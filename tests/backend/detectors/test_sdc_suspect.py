@@ -186,7 +186,7 @@ def test_a_row_of_each_rank_at_once_is_the_same_as_one_after_another() -> None:
 
 
 def test_a_rank_that_is_gone_does_not_stop_the_others_from_being_compared() -> None:
-    points = [p for p in _points(_own(6.0), 5, 900) if p.rank != 4 or p.step < 100]
+    points = [p for p in _points(_own(6.0), 5, 1_600) if p.rank != 4 or p.step < 100]
     assert {one.rank for one in _found(points)} == {2}
 
 

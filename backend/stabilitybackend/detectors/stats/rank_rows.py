@@ -23,25 +23,28 @@ MAX_RANKS = 4_096
 MAX_CELLS = 16_384
 #: Names that one rank alone logs that are remembered.
 MAX_ALONE = 1_024
-#: Rows of one rank that wait for the others. A rank that is further behind is not waited for.
-LAG_ROWS = 256
+#: Rows of one rank that wait for the others: two of the largest messages. A rank that is further behind is not waited
+#: for. Of many ranks or metrics it is as many as hold so many values, and LEAST_LAG_ROWS at least.
+LAG_ROWS = 1_024
+LEAST_LAG_ROWS = 64
+MOST_WAITING = 4_194_304
 #: So many rows in a row behind a rank's newest step mean that its steps began again, not that they are late.
 LATE_ACCEPTED_AFTER = 32
 
-__all__ = ["MAX_METRICS", "RankRows", "StepRow"]
+__all__ = ["MAX_METRICS", "RankRows", "StepRows"]
 
 
 @dataclass(slots=True)
-class StepRow:
-    """One step of all ranks.
+class StepRows:
+    """Steps of all ranks, in order.
 
     Args:
-        step, time: of it; the time is that of the last rank, unix seconds.
-        values: (ranks, metrics); NaN where a rank did not log the metric, infinite where it logged NaN or infinity.
+        steps, times: (rows,); the time is that of the last rank, unix seconds.
+        values: (rows, ranks, metrics); NaN where a rank did not log the metric, infinite where that was not finite.
     """
 
-    step: int
-    time: float
+    steps: NDArray[np.int64]
+    times: NDArray[np.float64]
     values: NDArray[np.float64]
 
 
@@ -138,7 +141,7 @@ class RankRows(Stateful):
     def add(
         self, names: Sequence[str], steps: NDArray[np.int64], times: NDArray[np.float64],
         values: NDArray[np.float64], ranks: Sequence[int], wants: Callable[[str], bool],
-    ) -> list[StepRow]:  # fmt: skip
+    ) -> list[StepRows]:  # fmt: skip
         """Take rows and return the steps that are complete now.
 
         Args:
@@ -173,7 +176,11 @@ class RankRows(Stateful):
     def _most(self) -> int:
         return min(MAX_METRICS, MAX_CELLS // max(1, len(self.ranks)))
 
-    def _take_new(self, block: _Block) -> list[StepRow]:
+    def _lag(self) -> int:
+        cells = max(1, len(self.ranks) * len(self.metrics))
+        return max(LEAST_LAG_ROWS, min(LAG_ROWS, MOST_WAITING // cells))
+
+    def _take_new(self, block: _Block) -> list[StepRows]:
         """Take the rows that do not come late. So many late ones in a row are steps that began again."""
         ranks, steps = block.ranks, block.steps
         if len(ranks) == 1:
@@ -238,7 +245,7 @@ class RankRows(Stateful):
             self._known.clear()
         return -1
 
-    def _take(self, block: _Block) -> list[StepRow]:
+    def _take(self, block: _Block) -> list[StepRows]:
         self._blocks.append(block)
         alone = len(block.ranks) == 1
         ranks = int(block.ranks[0]) if alone else block.ranks
@@ -250,16 +257,17 @@ class RankRows(Stateful):
         self._newest[ranks] = block.steps[-1] if alone else block.steps
         self._rows[ranks] += len(block.steps) if alone else 1
         found = self._complete() if self._behind <= 0 else []
-        if self._rows[ranks] > LAG_ROWS if alone else (self._rows[ranks] > LAG_ROWS).any():
+        lag = self._lag()
+        if self._rows[ranks] > lag if alone else (self._rows[ranks] > lag).any():
             # The rank is that far ahead: those that have not come to its oldest rows are not waited for.
             ahead = int(block.ranks[self._rows[block.ranks].argmax()])
             steps = np.concatenate([one.steps[one.ranks == ahead if len(one.ranks) > 1 else slice(None)]
                                     for one in self._blocks if ahead in one.ranks])  # fmt: skip
-            self._awaited &= self._newest > np.sort(steps)[-LAG_ROWS - 1]
+            self._awaited &= self._newest > np.sort(steps)[-lag - 1]
             found += self._complete()
         return found
 
-    def _complete(self) -> list[StepRow]:
+    def _complete(self) -> list[StepRows]:
         """Hand out the steps that all awaited ranks have passed: one may log a step in several rows."""
         newest = self._newest[self._awaited]
         self._slowest = int(newest.min())
@@ -274,16 +282,24 @@ class RankRows(Stateful):
             self._rows[block.ranks] -= len(block.steps) if len(block.ranks) == 1 else 1
         return self._rows_of(due)
 
-    def _rows_of(self, blocks: list[_Block]) -> list[StepRow]:
+    def _rows_of(self, blocks: list[_Block]) -> list[StepRows]:
         if not blocks:
             return []
-        steps = np.unique(np.concatenate([block.steps for block in blocks]))
-        values = np.full((len(steps), len(self.ranks), len(self.metrics)), np.nan)
-        times = np.full(len(steps), -np.inf)
-        for block in blocks:
-            at = np.searchsorted(steps, block.steps)
-            np.maximum.at(times, at, block.times)
-            with_nan = np.where(np.isnan(block.values), np.inf, block.values) + 0.0  # -0.0 is 0.0
-            values[at[:, None], block.ranks[:, None], block.metrics] = with_nan.T
-        kept = values[:, :, : self._most()]
-        return [StepRow(int(step), float(time), row) for step, time, row in zip(steps, times, kept, strict=True)]
+        shape = (len(self.ranks), len(self.metrics))
+        if len(blocks) == 1 and len(blocks[0].ranks) > 1 and blocks[0].steps[0] == blocks[0].steps[-1]:
+            steps, at = blocks[0].steps[:1], np.zeros(len(blocks[0].steps), np.int64)  # one step, as is usual
+            values, times = np.full((1, *shape), np.nan), blocks[0].times.max(keepdims=True)
+            self._write(values, at, blocks[0])
+        else:
+            steps = np.unique(np.concatenate([block.steps for block in blocks]))
+            values, times = np.full((len(steps), *shape), np.nan), np.full(len(steps), -np.inf)
+            for block in blocks:
+                at = np.searchsorted(steps, block.steps)
+                np.maximum.at(times, at, block.times)
+                self._write(values, at, block)
+        return [StepRows(steps, times, values[:, :, : self._most()])]
+
+    @staticmethod
+    def _write(values: NDArray[np.float64], at: NDArray[np.int64], block: _Block) -> None:
+        with_nan = np.where(np.isnan(block.values), np.inf, block.values) + 0.0  # -0.0 is 0.0
+        values[at[:, None], block.ranks[:, None], block.metrics] = with_nan.T
