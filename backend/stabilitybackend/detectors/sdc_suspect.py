@@ -25,7 +25,8 @@ CHUNK = 8
 CHECKSUM_CHUNK = 3
 #: Chunks before ranks are compared by their own past. From then on so many are gathered and the last is looked at; the
 #: others as well where anything moved in it. Fewer where that would be more values.
-WARM_CHUNKS = GATHERED_CHUNKS = 8
+WARM_CHUNKS = 8
+GATHERED_CHUNKS = 16
 MOST_GATHERED = 131_072
 #: Part of a chunk in what is usual of a rank, and by how much of its deviation a chunk may move that.
 LEARNED_PART = 1 / 16
@@ -104,6 +105,16 @@ class _Compared(NamedTuple):
     moved: NDArray[np.bool_]
     outside: NDArray[np.bool_]
     two: NDArray[np.bool_]
+
+
+class _Measured(NamedTuple):
+    """A chunk and, (ranks, metrics), places of ranks, their deviations, which are new, how far they were from them."""
+
+    now: _Compared
+    place: NDArray[np.float64]
+    sigma: NDArray[np.float64]
+    new: NDArray[np.bool_]
+    size: NDArray[np.float64]
 
 
 class SdcSuspectDetector(Detector):
@@ -254,13 +265,17 @@ class SdcSuspectDetector(Detector):
         """Judge so many rows: the last chunk of them, and all of a metric that moved in it."""
         found, last = list[Finding](), max(0, size - CHUNK)
         own = np.array([place for place in places.tolist() if self._is_compared(place, ranks, last)], np.int64)
-        if len(own) and last:
-            moved = self._measure(own, ranks, last)[0].moved.any((0, 1))
-            for begin in range(0, size, CHUNK) if moved.any() else ():
-                found += self._compare_own(own[moved], ranks, begin)
-            own = own[~moved]
-        if len(own):
-            found += self._compare_own(own, ranks, last)
+        if not len(own):
+            self._compared[places] = self._steps[size - 1, places]
+            return found
+        measured = self._measure(own, ranks, last)
+        moved = measured.now.moved.any((0, 1)) if last else np.zeros(len(own), np.bool_)
+        if not moved.any():
+            found += self._compare_own(measured)
+        else:
+            for begin in range(0, size, CHUNK):
+                found += self._compare_own(self._measure(own[moved], ranks, begin))
+            found += self._compare_own(self._measure(own[~moved], ranks, last)) if not moved.all() else []
         self._compared[places] = self._steps[size - 1, places]
         return found
 
@@ -423,10 +438,7 @@ class SdcSuspectDetector(Detector):
 
     # --- values of a rank's own -----------------------------------------------------------------------------------
 
-    def _measure(
-        self, places: NDArray[np.int64], count: int, begin: int
-    ) -> tuple[_Compared, NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
-        """Return a chunk with how far ranks are from their places; these, deviations, the new ones, sizes."""
+    def _measure(self, places: NDArray[np.int64], count: int, begin: int) -> _Measured:
         rows = slice(begin, begin + CHUNK)
         chunk = self._chunk[rows, :count, places]
         signed = self._signed[places] | (chunk < 0).any((0, 1))
@@ -448,10 +460,11 @@ class SdcSuspectDetector(Detector):
         expected = np.exp(centre[:, None] + place)
         before = self._steps[begin - 1, places] if begin else self._compared[places]
         now = _Compared(places, self._steps[rows, places], before, chunk, logs, expected, away, moved, outside, two)
-        return now, place, sigma, new, size
+        return _Measured(now, place, sigma, new, size)
 
-    def _compare_own(self, places: NDArray[np.int64], count: int, begin: int) -> list[Finding]:
-        now, place, sigma, new, size = self._measure(places, count, begin)
+    def _compare_own(self, measured: _Measured) -> list[Finding]:
+        now, place, sigma, new, size = measured
+        places, count = now.places, now.values.shape[1]
         away, logs, pair = now.away, now.logs, np.where(now.two, 2.0, 1.0)[:, None]
         self._signed[places] |= (now.values < 0).any((0, 1))
         found, again = self._take_turns(now)

@@ -285,21 +285,17 @@ class RankRows(Stateful):
     def _rows_of(self, blocks: list[_Block]) -> list[StepRows]:
         if not blocks:
             return []
-        shape = (len(self.ranks), len(self.metrics))
-        if len(blocks) == 1 and len(blocks[0].ranks) > 1 and blocks[0].steps[0] == blocks[0].steps[-1]:
-            steps, at = blocks[0].steps[:1], np.zeros(len(blocks[0].steps), np.int64)  # one step, as is usual
-            values, times = np.full((1, *shape), np.nan), blocks[0].times.max(keepdims=True)
-            self._write(values, at, blocks[0])
-        else:
+        shape, steps = (len(self.ranks), len(self.metrics)), blocks[0].steps[:1]
+        if not all(block.steps[0] == block.steps[-1] == steps[0] for block in blocks):  # one step, as is usual
             steps = np.unique(np.concatenate([block.steps for block in blocks]))
-            values, times = np.full((len(steps), *shape), np.nan), np.full(len(steps), -np.inf)
-            for block in blocks:
-                at = np.searchsorted(steps, block.steps)
-                np.maximum.at(times, at, block.times)
-                self._write(values, at, block)
+        values, times = np.full((len(steps), *shape), np.nan), np.full(len(steps), -np.inf)
+        for block in blocks:
+            with_nan = np.where(np.isnan(block.values), np.inf, block.values) + 0.0  # -0.0 is 0.0
+            if len(steps) == 1:
+                values[0, block.ranks[:, None], block.metrics] = with_nan.T
+                times[0] = max(times[0], block.times.max())
+                continue
+            at = np.searchsorted(steps, block.steps)
+            np.maximum.at(times, at, block.times)
+            values[at[:, None], block.ranks[:, None], block.metrics] = with_nan.T
         return [StepRows(steps, times, values[:, :, : self._most()])]
-
-    @staticmethod
-    def _write(values: NDArray[np.float64], at: NDArray[np.int64], block: _Block) -> None:
-        with_nan = np.where(np.isnan(block.values), np.inf, block.values) + 0.0  # -0.0 is 0.0
-        values[at[:, None], block.ranks[:, None], block.metrics] = with_nan.T
