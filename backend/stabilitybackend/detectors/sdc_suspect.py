@@ -48,6 +48,8 @@ MOVES_TOO = 0.25
 CENTRE_ERROR = 1.5
 #: Fewer ranks than these say less, by the square.
 FEW_RANKS = 8
+#: Fewer ranks' own values are not compared: of two neither can be told from the other's data.
+OWN_RANKS = 3
 #: Rows after which a move within what the ranks differ by is usual.
 ACCEPTED = 64
 #: A copy that differs now and then is an alarm from so many times within so many steps on.
@@ -92,7 +94,7 @@ class _Compared(NamedTuple):
         places: of the metrics. steps: (rows, metrics). before: (metrics,), the step compared before.
         logs: of the values. expected: what the others lead to expect.
         away: how far a rank is from its place. moved, outside: whether that is more than its own spread, and further
-            than ranks are from each other. two: (rows, metrics), whether no more than two ranks logged it.
+            than ranks are from each other.
     """
 
     places: NDArray[np.int64]
@@ -104,7 +106,6 @@ class _Compared(NamedTuple):
     away: NDArray[np.float64]
     moved: NDArray[np.bool_]
     outside: NDArray[np.bool_]
-    two: NDArray[np.bool_]
 
 
 class _Measured(NamedTuple):
@@ -445,34 +446,33 @@ class SdcSuspectDetector(Detector):
         good = (chunk > 0) & np.isfinite(chunk) & ~signed
         logs = np.log(np.where(good, chunk, 1.0))
         logs[~good] = np.nan
+        logs.swapaxes(1, 2)[np.count_nonzero(good, axis=1) < OWN_RANKS] = np.nan
         place, sigma = self._place[:count, places], self._sigma[:count, places]
         new = np.isnan(place)
         centre = _median(logs - place)
         centre = np.where(np.isnan(centre), _median(logs), centre)
         place = np.where(new, _median((logs - centre[:, None]).swapaxes(0, 1)), place)
-        pair = np.where(np.isnan(logs).sum(1) == count - 2, 2.0, 1.0)[:, None]  # two lie to both sides of their middle
-        away = pair * (logs - centre[:, None] - place)
+        away = logs - centre[:, None] - place
         size = _median(np.abs(away).swapaxes(0, 1))
         sigma = np.where(new, size, sigma)
         warm = (self._chunks[places] >= WARM_CHUNKS) & ~new
         moved, outside = self._outside(place, sigma, away, warm)
-        two = pair[:, 0] == 2
         expected = np.exp(centre[:, None] + place)
         before = self._steps[begin - 1, places] if begin else self._compared[places]
-        now = _Compared(places, self._steps[rows, places], before, chunk, logs, expected, away, moved, outside, two)
+        now = _Compared(places, self._steps[rows, places], before, chunk, logs, expected, away, moved, outside)
         return _Measured(now, place, sigma, new, size)
 
     def _compare_own(self, measured: _Measured) -> list[Finding]:
         now, place, sigma, new, size = measured
         places, count = now.places, now.values.shape[1]
-        away, logs, pair = now.away, now.logs, np.where(now.two, 2.0, 1.0)[:, None]
+        away, logs = now.away, now.logs
         self._signed[places] |= (now.values < 0).any((0, 1))
         found, again = self._take_turns(now)
         still = self._moved[:count, places] == 0
         part = np.maximum(LEARNED_PART, 1 / (self._chunks[places] + 1.0))
         middle = np.nan_to_num(_median(away.swapaxes(0, 1)))
         ill = self._ill(places, count) | ~still
-        shift = np.where(ill | new, 0.0, part * np.clip(middle, -sigma, sigma)) / pair.min(0)
+        shift = np.where(ill | new, 0.0, part * np.clip(middle, -sigma, sigma))
         grow = np.clip(np.where(size > 0, size, 1e-300) / np.maximum(sigma, 1e-300), 0.5, 2.0) ** part
         self._sigma[:count, places] = np.where(ill | new | np.isnan(size), sigma, sigma * grow)
         self._place[:count, places] = np.where(again, np.nan, place + shift)
@@ -575,8 +575,6 @@ class SdcSuspectDetector(Detector):
         rows = slice(max(0, at + 1 - int(out[rank])), at + 1)
         there = np.flatnonzero(~np.isnan(now.logs[at, :, column]))
         moves = np.abs(_median((now.logs[rows, :, column] - self._level[:count, place])[None])[0])
-        if now.two[at, column]:
-            rank = int(there[moves[there].argmax()])
         others = there[there != rank]
         part = MOVES_TOO * min(1.0, (len(there) / FEW_RANKS) ** 2)  # by chance two stay while all get other data
         sigmas = CENTRE_ERROR * SIGMAS * MEDIAN_ERROR * MAD_TO_SIGMA / math.sqrt(rows.stop - rows.start)
@@ -585,7 +583,7 @@ class SdcSuspectDetector(Detector):
             return []
         away = np.abs(_median(now.away[rows, :, column][None])[0])
         too = others[away[others] > np.maximum(error, part * away[rank])]
-        if len(too) and not now.two[at, column]:
+        if len(too):
             again[[rank, *too], column] = True
             return []
         ill[rank, column] = True
