@@ -48,7 +48,7 @@ MOVES_TOO = 0.25
 CENTRE_ERROR = 1.5
 #: Fewer ranks than these say less, by the square.
 FEW_RANKS = 8
-#: Fewer ranks' own values are not compared: of two neither can be told from the other's data.
+#: Fewer ranks' own values are not compared: of two, the data of one explains it as well.
 OWN_RANKS = 3
 #: Rows after which a move within what the ranks differ by is usual.
 ACCEPTED = 64
