@@ -19,7 +19,11 @@ async def _told(server: RunningServer, *frames: Any, last_step: int) -> None:
 
 
 def _rows(job: Job, first: int, last: int, plus: float) -> Any:
-    return job.rows(range(first, last + 1), {"loss": [plus + step / 8 for step in range(first, last + 1)]})
+    return job.rows(range(first, last + 1), {"loss": [_loss(step) + plus for step in range(first, last + 1)]})
+
+
+def _loss(step: int) -> float:
+    return 10 - step / 8
 
 
 async def test_attempts_lie_over_each_other_by_the_steps_since_each_began_and_say_what_they_share(
@@ -41,7 +45,7 @@ async def test_attempts_lie_over_each_other_by_the_steps_since_each_began_and_sa
         "The newest one is 10 steps after its start."
     )
     assert found["attempts"][1]["curve"]["xs"] == list(range(1, 51))
-    assert found["attempts"][1]["curve"]["values"][0] == 21 / 8
+    assert found["attempts"][1]["curve"]["values"][0] == _loss(21)
 
 
 async def test_the_first_attempt_begins_with_the_first_step_that_was_logged(server: RunningServer) -> None:
@@ -61,8 +65,8 @@ async def test_the_branches_of_a_fork_are_aligned_at_it_with_their_difference_an
     assert (first["left"]["xs"], first["right"]["xs"]) == (list(range(1, 41)), list(range(1, 21)))
     assert set(first["difference"]["values"]) == {0.5}
     assert [(row["after"], row["left"], row["right"]) for row in first["table"]][:2] == [
-        (1, 21 / 8, 21 / 8 + 0.5),
-        (2, 22 / 8, 22 / 8 + 0.5),
+        (1, _loss(21), _loss(21) + 0.5),
+        (2, _loss(22), _loss(22) + 0.5),
     ]
     assert first["table"][-1]["step"] == 40
     assert "0.5 higher on average" in first["text"]

@@ -32,8 +32,8 @@ OFTEN = ("nginx, kept", "jupyter, taken off")
 #: Links of this host that lead out of the board, and those that are open on no host at all.
 STRAY = """(board) => [...document.querySelectorAll("a[href]")].map((link) => link.href)
   .filter((href) => href.startsWith(location.origin) && !`${href}/`.startsWith(`${board}/`))"""
-#: Pages of STAGES that show less of this job, which has not gone back yet -> an element that they have.
-HERE = {"/runs/run-a": "#incidents", "/interruptions?days=all": "#lost"}
+#: Pages of STAGES that show less of this job, which may have gone back or not yet -> an element that they have.
+HERE = {"/runs/run-a": "#incidents", "/interruptions?days=all": "#lost", "/incidents": "#incidents-filter"}
 #: Pages of STAGES where the browser notes that the server has no such thing.
 LOUD = ("/nowhere", "/runs/none", "/runs/run-a/incidents/none", "/login")
 
