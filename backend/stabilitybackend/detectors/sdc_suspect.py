@@ -266,17 +266,14 @@ class SdcSuspectDetector(Detector):
         """Judge so many rows: the last chunk of them, and all of a metric that moved in it."""
         found, last = list[Finding](), max(0, size - CHUNK)
         own = np.array([place for place in places.tolist() if self._is_compared(place, ranks, last)], np.int64)
-        if not len(own):
-            self._compared[places] = self._steps[size - 1, places]
-            return found
-        measured = self._measure(own, ranks, last)
-        moved = measured.now.moved.any((0, 1)) if last else np.zeros(len(own), np.bool_)
-        if not moved.any():
-            found += self._compare_own(measured)
-        else:
+        measured = self._measure(own, ranks, last) if len(own) else None
+        if measured is not None and last and measured.now.moved.any():
+            moved = measured.now.moved.any((0, 1))
             for begin in range(0, size, CHUNK):
                 found += self._compare_own(self._measure(own[moved], ranks, begin))
-            found += self._compare_own(self._measure(own[~moved], ranks, last)) if not moved.all() else []
+            measured = self._measure(own[~moved], ranks, last) if not moved.all() else None
+        if measured is not None:
+            found += self._compare_own(measured)
         self._compared[places] = self._steps[size - 1, places]
         return found
 
@@ -378,7 +375,7 @@ class SdcSuspectDetector(Detector):
     def _odd_copies(self, row: NDArray[np.float64], place: int) -> tuple[list[int | None], list[int], float] | None:
         """Return the ranks whose copy differs, all that are compared, and the others' value; None: they are no copies.
 
-        Of two that differ the one that left its own past, where one of them did; else nobody knows.
+        Of two that differ the one that left its own past, where one of them did; else neither is named.
         """
         values, copy_of = row[:, place], self._copy_of[: len(row), place]
         there = (copy_of >= 0) & ~np.isnan(values)
@@ -611,7 +608,7 @@ class SdcSuspectDetector(Detector):
     # --- its events -----------------------------------------------------------------------------------------------
 
     def _event_of(self, rank: int | None, ranks: list[int]) -> _Apart | None:
-        """Return the open event of a rank, or of two of which nobody knows which is wrong."""
+        """Return the open event of a rank, or of two of which either may be wrong."""
         return next((e for e in self._events if e.rank == rank and (rank is not None or e.ranks == ranks)), None)
 
     def _report(self, event: _Apart | None, new: _Apart, step: int, steps: list[int]) -> list[Finding]:

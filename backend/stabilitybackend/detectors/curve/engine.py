@@ -457,7 +457,7 @@ class Curve:
         self.spread = max(core, (ordered[high] - middle) / Q90_SIGMAS)
         # A tenth of the points beyond a gap that no noise leaves are another cloud, and not this one's noise.
         upper = ordered[len(ordered) // 2 : high + 1]
-        clouds = self.spread > 2 * core and max(map(sub, upper[1:], upper)) > REACH * core
+        clouds = max(map(sub, upper[1:], upper)) > REACH * core
         self.sigma = core if clouds else self.spread
         above = [one > middle for one in newest]
         alike = sum(map(eq, above, above[1:])) / (len(above) - 1)

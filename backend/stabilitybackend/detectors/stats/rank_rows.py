@@ -1,6 +1,6 @@
 """Rows of several ranks, put together by step: a step that all ranks have passed is handed out.
 
-Whoever compares ranks needs the same step of all of them, and ranks report at different times. Steps that a rank logs
+A comparison of ranks needs the same step of all of them, and ranks report at different times. Steps that a rank logs
 alone, metrics that one rank alone logs, and runs of one rank cost next to nothing.
 """
 
@@ -147,7 +147,7 @@ class RankRows(Stateful):
         Args:
             names: the metrics. values: (metrics, rows).
             ranks: of the rows, or the one that all are of.
-            wants: says whether a metric is compared.
+            wants: whether a metric is compared, by its name.
         """
         if len(ranks) == 1 and len(self.ranks) < 2 and ranks[0] in (self.ranks or ranks):
             self.ranks.setdefault(ranks[0], 0)
