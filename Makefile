@@ -71,7 +71,7 @@ integrations: $(VENV)/.test $(FRAMEWORKS:%=$(VENV)/integrations/%/.made) ## jobs
 	  $(VENV)/integrations/$$name/bin/python -m pytest -m "" $(INTEGRATED) $(PYTEST_ARGS) || exit 1; done
 	@$(BIN)/python -m pytest -m integrations $(PYTEST_ARGS)
 
-bench: $(VENV)/.bench ## measure against peers and floors, about 25 minutes (BENCH="timeline ingest" for a part; docs/benchmarks.md)
+bench: $(VENV)/.bench ## measure against peers and floors, about 25 minutes (BENCH="timeline ingest" for a part; benchmarks/README.md)
 	@$(MAKE) --no-print-directory $(VENV)/.peers || echo "== MLflow, Aim and W&B could not be installed: they are left out" >&2
 	@missed=0; for name in $(BENCH); do echo "== benchmarks/$$name.py"; \
 	STABILITY_PEERS_PYTHON="$(CURDIR)/$(VENV)/peers/bin/python" $(BIN)/python benchmarks/$$name.py || missed=1; done; exit $$missed
@@ -81,9 +81,8 @@ screenshots: $(VENV)/.test ## take all pictures again: of docs/screenshots, and 
 	@STABILITY_PICTURES=build/pictures $(BIN)/python -m pytest \
 		tests/browser/pages/test_pictures.py tests/browser/test_foreign_jobs.py
 
-types: $(VENV)/.run ## write what is made from the code: frontend/types/api.d.ts, the table in docs/api.md, docs/constants.md
+types: $(VENV)/.run ## write what is made from the code: frontend/types/api.d.ts, the table in docs/api.md
 	@$(BIN)/python frontend/types/generate.py
-	@$(BIN)/python docs/constants.py
 
 docs: $(VENV)/.test ## check that the documentation names what the code has, and that its links lead somewhere
 	@$(BIN)/python -m pytest tests/test_packaging.py tests/test_docs.py -q

@@ -10,7 +10,7 @@ command     ``stabilityboard backtest FILE --json`` as a program on a log of 12 
 detectors   each detector alone, and all together, fed with the same rows as in the bank of a run
 live        one row a second of each of 1,000 runs: decoding, lineage, store, detectors; CPU seconds a second, memory
 
-The aims are those of docs/benchmarks.md. Leaves with 1 when one of them is missed.
+The aims are those of benchmarks/README.md. Leaves with 1 when one of them is missed.
 """
 
 from __future__ import annotations

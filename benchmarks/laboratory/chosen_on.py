@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY / "docs"))
-
-from constants import RULES, constants_of  # noqa: E402  # a program of the documentation, not a package
+from constants import constants_of
 
 __all__ = ["chosen_on", "constant_texts"]
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 #: Version whose rules were written with some folders of public logs in sight -> these folders. What changed since was
 #: written with all of them in sight.
 SEEN: Mapping[str, tuple[str, ...]] = {"62f28c5": ("dev",)}
@@ -27,7 +24,7 @@ def constant_texts(packages: Collection[str] = ("detectors",)) -> dict[str, tupl
         packages: folders below the backend's that are looked through; files are named below the backend's package.
     """
     package = REPOSITORY / "backend" / "stabilitybackend"
-    files = sorted(path for rule in RULES if rule in packages for path in (package / rule).rglob("*.py"))
+    files = sorted(path for folder in packages for path in (package / folder).rglob("*.py"))
     return {
         f"{path.relative_to(package)}:{name}": (value, text)
         for path in files

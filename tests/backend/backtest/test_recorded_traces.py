@@ -1,6 +1,6 @@
 """The recorded laboratory runs: every event is found under its right name, and nothing else is called out.
 
-The runs have reporting seeds: no threshold was looked up on them. How they came about: docs/laboratory.md.
+The runs have reporting seeds: no threshold was looked up on them. How they came about: examples/laboratory/README.md.
 """
 
 from __future__ import annotations

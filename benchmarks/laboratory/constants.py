@@ -1,47 +1,33 @@
-"""Lists the numbers that rules are made of, from the comments above them: ``make types`` writes docs/constants.md."""
+"""A table of the numbers that rules are made of, from the comments above them: ``constants.py [FOLDER ...]``.
+
+Prints Markdown. Folders are of the backend; without one, all of it.
+"""
 
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["PAGE", "RULES", "constants_of", "page"]
+__all__ = ["constants_of", "page"]
 
-PAGE = Path(__file__).with_name("constants.md")
-_BACKEND = Path(__file__).parents[1] / "backend" / "stabilitybackend"
-#: Packages whose numbers decide what is reported, suggested or done.
-RULES = (
-    "detectors",
-    "liveness",
-    "gpus",
-    "lineage",
-    "incidents",
-    "detection",
-    "commands",
-    "fleet",
-    "resumes",
-    "other_runs",
-    "schema",
-)
+_BACKEND = Path(__file__).parents[2] / "backend" / "stabilitybackend"
 _HEAD = """# Constants of rules
 
-Each number that decides what is reported, suggested or done, with its unit, its effect and its reason or source, as
-they stand in the code (`make types` writes this page). What people may set is on the page of
-[detectors](detectors.md) and in [operations](operations.md); these are fixed. A file's own documentation names the
-papers and the recorded runs that its rules come from.
+Fixed numbers that decide the findings, the advice and the actions: value, unit, effect, and reason or source.
 """
 
 
-def page() -> str:
-    """Return the page as the code has it."""
+def page(*folders: str) -> str:
+    """Return the page of these folders of the backend."""
     parts = [_HEAD]
-    for path in (path for package in RULES for path in sorted((_BACKEND / package).rglob("*.py"))):
+    for path in (path for folder in folders or (".",) for path in sorted((_BACKEND / folder).rglob("*.py"))):
         rows: dict[str, list[tuple[str, str]]] = {}
         for name, value, text in constants_of(path.read_text()):
             rows.setdefault(text, []).append((name, value))
         if rows:
-            parts.append(f"\n## {path.relative_to(_BACKEND)}\n\n| constant | value | what it is |\n|---|---|---|\n")
+            parts.append(f"\n## {path.relative_to(_BACKEND)}\n\n| constant | value | meaning |\n|---|---|---|\n")
         for text, several in rows.items():
             names, values = (", ".join(column) for column in zip(*several, strict=True))
             parts.append(f"| `{names}` | {values} | {text} |\n")
@@ -81,4 +67,4 @@ def _is_number(value: ast.expr) -> bool:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    print(page(*sys.argv[1:]), end="")
