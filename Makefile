@@ -81,7 +81,7 @@ screenshots: $(VENV)/.test ## take all pictures again: of docs/screenshots, and 
 	@STABILITY_PICTURES=build/pictures $(BIN)/python -m pytest \
 		tests/browser/pages/test_pictures.py tests/browser/test_foreign_jobs.py
 
-types: $(VENV)/.run ## write what is made from the code: frontend/types/api.d.ts, the table in docs/api.md
+types: $(VENV)/.run ## write frontend/types/api.d.ts from the types of the server
 	@$(BIN)/python frontend/types/generate.py
 
 docs: $(VENV)/.test ## check that the documentation names what the code has, and that its links lead somewhere

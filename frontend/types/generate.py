@@ -1,8 +1,7 @@
 """Writes ``api.d.ts``: what the server's calls answer, as TypeScript, for ``// @ts-check`` in the browser's code.
 
-And the table of calls in ``docs/api.md``. Both are made from the server's OpenAPI, which is made from
-``stabilitybackend.schema``. ``make types`` runs it; a test says when that was forgotten. The declarations lie outside
-of the package: browsers never get them.
+Made from the server's OpenAPI, which is made from ``stabilitybackend.schema``. ``make types`` runs it; a test fails for
+an old file. The declarations lie outside of the package: browsers never get them.
 """
 
 from __future__ import annotations
@@ -15,13 +14,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FILE", "PAGE", "declarations", "with_calls"]
+__all__ = ["FILE", "declarations"]
 
-#: What is written, whole ...
 FILE = Path(__file__).with_name("api.d.ts")
-#: ... and between two marks.
-PAGE = Path(__file__).parents[2] / "docs" / "api.md"
-_BEGIN, _END = "<!-- calls: written by `make types` -->\n", "<!-- end of calls -->\n"
 _HEAD = "// Made by `make types` from the server's OpenAPI. Change stabilitybackend/schema/ instead.\n"
 _SIMPLE = {"string": "string", "boolean": "boolean", "null": "null", "number": "number", "integer": "number"}
 
@@ -50,26 +45,6 @@ def declarations(document: Schema) -> str:
         for method, operation in operations.items()
     )
     return "\n".join(parts) + answers + "}\n"
-
-
-#: A bar alone ends a cell of the table.
-BAR = r"\|"
-
-
-def with_calls(page: str, document: Schema) -> str:
-    """Return a page with the table of calls between its marks: the call, what it answers, what it does."""
-    before, _, rest = page.partition(_BEGIN)
-    rows = "".join(
-        f"| `{method.upper()} {path}` | `{_answer(operation).replace('|', BAR)}` | {_sentence(operation)} |\n"
-        for path, operations in sorted(document["paths"].items())
-        for method, operation in operations.items()
-    )
-    head = "| call | answer | what it does |\n|---|---|---|\n"
-    return f"{before}{_BEGIN}\n{head}{rows}\n{_END}{rest.partition(_END)[2]}"
-
-
-def _sentence(operation: Schema) -> str:
-    return str(operation["description"]).partition("\n")[0].replace("``", "`")
 
 
 def _answer(operation: Schema) -> str:
@@ -123,15 +98,14 @@ def _comment(schema: Schema) -> str:
 
 
 def main() -> None:
-    """Write both anew."""
+    """Write the file."""
     from stabilitybackend.app import create_app
     from stabilitybackend.settings import Settings
 
     with tempfile.TemporaryDirectory() as folder:
         app = create_app(Settings(data_dir=Path(folder)), "redis://127.0.0.1:1")  # it is never started
     FILE.write_text(declarations(app.openapi()))
-    PAGE.write_text(with_calls(PAGE.read_text(), app.openapi()))
-    print(FILE, PAGE, sep="\n", file=sys.stderr)
+    print(FILE, file=sys.stderr)
 
 
 if __name__ == "__main__":
