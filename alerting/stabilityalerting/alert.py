@@ -1,17 +1,18 @@
-"""What alerting receives: one state of one incident. This package owns the shape and reads it tolerantly."""
+"""The incident as receivers get it, and the notice of one change to it."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
+
+import msgspec
 
 from .errors import BadAlert
 
 #: Severities, mildest first.
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
-#: Longest text that is passed on, characters.
+#: Longest title and longest text passed on, characters.
 MAX_TEXT_CHARS = 2_000
 #: Longest advice in a line, characters.
 MAX_LINE_CHARS = 200
@@ -19,50 +20,54 @@ MAX_LINE_CHARS = 200
 Severity = Literal["info", "warning", "critical"]
 Change = Literal["opened", "escalated", "grouped", "handed_over", "acknowledged", "resolved"]
 
-#: What is passed on of a verdict: what a program can act on.
+#: Fields of a verdict that are passed on: those that a program can act on.
 _VERDICT = ("class", "confidence", "culprits", "nodes", "gpus", "since")
 
 __all__ = ["SEVERITIES", "Alert", "Change", "Notice", "Severity", "incident_url", "plan_url"]
 
 
-@dataclass(frozen=True, slots=True)
-class Alert:
+class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """One state of one incident.
 
-    Args:
+    Attributes:
         incident_id: identity of the incident, the same in all its states.
         version: grows by one with each change of the incident.
-        kind: what it is, e.g. ``spike`` or ``hang``.
-        state: ``open``, ``recovered`` or ``resolved``; only the first is not over.
-        title: one short line. text: what happened, plain sentences.
-        onset_step: first step of it, -1 for before the first one.
-        opened, updated: when it opened and changed last, unix seconds.
+        kind: such as ``spike`` or ``hang``. label: the kind for display.
+        state: ``open``, ``recovered`` or ``resolved``.
+        status: the same in more detail, for programs. status_word: for display.
+        title: one short line. text: a description in plain sentences.
+        about: part of the job that is affected: ``model``, ``data``, ``process`` or ``gpu``; ``user`` where the job
+            raised the incident.
+        alarm: False for information only.
+        onset_step: first affected step, -1 for before the first one.
+        opened, updated: times of the first and the last change, unix seconds.
         dead: it happened on a branch that the run has left.
-        advice: what to do, plain sentences. advice_line: the same in a few words.
-        dataset: the data set that carries it.
-        verdict: who is suspect (class, confidence, culprits, nodes, gpus, since), for programs.
-        cause: what tells it from others of its kind: the class of its verdict or fault, the type of an exception.
-        label: the kind as people read it.
-        about: what is ill: ``model``, ``data``, ``process`` or ``gpu``; ``user`` where the job itself raised it.
-        alarm: False for what is only worth knowing.
-        train: id of the first of a train of alike incidents, its own where it is that, "" for none.
-        nth: its place in that train.
-        notify_at: it may heal by itself before, unix seconds: 0 where it is sent at once.
-        recurring: it came again often enough to be sent once more, also where it is over.
-        status: what it is now, for programs; status_word: as the pages say it. Both "" of an older server.
+        advice: recommended action in plain sentences. advice_line: the same in a few words.
+        dataset: the affected data set.
+        verdict: suspects (class, confidence, culprits, nodes, gpus, since), for programs.
+        cause: distinguishes incidents of one kind: class of the verdict or the fault, type of an exception.
+        train: id of the first of a train of similar incidents, its own where it is that, "" for none.
+        nth: position in that train, from 1.
+        notify_at: time until which it may heal by itself, unix seconds; 0: sent without delay.
+        recurring: one more message is due after repeated recoveries, even once resolved.
         caused_by: id of the incident that it follows from, "" for none.
-        acknowledged_by: who looks after it, "" for nobody. acknowledged: since when, unix seconds.
-        project: of the run, "" where it has none or is not known.
+        acknowledged_by: "" for none. acknowledged: time of that, unix seconds.
+        project: of the run, "" where it has none.
     """
 
     incident_id: str
     run_id: str
     version: int
     kind: str
+    label: str
     severity: Severity
     state: str
+    status: str
+    status_word: str
     title: str
     text: str
+    about: str
+    alarm: bool
     onset_step: int | None = None
     metric: str | None = None
     rank: int | None = None
@@ -75,15 +80,10 @@ class Alert:
     advice_line: str | None = None
     verdict: dict[str, Any] | None = None
     cause: str = ""
-    label: str = ""
-    about: str = "model"
-    alarm: bool = True
     train: str = ""
     nth: int = 1
     notify_at: float = 0.0
     recurring: bool = False
-    status: str = ""
-    status_word: str = ""
     caused_by: str = ""
     acknowledged_by: str = ""
     acknowledged: float = 0.0
@@ -91,27 +91,27 @@ class Alert:
 
     @property
     def follows(self) -> bool:
-        """True for one that is in the train of another one."""
+        """True for a later one in a train."""
         return self.train not in ("", self.incident_id)
 
     @property
     def hands_over(self) -> bool:
-        """True for a message to people about another one: nobody else is at that any more."""
+        """True for a message of the server that it has stopped acting on another incident."""
         return self.about == "user" and bool(self.caused_by)
 
     @property
     def headline(self) -> str:
-        """The title, and which of several alike it is: "Loss spike at step 900, for the 4th time"."""
+        """The title with the position in the train: "Loss spike at step 900, for the 4th time"."""
         return self.title if self.nth < 2 else f"{self.title}, for the {_ordinal(self.nth)} time{self._where}"
 
     @property
     def _where(self) -> str:
-        known = self.onset_step is not None and self.onset_step >= 0 and f"step {self.onset_step}" not in self.title
-        return f", at step {self.onset_step}" if known else ""
+        new = self.onset_step is not None and self.onset_step >= 0 and f"step {self.onset_step}" not in self.title
+        return f", at step {self.onset_step}" if new else ""
 
     @property
     def line(self) -> str:
-        """The incident, its data set and what to do in one line."""
+        """Headline, data set and advice in one line."""
         where = f" (data set {self.dataset})" if self.dataset else ""
         return f"{self.headline}{where}" + (f": {self.advice_line}" if self.advice_line and self.is_open else "")
 
@@ -122,81 +122,97 @@ class Alert:
 
     @property
     def is_cured(self) -> bool:
-        """True where all is well again: not of what was left behind, got used to, or ended with its job."""
-        return not self.is_open and self.status in ("", "recovered", "resolved")
+        """True after a recovery; False where it was discarded, accepted, or ended with its job."""
+        return not self.is_open and self.status in ("recovered", "resolved")
 
     @property
-    def became(self) -> str:
-        """What became of one that is over, with a capital."""
-        word = self.status_word or "resolved"
-        return f"{word[:1].upper()}{word[1:]}"
+    def outcome(self) -> str:
+        """Status of one that has ended, with a capital."""
+        return f"{self.status_word[:1].upper()}{self.status_word[1:]}"
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Alert:
-        """Read an incident; unknown fields are passed over.
+        """Read a stored incident. Unknown fields are skipped, and null counts as absent.
 
         Raises:
-            BadAlert: it is not JSON, or a needed field is missing or of a wrong type.
+            BadAlert: no JSON, a missing field, or one of a wrong type.
         """
         try:
-            raw = json.loads(data)
-            suggestion = raw.get("suggestion") or {}
-            return cls(
-                incident_id=_text(raw, "incident_id"),
-                run_id=_text(raw, "run_id"),
-                version=int(raw["version"]),
-                kind=_text(raw, "kind"),
-                severity=_severity(raw["severity"]),
-                state=_text(raw, "state"),
-                title=_text(raw, "title"),
-                text=_text(raw, "text"),
-                onset_step=raw.get("onset_step"),
-                metric=raw.get("metric"),
-                rank=raw.get("rank"),
-                node=raw.get("node"),
-                opened=float(raw.get("opened") or 0.0),
-                updated=float(raw.get("updated") or 0.0),
-                dead=bool(raw.get("dead")),
-                advice=suggestion.get("text"),
-                dataset=None if raw.get("dataset") is None else _text(raw, "dataset"),
-                advice_line=_advice_line(suggestion),
-                verdict=_verdict(raw.get("evidence")),
-                cause=_cause(raw.get("evidence")),
-                label=str(raw.get("label") or raw["kind"]),
-                about=str(raw.get("about") or "model"),
-                # Older servers did not say it: there what the job raised itself was one whatever its severity.
-                train=str(raw.get("train") or ""),
-                nth=int(raw.get("nth") or 1),
-                notify_at=float(raw.get("notify_at") or 0.0),
-                recurring=bool(raw.get("recurring")),
-                status=str(raw.get("status") or ""),
-                status_word=str(raw.get("status_word") or ""),
-                caused_by=str(raw.get("caused_by") or ""),
-                acknowledged_by=str(raw.get("acknowledged_by") or ""),
-                acknowledged=float(raw.get("acknowledged") or 0.0),
-                project=str(raw.get("project") or ""),
-                alarm=bool(raw.get("alarm", raw["severity"] != "info" or raw["kind"] == "alert")),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raw = msgspec.json.decode(data, type=dict[str, Any])
+            advice = msgspec.convert(raw.get("suggestion") or {}, _Advice)
+            evidence = _part(raw, "evidence")
+            verdict = _part(evidence, "verdict")
+            causes = (evidence.get("class"), verdict.get("class"), _part(evidence, "exception").get("type"))
+            given = {name: value for name, value in raw.items() if value is not None}
+            given |= {
+                "title": raw["title"][:MAX_TEXT_CHARS],
+                "text": raw["text"][:MAX_TEXT_CHARS],
+                "advice": advice.text,
+                "advice_line": advice.line(),
+                "verdict": {name: verdict.get(name) for name in _VERDICT} if verdict else None,
+                "cause": " ".join(one for one in causes if isinstance(one, str))[:MAX_LINE_CHARS],
+            }
+            return msgspec.convert(given, cls)
+        except (msgspec.MsgspecError, ValueError, KeyError, TypeError) as error:
             raise BadAlert(f"incident event can't be read: {type(error).__name__}: {error}") from error
+
+
+class _Advice(msgspec.Struct):
+    """The fields of a suggestion that make its line."""
+
+    action: str = ""
+    text: str | None = None
+    to_step: int | None = None
+    wait_steps: int | None = None
+    fix_first: str = ""
+    skip_range: tuple[int, int] | None = None
+    skip_batches: int | None = None
+    lr_scale: float | None = None
+
+    def line(self) -> str | None:
+        """Return the steps to wait for and to go back to, else the first sentence of the text.
+
+        Where something has to be corrected first, that sentence is about it.
+        """
+        waits = self.action == "wait" and self.wait_steps is not None
+        restarts = self.action == "restart" and not self.fix_first
+        parts = [f"wait {self.wait_steps} steps"] if waits else []
+        if self.to_step is not None and (waits or restarts or self.action == "roll_back"):
+            verb = "start again from the checkpoint of step" if restarts else "roll back to step"
+            parts.append(f"{'then ' if waits else ''}{verb} {self.to_step}")
+            if self.skip_range is not None:
+                parts.append(f"leave out the batches of steps {self.skip_range[0]} to {self.skip_range[1]}")
+            elif self.skip_batches is not None:
+                parts.append(f"skip {self.skip_batches} batches")
+            if self.lr_scale is not None:
+                parts.append(f"its schedule's learning rate x {self.lr_scale:g}")
+        if not parts and self.text is not None:
+            parts.append(self.text.split(". ")[0].removesuffix("."))
+        return ", ".join(parts)[:MAX_LINE_CHARS] or None
+
+
+def _part(raw: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return an object in an object, an empty one where a plug-in wrote something else there."""
+    found = raw.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One message to one receiver: that an incident opened, got worse, has more like it in other runs (``grouped``), is
-    left to people by what was at it (``handed_over``), was acknowledged, or is over.
+    """One message to one receiver: an incident opened, escalated, was acknowledged or ended, has others like it in
+    other runs (``grouped``), or is no longer acted on by the server (``handed_over``).
 
     Args:
-        alert: the incident as it is.
-        change: what happened to it since the receiver was last notified.
+        alert: the incident in its current state.
+        change: its change since the last notice to this receiver.
         url: page of the incident.
-        plan: address of the run's plan, which says what a launcher should do.
-        why: why this receiver gets it now, where that is not plain: nobody acknowledged it before. Of ``grouped``: what
-            there is more. Of ``handed_over``: what that says.
-        serial: tells apart messages of one change of one version.
-        stream: where the incident was read, for keys that lie beside it.
-        version: of the message that a kill cut off, in whose name this one is sent again; 0: the incident's own.
-        by: of ``handed_over`` the incident that says so; ``alert`` is the one that it is about.
+        plan: address of the run's plan, for a launcher.
+        why: reason for a message now, where the change alone does not explain it. Of ``grouped``: the summary. Of
+            ``handed_over``: the text of the incident ``by``.
+        serial: distinguishes messages of one change of one version.
+        stream: stream of the incident, for keys in its hash slot.
+        version: of the message interrupted by a crash, in whose name this one is sent again; 0: the incident's own.
+        by: of ``handed_over`` the incident that reports it; ``alert`` is its subject.
     """
 
     alert: Alert
@@ -211,22 +227,22 @@ class Notice:
 
     @property
     def source(self) -> Alert:
-        """The incident whose change this is."""
+        """The incident that changed."""
         return self.by or self.alert
 
     @property
     def severity(self) -> Severity:
-        """How grave the news is."""
+        """Severity of the news."""
         return self.source.severity
 
     @property
     def line(self) -> str:
-        """The incident, its data set and what to do in one line, with why it comes now where that is not plain."""
+        """Headline, data set and advice in one line, after the reason for the message."""
         return f"{self.why} {self.alert.line}" if self.why else self.alert.line
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt to send this change, another one for every other change."""
+        """The same for every attempt to send this change, another for every other change."""
         version = self.version or self.source.version
         return idempotency_key(self.source.incident_id, version, self.change, self.serial)
 
@@ -235,7 +251,7 @@ class Notice:
         return {
             "type": f"incident.{self.change}",
             "id": self.idempotency_key,
-            "incident": asdict(self.alert),
+            "incident": msgspec.to_builtins(self.alert),
             "url": self.url,
             "plan": self.plan,
             "why": self.why,
@@ -243,7 +259,7 @@ class Notice:
 
 
 def idempotency_key(incident_id: str, version: int, change: Change, serial: int) -> str:
-    """Return what names one message about an incident; ``serial``: which of several summaries, else 0."""
+    """Return the name of one message about an incident. ``serial``: of a summary, else 0."""
     return f"{incident_id}-{version}-{change}" + (f"-{serial}" if serial else "")
 
 
@@ -260,57 +276,3 @@ def incident_url(base_url: str, run_id: str, incident_id: str) -> str:
 def plan_url(base_url: str, run_id: str) -> str:
     """Return the address of a run's plan."""
     return f"{base_url.rstrip('/')}/api/v1/runs/{quote(run_id, safe='')}/plan"
-
-
-def _verdict(evidence: object) -> dict[str, Any] | None:
-    found = evidence.get("verdict") if isinstance(evidence, dict) else None
-    return {name: found.get(name) for name in _VERDICT} if isinstance(found, dict) else None
-
-
-def _cause(evidence: object) -> str:
-    """Return what tells an incident from others of its kind, "" for nothing."""
-    if not isinstance(evidence, dict):
-        return ""
-    verdict, raised = evidence.get("verdict"), evidence.get("exception")
-    found = [evidence.get("class"), verdict.get("class") if isinstance(verdict, dict) else None]
-    found.append(raised.get("type") if isinstance(raised, dict) else None)
-    return " ".join(one for one in found if isinstance(one, str))[:MAX_LINE_CHARS]
-
-
-def _text(raw: dict[str, Any], name: str) -> str:
-    value = raw[name]
-    if not isinstance(value, str):
-        raise TypeError(f"{name} is {type(value).__name__}, expected str")
-    return value[:MAX_TEXT_CHARS]
-
-
-def _advice_line(suggestion: dict[str, Any]) -> str | None:
-    """Return a suggestion in a few words: of waiting and going back from its fields, else its first sentence.
-
-    Where something is to be corrected first, that sentence is about it.
-    """
-    action, to_step, wait_steps = (suggestion.get(name) for name in ("action", "to_step", "wait_steps"))
-    parts: list[str] = []
-    if action == "wait" and isinstance(wait_steps, int):
-        parts.append(f"wait {wait_steps} steps")
-    again = action == "restart" and not suggestion.get("fix_first")
-    if isinstance(to_step, int) and (parts or again or action == "roll_back"):
-        does = "start again from the checkpoint of step" if again else "roll back to step"
-        parts.append(f"{'then ' if parts else ''}{does} {to_step}")
-        skip = suggestion.get("skip_range")
-        if isinstance(skip, list) and len(skip) == 2:
-            parts.append(f"leave out the batches of steps {skip[0]} to {skip[1]}")
-        elif isinstance(suggestion.get("skip_batches"), int):
-            parts.append(f"skip {suggestion['skip_batches']} batches")
-        if isinstance(suggestion.get("lr_scale"), int | float):
-            parts.append(f"its schedule's learning rate x {suggestion['lr_scale']:g}")
-    text = suggestion.get("text")
-    if not parts and isinstance(text, str):
-        parts.append(text.split(". ")[0].removesuffix("."))
-    return ", ".join(parts)[:MAX_LINE_CHARS] or None
-
-
-def _severity(value: object) -> Severity:
-    if value not in SEVERITIES:
-        raise ValueError(f"severity is {value!r}, expected one of {SEVERITIES}")
-    return value

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import logging
 import time
 from collections.abc import Iterable, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import msgspec
 from redis.exceptions import RedisError
 
 from .alert import Notice, Severity
@@ -202,7 +202,7 @@ class AlertmanagerSink(Sink):
 
     async def _post(self, client: httpx.AsyncClient, target: _Target, payload: list[dict[str, Any]]) -> None:
         try:
-            answer = await client.post(target.url, content=json.dumps(payload).encode())
+            answer = await client.post(target.url, content=msgspec.json.encode(payload))
             target.date = answer.headers.get("Date", "")
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             why = redact(str(error), self.secrets)

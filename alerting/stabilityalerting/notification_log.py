@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -101,9 +100,9 @@ class NotificationLog:
         """Store what the receiver knows of an incident. Raises Interrupted: another process may send now."""
         assert self._lease is not None, "only who holds the lease writes"
         key = f"{stream}:told:{self._sink}:{incident_id}"
-        await self._as_holder(self._lease, stream, key, json.dumps(asdict(record)))
+        await self._as_holder(self._lease, stream, key, msgspec.json.encode(record))
 
-    async def _as_holder(self, lease: Lease, stream: str, key: str, *record: str) -> bytes | None:
+    async def _as_holder(self, lease: Lease, stream: str, key: str, *record: bytes) -> bytes | None:
         answer: Any = await self._redis.eval(_AS_HOLDER, 2, key, f"{stream}:teller", *lease.token, KEEP_S, *record)
         if answer[0]:
             lease.overtaken(answer[0])

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from msgspec.structs import replace
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
@@ -156,7 +158,7 @@ class Notifier:
         """What was over when it was sent is closed where alerts stay open; a message says that it is over by itself."""
         if self.sink.idempotent:
             record = await self._patiently(lambda: self._notifications.read(stream, job.alert.incident_id))
-            await self._send(stream, replace(job, record=record, change="resolved"))
+            await self._send(stream, dataclasses.replace(job, record=record, change="resolved"))
             return
         over = Record("over", job.alert.severity, job.alert.version)
         await self._patiently(lambda: self._notifications.write(stream, job.alert.incident_id, over))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -147,7 +146,7 @@ class OpenAlerts:
         return [_read(data) for data in found if data is not None]
 
     async def _write(self, alerts: Iterable[OpenAlert]) -> None:
-        mapping: dict[Any, Any] = {one.field: json.dumps(asdict(one)) for one in alerts}
+        mapping: dict[Any, Any] = {one.field: msgspec.json.encode(one) for one in alerts}
         if mapping:
             await self._redis.hset(self._key, mapping=mapping)
 

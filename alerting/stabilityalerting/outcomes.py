@@ -6,12 +6,12 @@ its status code.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
@@ -77,7 +77,7 @@ class Outcomes:
             if self._known is None:
                 self._known = await self.read()
             self._known[name] = replace(self._known.get(name, Outcome()), **what)
-            await self._redis.hset(KEY, name, json.dumps(asdict(self._known[name])))
+            await self._redis.hset(KEY, name, msgspec.json.encode(self._known[name]))
         except (RedisError, OSError) as error:
             # Only the page lacks it then: the message itself has its own record.
             _log.debug("the outcome of %s is not stored: %s", name, error)
@@ -85,6 +85,6 @@ class Outcomes:
 
 def _outcome(data: bytes) -> Outcome:
     try:
-        return Outcome(**json.loads(data))
-    except (ValueError, TypeError):
+        return msgspec.json.decode(data, type=Outcome)
+    except msgspec.MsgspecError:
         return Outcome()  # of another version

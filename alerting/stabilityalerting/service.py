@@ -9,10 +9,10 @@ import socket
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 

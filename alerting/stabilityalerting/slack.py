@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
+
+import msgspec
 
 from .alert import Notice, Severity
 from .sink import HttpSink, Outgoing
@@ -43,13 +44,13 @@ class SlackSink(HttpSink):
         return None if url is None else cls(url, severity)
 
     def outgoing(self, notice: Notice) -> Outgoing:
-        return Outgoing(self._url, json.dumps(_message(notice)).encode())
+        return Outgoing(self._url, msgspec.json.encode(_message(notice)))
 
 
 def _message(notice: Notice) -> dict[str, Any]:
     alert = notice.alert
     if notice.change == "resolved":
-        heading = f"{':white_check_mark: ' if alert.is_cured else ''}{alert.became}: {alert.headline}"
+        heading = f"{':white_check_mark: ' if alert.is_cured else ''}{alert.outcome}: {alert.headline}"
     elif notice.change == "grouped":
         heading = f"{_SIGNS[alert.severity]} More like this: {alert.headline}"
     elif notice.change == "handed_over":

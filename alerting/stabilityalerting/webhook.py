@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import time
 from collections.abc import Callable
+
+import msgspec
 
 from .alert import Notice, Severity
 from .errors import AlertingSettingsError
@@ -79,7 +80,7 @@ class WebhookSink(HttpSink):
         return cls(url, secret, time.time, severity)
 
     def outgoing(self, notice: Notice) -> Outgoing:
-        body = json.dumps(notice.as_dict(), sort_keys=True).encode()
+        body = msgspec.json.encode(notice.as_dict(), order="sorted")
         headers = {
             SIGNATURE_HEADER: sign(self._secret, body, int(self._clock())),
             IDEMPOTENCY_HEADER: notice.idempotency_key,

@@ -224,7 +224,7 @@ async def test_a_job_that_died_of_its_hang_is_told_before_the_hang_is_over_and_w
         told = [(notice.alert.kind, notice.change) for notice in runs.sink.notices]
         assert told == [("hang", "opened"), ("process_death", "opened"), ("hang", "resolved")]
         over = runs.sink.notices[2].alert
-        assert (over.is_cured, over.became) == (False, "Ended")
+        assert (over.is_cured, over.outcome) == (False, "Ended")
 
 
 async def test_what_is_graver_than_the_first_is_not_held_back(redis: Redis) -> None:

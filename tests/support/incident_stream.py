@@ -16,7 +16,7 @@ SLACK_PATH = "/services/T000/B000/slack-secret"
 
 
 def incident(number: int = 1, version: int = 1, **changes: Any) -> dict[str, Any]:
-    return {
+    found = {
         "incident_id": f"i-{number}",
         "run_id": "run-1",
         "version": version,
@@ -35,6 +35,16 @@ def incident(number: int = 1, version: int = 1, **changes: Any) -> dict[str, Any
         "suggestion": {"action": "roll_back", "to_step": 50, "text": "Roll back to step 50.", "source": "x"},
         "something_new": {"is": "passed over"},
     } | changes
+    # The words that the backend stores with it.
+    alarm = found["severity"] != "info" or found["kind"] == "alert"
+    words = {
+        "label": found["kind"],
+        "about": "model",
+        "alarm": alarm,
+        "status": found["state"],
+        "status_word": found["state"],
+    }
+    return words | found
 
 
 async def publish(redis: Redis, *incidents: dict[str, Any]) -> None:

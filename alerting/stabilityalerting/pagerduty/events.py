@@ -6,11 +6,11 @@ Source: https://developer.pagerduty.com/docs/send-alert-event and .../docs/event
 from __future__ import annotations
 
 import hashlib
-import json
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
+
+import msgspec
 
 from stabilityalerting.alert import Alert, Change, Notice
 from stabilityalerting.surroundings import BoardChange
@@ -56,8 +56,8 @@ def alert_event(notice: Notice, routing_key: str) -> bytes:
     event: dict[str, Any] = {"routing_key": routing_key, "dedup_key": dedup_key(alert.incident_id)}
     action = _ACTIONS.get(notice.change)
     if action is not None:
-        return _encoded({**event, "event_action": action})
-    details = {name: value for name, value in asdict(alert).items() if value not in (None, "")}
+        return msgspec.json.encode({**event, "event_action": action})
+    details = {name: value for name, value in msgspec.to_builtins(alert).items() if value not in (None, "")}
     event |= {
         "event_action": "trigger",
         "client": "Stabilityboard",
@@ -79,7 +79,7 @@ def alert_event(notice: Notice, routing_key: str) -> bytes:
         event["payload"]["group"] = alert.project
     if alert.opened > 0:
         event["payload"]["timestamp"] = _iso(alert.opened)
-    body = _encoded(event)
+    body = msgspec.json.encode(event)
     if len(body) > MAX_BODY_BYTES:
         # A verdict names every suspect of a job of any size: the page has them all.
         event["payload"]["custom_details"] = {
@@ -87,7 +87,7 @@ def alert_event(notice: Notice, routing_key: str) -> bytes:
             for name, value in details.items()
             if not isinstance(value, dict | list)
         } | {"left_out": "the verdict is too long for PagerDuty: see the incident's page"}
-        body = _encoded(event)
+        body = msgspec.json.encode(event)
     return body
 
 
@@ -98,7 +98,7 @@ def change_event(change: BoardChange, routing_key: str, base_url: str) -> bytes:
     if not change.run_id:
         where, text = f"{base}/alerting", "Alerting"
     details = {name: value[:SHORT_CHARS] for name, value in change.details.items() if value}
-    return _encoded(
+    return msgspec.json.encode(
         {
             "routing_key": routing_key,
             "payload": {
@@ -118,7 +118,3 @@ def _run_url(notice: Notice, alert: Alert) -> str:
 
 def _iso(time: float) -> str:
     return datetime.fromtimestamp(time, UTC).isoformat()
-
-
-def _encoded(event: dict[str, Any]) -> bytes:
-    return json.dumps(event).encode()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import Any, NamedTuple
 
+import msgspec
 from redis.asyncio import Redis
 
 from stabilityalerting.notification_log import KEEP_S
@@ -43,14 +43,14 @@ class Memory:
 
     async def triggered(self, key: str, title: str, ours: Ours) -> None:
         """Note an incident under its dedup_key and its title, before it is triggered: it is open there from now on."""
-        await self._redis.set(f"{self._prefix}:of:{key}", json.dumps(ours), ex=KEEP_S)
+        await self._redis.set(f"{self._prefix}:of:{key}", msgspec.json.encode(ours), ex=KEEP_S)
         await self._redis.set(self._of_title(title), key, ex=KEEP_S)
         await self._redis.delete(f"{self._prefix}:over:{ours.incident_id}")
 
     async def ours(self, key: str) -> Ours | None:
         """Return the incident of a dedup_key, None where it is none of ours."""
         raw: Any = await self._redis.get(f"{self._prefix}:of:{key}")
-        return None if raw is None else Ours(*json.loads(raw))
+        return None if raw is None else msgspec.json.decode(raw, type=Ours)
 
     async def titled(self, title: str) -> str | None:
         """Return the dedup_key of the newest incident that was triggered with this title, None where none was."""
@@ -59,12 +59,12 @@ class Memory:
 
     async def learn(self, there: str, keys: list[str]) -> None:
         """Note which of our alerts an incident of PagerDuty has: its notes don't say it."""
-        await self._redis.set(f"{self._prefix}:there:{there}", json.dumps(keys), ex=KEEP_S)
+        await self._redis.set(f"{self._prefix}:there:{there}", msgspec.json.encode(keys), ex=KEEP_S)
 
     async def keys_of(self, there: str) -> list[str]:
         """Return what ``learn`` noted of an incident of PagerDuty."""
         raw: Any = await self._redis.get(f"{self._prefix}:there:{there}")
-        return [] if raw is None else [str(key) for key in json.loads(raw)]
+        return [] if raw is None else msgspec.json.decode(raw, type=list[str])
 
     async def acknowledged(self, ours: Ours, who: str) -> None:
         """Note that somebody acknowledged it there, before it is acknowledged here: it is not told back."""

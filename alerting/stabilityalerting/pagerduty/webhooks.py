@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
+
+import msgspec
 
 from stabilityalerting.actions import ActionRefused, Actions
 from stabilityalerting.errors import AlertingError
@@ -209,8 +210,8 @@ _ACTS = {
 
 def _read(body: bytes, now: float) -> _Event:
     try:
-        raw: Any = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        raw: Any = msgspec.json.decode(body)
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise BadWebhook(f"the body is no JSON: {error}") from None
     event = _part(raw, "event")
     if not event:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from stabilityalerting.actions import CommandNews, Facts, Proposed
 from stabilityalerting.alert import Alert, Notice, Severity
@@ -32,9 +33,38 @@ _SIGNS: dict[Severity, str] = {"critical": "\U0001f6a8", "warning": "\u26a0\ufe0
 _DONE, _SEEN = "\u2705", "\U0001f440"
 
 __all__ = [
-    "ACK", "APPROVE", "DECLINE", "MUTE", "MUTE_MINUTES", "NOISE", "OPEN", "ROLL_BACK", "USEFUL", "Message", "Shown",
-    "decided", "message", "metadata", "order_text", "outcome_text", "pressed", "proposal", "proposal_of", "reply",
+    "ACK", "APPROVE", "DECLINE", "MUTE", "MUTE_MINUTES", "NOISE", "OPEN", "ROLL_BACK", "USEFUL", "IncidentValue",
+    "Message", "ProposalValue", "Shown", "decided", "message", "metadata", "order_text", "outcome_text", "proposal",
+    "reply", "value_of",
 ]  # fmt: skip
+
+
+class IncidentValue(msgspec.Struct, frozen=True):
+    """Value of a button about an incident."""
+
+    run: str
+    incident: str
+
+
+class ProposalValue(msgspec.Struct, frozen=True):
+    """Value of a button about a proposal. ``by``: Slack user id of the proposer."""
+
+    run: str
+    proposal: str
+    to_step: int
+    by: str
+    reason: str
+
+
+_Value = TypeVar("_Value", IncidentValue, ProposalValue)
+
+
+def value_of(value: object, kind: type[_Value]) -> _Value | None:
+    """Return the value of a button that was pressed, None where it is of another kind."""
+    try:
+        return msgspec.json.decode(value, type=kind) if isinstance(value, str) else None
+    except msgspec.MsgspecError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +127,7 @@ def reply(notice: Notice) -> Message:
     people, or is over."""
     alert, change, url, why = notice.alert, notice.change, notice.url, notice.why
     if change == "resolved":
-        line = f"{_DONE} {alert.became}: {alert.headline}" if alert.is_cured else f"{alert.became}: {alert.headline}"
+        line = f"{_DONE} {alert.outcome}: {alert.headline}" if alert.is_cured else f"{alert.outcome}: {alert.headline}"
     elif change == "escalated":
         line = f"{_SIGNS[alert.severity]} Now critical: {alert.headline}"
     elif change == "grouped":
@@ -140,8 +170,7 @@ def proposal(who: str, proposed: Proposed, run_id: str, to_step: int, reason: st
     said = f"<@{who}> proposes: {mrkdwn(proposed.what, MAX_LINE)}" + (
         f" ({mrkdwn(reason, MAX_NAME)})" if reason else ""
     )
-    asked = {"run": run_id, "proposal": proposed.proposal_id, "to_step": to_step, "by": who, "reason": reason}
-    value = json.dumps(asked, separators=(",", ":"))
+    value = msgspec.json.encode(ProposalValue(run_id, proposed.proposal_id, to_step, who, reason)).decode()
     ends = f"Nothing is sent before another person approves it, until {_when(proposed.expires)}."
     buttons = [button("Approve", APPROVE, value, style="primary"), button("Decline", DECLINE, value)]
     return Message(said, [section(said), context(ends), {"type": "actions", "elements": buttons}])
@@ -176,28 +205,6 @@ def metadata(alert: Alert, key: str) -> dict[str, Any]:
     return {"event_type": "stability_incident", "event_payload": {"incident": alert.incident_id, "key": key}}
 
 
-def pressed(value: object) -> tuple[str, str] | None:
-    """Return the run and the incident that a button is about, None where that can't be read."""
-    try:
-        found = json.loads(value) if isinstance(value, str) else None
-    except ValueError:
-        return None
-    if not isinstance(found, dict) or not isinstance(found.get("run"), str):
-        return None
-    return (found["run"], found["incident"]) if isinstance(found.get("incident"), str) else None
-
-
-def proposal_of(value: object) -> dict[str, Any] | None:
-    """Return what a button of a proposal is about, None where that can't be read."""
-    try:
-        found = json.loads(value) if isinstance(value, str) else None
-    except ValueError:
-        return None
-    kinds = {"run": str, "proposal": str, "to_step": int, "by": str, "reason": str}
-    right = isinstance(found, dict) and all(isinstance(found.get(name), kind) for name, kind in kinds.items())
-    return found if right else None
-
-
 def _buttons(shown: Shown) -> list[dict[str, Any]]:
     alert = shown.alert
     value = _about(alert)
@@ -215,7 +222,7 @@ def _buttons(shown: Shown) -> list[dict[str, Any]]:
 
 
 def _about(alert: Alert) -> str:
-    return json.dumps({"run": alert.run_id, "incident": alert.incident_id}, separators=(",", ":"))
+    return msgspec.json.encode(IncidentValue(alert.run_id, alert.incident_id)).decode()
 
 
 def _fields(alert: Alert, facts: Facts) -> list[str]:
@@ -252,7 +259,7 @@ def _line(alert: Alert, facts: Facts) -> str:
 
 
 def _head(alert: Alert) -> str:
-    return alert.headline if alert.is_open else f"{alert.became}: {alert.headline}"
+    return alert.headline if alert.is_open else f"{alert.outcome}: {alert.headline}"
 
 
 def _sign(alert: Alert) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from stabilityalerting.actions import RollbackNow
 
@@ -44,7 +45,7 @@ class Asked:
 
     def sealed(self, secret: str) -> str:
         """Return it as text that only we can have written."""
-        text = json.dumps(asdict(self), separators=(",", ":"))
+        text = msgspec.json.encode(self).decode()
         return f"{_seal(secret, text)}{text}"
 
     @classmethod
@@ -55,7 +56,7 @@ class Asked:
         seal, text = sealed[:64], sealed[64:]
         if not hmac.compare_digest(seal.encode(), _seal(secret, text).encode()):
             return None
-        return cls(**json.loads(text))
+        return msgspec.json.decode(text, type=cls)
 
 
 def question(

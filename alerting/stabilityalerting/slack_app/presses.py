@@ -21,10 +21,11 @@ from .messages import (
     NOISE,
     ROLL_BACK,
     USEFUL,
+    IncidentValue,
+    ProposalValue,
     decided,
-    pressed,
     proposal,
-    proposal_of,
+    value_of,
 )  # fmt: skip
 from .modal import CALLBACK, MAX_AGE_S, Asked, notice, question, reason_of
 from .orders import Orders
@@ -41,6 +42,7 @@ EMAIL_FOR_S, MAX_EMAILS = 3_600.0, 10_000
 MAX_AT_ONCE = 64
 #: Clocks of two servers that take presses may be so far apart, seconds.
 CLOCKS_APART_S = 60.0
+_OF_INCIDENT = (ACK, MUTE, NOISE, ROLL_BACK, USEFUL)
 _NOT_THERE = "The server can't do it now: it is not connected to what it stores. Try again, or open the page."
 
 __all__ = ["Presses"]
@@ -121,10 +123,11 @@ class Presses:
     async def _press(self, payload: dict[str, Any]) -> None:
         actions = payload.get("actions")
         action = actions[0] if isinstance(actions, list) and actions and isinstance(actions[0], dict) else {}
-        name, about, asked = action.get("action_id"), pressed(action.get("value")), proposal_of(action.get("value"))
-        deciding = name in (APPROVE, DECLINE) and asked is not None
-        if not deciding and (name not in (ACK, MUTE, NOISE, ROLL_BACK, USEFUL) or about is None):
-            return  # "Open" opens a page by itself; what is not ours is nobody's business here
+        name = action.get("action_id")
+        asked = value_of(action.get("value"), ProposalValue) if name in (APPROVE, DECLINE) else None
+        about = value_of(action.get("value"), IncidentValue) if name in _OF_INCIDENT else None
+        if asked is None and about is None:
+            return  # "Open" opens a page by itself, and any other button belongs to another app
         self._parts.counts[str(name)] += 1
         scope = await self._scope(payload)
         if scope != "command" and not (scope == "read" and name == ROLL_BACK):
@@ -135,56 +138,60 @@ class Presses:
                 + (" with the scope command." if scope == "read" else f" (you are {_user(payload)[0]})."),
             )
             return
-        if deciding:
-            assert asked is not None
+        if asked is not None:
             await self._decide(payload, asked, approved=name == APPROVE)
             return
         assert about is not None
         if name == ROLL_BACK:
-            await self._ask(payload, *about, may_order=scope == "command")
+            await self._ask(payload, about, may_order=scope == "command")
             return
         assert self._parts.actions is not None
         who, person = _issuer(payload), _user(payload)[0]
         if name == ACK:
-            holder = await self._parts.actions.acknowledge(*about, who, f"Slack user {person}")
+            holder = await self._parts.actions.acknowledge(about.run, about.incident, who, f"Slack user {person}")
             if holder != who:
                 await self._whisper(payload, f"{mrkdwn(holder, 200)} takes care of it already.")
         elif name in (USEFUL, NOISE):
-            await self._parts.actions.rate(*about, name == USEFUL, who, person)
+            await self._parts.actions.rate(about.run, about.incident, name == USEFUL, who, person)
             await self._whisper(payload, f"Noted: {'useful' if name == USEFUL else 'noise'}.")
         else:
-            until = await self._parts.actions.mute(*about, MUTE_MINUTES, who, "from Slack", person)
+            until = await self._parts.actions.mute(about.run, about.incident, MUTE_MINUTES, who, "from Slack", person)
             spelled = time.strftime("%H:%M UTC", time.gmtime(until))
             await self._reply(payload, f"Muted until {spelled} by <@{person}>.")
 
-    async def _decide(self, payload: dict[str, Any], asked: dict[str, Any], *, approved: bool) -> None:
+    async def _decide(self, payload: dict[str, Any], asked: ProposalValue, *, approved: bool) -> None:
         """Approve or decline what somebody proposed; the message about it loses its buttons."""
         parts = self._parts
         assert parts.actions is not None
         who, person = _issuer(payload), _user(payload)[0]
         channel, thread = _place(payload)
         if approved:
-            news = await parts.actions.approve(asked["run"], asked["proposal"], who, person)
-            reason = f"approved by another person; {asked['reason']}".rstrip("; ")
-            await self.orders.begin(channel, thread, asked["by"], asked["to_step"], reason, asked["run"], news)
+            news = await parts.actions.approve(asked.run, asked.proposal, who, person)
+            reason = f"approved by another person; {asked.reason}".rstrip("; ")
+            await self.orders.begin(channel, thread, asked.by, asked.to_step, reason, asked.run, news)
         else:
-            await parts.actions.decline(asked["run"], asked["proposal"], who, person)
-        said = decided(person, asked["by"], asked["to_step"], approved=approved)
+            await parts.actions.decline(asked.run, asked.proposal, who, person)
+        said = decided(person, asked.by, asked.to_step, approved=approved)
         ts = _of(payload, "container").get("message_ts")
         await parts.api.call("chat.update", channel=channel, ts=ts, text=said.text, blocks=said.blocks)
 
-    async def _ask(self, payload: dict[str, Any], run_id: str, incident_id: str, *, may_order: bool) -> None:
+    async def _ask(self, payload: dict[str, Any], about: IncidentValue, *, may_order: bool) -> None:
         parts = self._parts
         assert parts.actions is not None
-        now = await parts.actions.rollback_now(run_id, incident_id)
+        now = await parts.actions.rollback_now(about.run, about.incident)
         channel, thread = _place(payload)
         unix_s, sealed = parts.clock(), ""
         if now.to_step is not None:
             head, checkpoint = fingerprint(now.head_key), fingerprint(now.checkpoint)
-            asked = Asked(run_id, incident_id, channel, thread, head, now.to_step, checkpoint, unix_s)
+            asked = Asked(about.run, about.incident, channel, thread, head, now.to_step, checkpoint, unix_s)
             sealed = asked.sealed(parts.secret)
         view = question(
-            now, now.run_name or run_id, parts.url(run_id, incident_id), sealed, unix_s=unix_s, may_order=may_order
+            now,
+            now.run_name or about.run,
+            parts.url(about.run, about.incident),
+            sealed,
+            unix_s=unix_s,
+            may_order=may_order,
         )
         await parts.api.call("views.open", trigger_id=payload.get("trigger_id"), view=view)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
+import msgspec
 from redis.exceptions import RedisError
 
 from .parts import Parts
@@ -47,8 +47,8 @@ class SignedRequests:
             return 503, None
         try:
             form = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=20)
-            payload = json.loads(form["payload"][0]) if "payload" in form else {}
-        except (ValueError, RecursionError):
+            payload = msgspec.json.decode(form["payload"][0]) if "payload" in form else {}
+        except (ValueError, RecursionError, msgspec.MsgspecError):
             return 400, None
         return 200, await self._presses.take(payload)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from redis.asyncio import Redis
 
 from stabilityalerting.notification_log import KEEP_S
@@ -64,12 +64,12 @@ class ThreadLog:
 
     async def read(self, stream: str, incident_id: str) -> Thread | None:
         """Return the thread of an incident, None where there is none."""
-        raw = await self._redis.get(self._key(stream, incident_id))
-        return None if raw is None else Thread(**json.loads(raw))
+        raw: Any = await self._redis.get(self._key(stream, incident_id))
+        return None if raw is None else msgspec.json.decode(raw, type=Thread)
 
     async def write(self, stream: str, incident_id: str, thread: Thread) -> None:
         """Remember the thread of an incident."""
-        await self._redis.set(self._key(stream, incident_id), json.dumps(asdict(thread)), ex=KEEP_S)
+        await self._redis.set(self._key(stream, incident_id), msgspec.json.encode(thread), ex=KEEP_S)
 
     async def forget(self, stream: str, incident_id: str) -> None:
         """Somebody deleted the message: the next one begins a thread."""
@@ -82,11 +82,11 @@ class ThreadLog:
     async def orders(self) -> list[OpenOrder]:
         """Return the orders whose end nobody was told."""
         found: Any = await self._redis.hgetall(_ORDERS + self._sink)
-        return [OpenOrder(**json.loads(raw)) for raw in found.values()]
+        return [msgspec.json.decode(raw, type=OpenOrder) for raw in found.values()]
 
     async def keep_order(self, order: OpenOrder) -> None:
         """Remember an order, or how far it was told."""
-        await self._redis.hset(_ORDERS + self._sink, order.command_id, json.dumps(asdict(order)))
+        await self._redis.hset(_ORDERS + self._sink, order.command_id, msgspec.json.encode(order))
 
     async def end_order(self, command_id: str) -> None:
         """Its end was told."""

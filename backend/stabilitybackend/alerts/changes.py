@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
-import orjson
 from redis.asyncio import Redis
 
 from stabilityalerting import BoardChange
@@ -94,7 +93,7 @@ def _nothing(run_id: str, key: str, data: bytes) -> Iterator[BoardChange]:
 
 def _command(run_id: str, key: str, data: bytes) -> Iterator[BoardChange]:
     """Yield that something was ordered which changes the job, and what became of it; not each rank's answer."""
-    command = read_command(orjson.loads(data))
+    command = read_command(msgspec.json.decode(data))
     what = _KINDS.get(type(command))
     if what is None:
         return
@@ -115,15 +114,15 @@ def _command(run_id: str, key: str, data: bytes) -> Iterator[BoardChange]:
 
 
 def _settings(run_id: str, key: str, data: bytes) -> Iterator[BoardChange]:
-    found = orjson.loads(data)
+    found = msgspec.json.decode(data)
     given = found["settings"]
     what = ", ".join(sorted(given)) or "all back to their defaults"
     summary = f"Detectors of run {run_id} changed by {found['who']}: {what}"
-    yield BoardChange(key, found["time"], run_id, summary, {"settings": orjson.dumps(given).decode()})
+    yield BoardChange(key, found["time"], run_id, summary, {"settings": msgspec.json.encode(given).decode()})
 
 
 def _policy(run_id: str, key: str, data: bytes) -> Iterator[BoardChange]:
-    found = orjson.loads(data)
+    found = msgspec.json.decode(data)
     what = "turned off" if found["text"] is None else "given a policy"
     summary = f"Autopilot of run {run_id} {what} by {found['who']}"
     yield BoardChange(key, found["time"], run_id, summary, {"policy": found["text"] or ""})

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
+import msgspec
 from redis.asyncio import Redis
 
 from stabilityalerting import (
@@ -56,6 +56,12 @@ class _Head:
     frame: str
     noticed_at: float
     incident: str | None = None
+
+
+class _Versioned(msgspec.Struct):
+    """The version of a stored incident."""
+
+    version: int = 0
 
 
 class IncidentStreams:
@@ -127,7 +133,7 @@ class IncidentStreams:
         if head is None or head.incident is None or stream_order(entry_id.decode()) > stream_order(head.incident):
             return True
         stored: Any = await self._redis.hget(RunKeys(alert.run_id).incidents, alert.incident_id)
-        return stored is not None and alert.version >= orjson.loads(stored).get("version", 0)
+        return stored is not None and alert.version >= msgspec.json.decode(stored, type=_Versioned).version
 
     async def _is_live(self, run_id: str, since: float) -> bool:
         """Return whether all that the log had when its follower began has been judged."""
@@ -149,10 +155,10 @@ class IncidentStreams:
 def _with(stored: bytes | None, acknowledged: Acknowledgement | None) -> bytes | None:
     if stored is None or acknowledged is None:
         return stored
-    incident = orjson.loads(stored)
+    incident = msgspec.json.decode(stored)
     if incident.get("acknowledged_by") is None:
         incident |= {"acknowledged_by": acknowledged.who, "acknowledged": acknowledged.at}
-    return orjson.dumps(incident)
+    return msgspec.json.encode(incident)
 
 
 def alert_rules(redis: Redis, settings: Settings, sinks: Sequence[Sink], clock: Callable[[], float]) -> AlertRules:

@@ -135,17 +135,7 @@ class _Reported(msgspec.Struct, frozen=True, kw_only=True):
     suggestion: Suggestion | None = None
 
 
-class _StoredIncident(_Reported, frozen=True, kw_only=True):
-    """As it is stored."""
-
-    label: str
-    about: About
-    alarm: bool
-    status: IncidentStatus
-    status_word: str
-
-
-class ShownIncident(_StoredIncident, frozen=True, kw_only=True):
+class ShownIncident(_Reported, frozen=True, kw_only=True):
     """One real event in the life of a run, as it is shown.
 
     Attributes:
@@ -157,6 +147,11 @@ class ShownIncident(_StoredIncident, frozen=True, kw_only=True):
         actions: what people can do about it while the job is there.
     """
 
+    label: str
+    about: About
+    alarm: bool
+    status: IncidentStatus
+    status_word: str
     since: float
     until_step: int | None
     actions: list[IncidentAction]
@@ -220,21 +215,19 @@ class Incident(_Reported, frozen=True, kw_only=True):
 
 
 def shown(incident: Incident) -> ShownIncident:
-    """Return an incident as the API has it, with what is said of its kind for those without the table."""
+    """Return an incident as the API has it."""
     kind = kind_of(incident.kind)
     return ShownIncident(
-        **_reported(incident, kind),
+        **_stored(incident),
         since=incident.since,
         until_step=_until(incident, kind),
         actions=_actions(incident, kind),
     )
 
 
-def _stored(incident: Incident) -> _StoredIncident:
-    return _StoredIncident(**_reported(incident, kind_of(incident.kind)))
-
-
-def _reported(incident: Incident, kind: IncidentKind) -> dict[str, Any]:
+def _stored(incident: Incident) -> dict[str, Any]:
+    """Return the fields of a stored incident, with the words of its kind for readers without the table of kinds."""
+    kind = kind_of(incident.kind)
     own: dict[str, Any] = {"key": incident.key, "detector": incident.detector, "now_step": incident.now_step}
     if incident.closed_step is not None:
         own["closed_step"] = incident.closed_step

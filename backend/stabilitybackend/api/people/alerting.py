@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field
 
 from stabilityalerting import Alert, AlertingService, who_gets
