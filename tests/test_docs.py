@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -293,6 +294,26 @@ def test_the_example_of_the_readme_uses_the_client_as_it_is() -> None:
     assert all(callable(getattr(stabilityclient.Run, name)) for name in used)
     rollback = stabilityclient.Rollback(to_step=3)
     assert [name for name in re.findall(r"rollback\.(\w+)", code) if not hasattr(rollback, name)] == []
+
+
+#: Set by our own processes for each other.
+_INTERNAL = {
+    *("STABILITY_JOB_PATH", "STABILITY_EXAMPLE_DIR"),
+    *("STABILITY_DRILL_ENOUGH", "STABILITY_DRILL_LEG", "STABILITY_DRILL_PROBE"),
+}
+
+
+def test_the_page_of_settings_names_every_variable_of_the_code() -> None:
+    from stabilitybackend.settings import Settings
+
+    files = [file for package in (*_PEOPLE, "plugins") for file in (REPOSITORY / package).rglob("*.py")]
+    read = {name for file in files for name in re.findall(r"\bSTABILITY_[A-Z_]*[A-Z]\b", file.read_text())}
+    read |= {f"STABILITY_{field.name.upper()}" for field in fields(Settings)}
+    page = set(re.findall(r"\bSTABILITY_[A-Z_]*[A-Z]\b", (REPOSITORY / "docs/settings.md").read_text()))
+
+    assert len(read) > 70
+    assert read - page - _INTERNAL == set()
+    assert page - read == set()
 
 
 def test_the_page_of_constants_lists_each_with_its_value_and_its_reason() -> None:
