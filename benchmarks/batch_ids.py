@@ -79,7 +79,7 @@ def client(calls: int, figures: Figures) -> None:
             def call(at: int, turns: list[Any] = turns) -> None:
                 run.data(at, ids=turns[at % TURNS])
                 if at % 16 == 15:  # a step takes longer than hashing; here nothing may wait for room
-                    run._drain_data()
+                    run._drain()
 
             timed(call, 20)
             figures[f"call, {name}"].append(statistics.median(timed(call, calls)))

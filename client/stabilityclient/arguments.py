@@ -6,20 +6,24 @@ import sys
 from _operator import index  # the same as operator.index, without the module's import time
 
 from stabilityclient.errors import RefusedError
+from stabilityclient.metrics.schemas import MAX_NAME_CHARS
 from stabilityclient.metrics.values import on_device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
     from typing import Any
 
 __all__ = [
-    "MAX_STEP", "cut", "cut_inside", "gist", "mapping_of", "not_a_mapping", "plain", "step_of", "trace_of",
-    "without_secrets",
+    "MAX_DATASETS", "MAX_STEP", "by_dataset", "cut", "cut_inside", "gist", "mapping_of", "name_in", "not_a_mapping",
+    "plain", "share_in", "step_of", "trace_of", "without_secrets",
 ]  # fmt: skip
 
 #: Largest step: what a browser's double still holds exactly.
 MAX_STEP = 2**53 - 1
+#: Data sets of one declaration.
+MAX_DATASETS = 64
 #: Free data (config, changes) deeper than this becomes text: the server takes 20 levels.
 MAX_DEPTH = 12
 #: Values in free data, at most.
@@ -79,6 +83,29 @@ def _whole(step: Any) -> int:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return index(value)
+
+
+def name_in(role: str, name: object) -> str:
+    """Return the name of a metric or data set, or refuse it (``RefusedError``)."""
+    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME_CHARS:
+        raise RefusedError([f"{role} is {name!r:.80}, expected a name of 1 to {MAX_NAME_CHARS} characters"])
+    return name
+
+
+def by_dataset(role: str, metrics: Mapping[str, str]) -> dict[str, str]:
+    """Return data set -> metric, or refuse it (``RefusedError``)."""
+    if len(metrics) > MAX_DATASETS:
+        raise RefusedError([f"{role} names {len(metrics)} data sets, expected at most {MAX_DATASETS}"])
+    return {
+        name_in(f"a data set of {role}", one): name_in(f"{role} of {one}", metric) for one, metric in metrics.items()
+    }
+
+
+def share_in(dataset: str, share: object) -> float:
+    """Return the share of a data set, 0 to 1, or refuse it (``RefusedError``)."""
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise RefusedError([f"the share of {dataset!r:.80} is {share!r:.80}, expected a number from 0 to 1"])
+    return float(share)
 
 
 def not_a_mapping(step: object, metrics: object) -> RefusedError:

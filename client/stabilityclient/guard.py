@@ -1,4 +1,4 @@
-"""Keeps every trouble of ours out of the training loop: counted, logged once a minute, raised only under pytest."""
+"""Keeps the client's errors out of the training loop: counted, logged once a minute, raised only under pytest."""
 
 from __future__ import annotations
 
@@ -37,18 +37,25 @@ class Guard:
         self.swallowed = 0
         #: How many things the job gave were refused since the start.
         self.refused = 0
-        #: Called with the text of each new kind of refusal. Set by the owner.
-        self.on_refused: Callable[[str], object] | None = None
+        self._on_refused: Callable[[str], object] | None = None
         self._kinds: set[str] = set()
         self._now = now
         self._last: dict[str, float] = {}
         self._quiet: dict[str, int] = {}
 
+    def report_refusals(self, report: Callable[[str], object]) -> None:
+        """Call ``report`` with the text of each new kind of refusal."""
+        self._on_refused = report
+
+    def count(self) -> None:
+        """Count an exception that was swallowed elsewhere."""
+        self.swallowed += 1
+
     def caught(self, place: str, error: Exception) -> None:
         """Count and log ``error``, or raise it when strict.
 
         Args:
-            place: what was being done, e.g. ``log()``; one log line a minute for each place.
+            place: the interrupted call, e.g. ``log()``; one log line a minute for each place.
         """
         if self.strict:
             raise error
@@ -59,28 +66,28 @@ class Guard:
             self.note(place, f"{type(error).__name__}: {error}"[:1000])
 
     def refuse(self, place: str, error: RefusedError) -> None:
-        """Count what was refused; log the first of each kind at once, the others once a minute. Never raises."""
+        """Count refusals; log the first of each kind immediately, the others once a minute. Never raises."""
         try:
             self.refused += error.count
             import re
 
             for text in error.refused:
-                # What was given and which number differ from one refusal to the next of a kind.
+                # Texts and numbers differ from one refusal of a kind to the next.
                 kind = re.sub(r"'[^']*'|\"[^\"]*\"|\d+", "", f"{place} {text}")[:200]
                 new = kind not in self._kinds and len(self._kinds) < MAX_KINDS
                 if new:
                     self._kinds.add(kind)
-                    if self.on_refused is not None:
-                        self.on_refused(f"{place}: {text}"[:1000])
+                    if self._on_refused is not None:
+                        self._on_refused(f"{place}: {text}"[:1000])
                 self.note(place, text[:1000], kind if kind in self._kinds else place)
         except Exception:  # a foreign text, or a full disk
             self.swallowed += 1
 
     def note(self, place: str, text: str, kind: str = "") -> None:
-        """Log trouble that is nobody's mistake (a full disk, a server away): never raises, once a minute a place.
+        """Log a problem that the job did not cause (a full disk, a server away), once a minute a place. Never raises.
 
         Args:
-            kind: what is logged once a minute, where that is not the place.
+            kind: key of the limit of one line a minute, by default the place.
         """
         try:
             kind = kind or place
@@ -95,5 +102,5 @@ class Guard:
 
             tail = f" ({more} more like it in the last minute)" if more else ""
             logging.getLogger("stabilityclient").warning("%s: %s%s", place, text, tail)
-        except Exception:  # a broken logging handler is not training's problem either
+        except Exception:  # a broken logging handler must not stop training either
             self.swallowed += 1

@@ -1,4 +1,4 @@
-"""Turns arguments and environment into one checked set of settings; a wrong one stops the start."""
+"""Arguments and environment as one checked set of settings; a wrong one stops the start."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from stabilityclient.identity import RANK_VARIABLES, Ranks, agreed_run_id, inher
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
 
-__all__ = ["DEFAULT_URL", "ClientSettings", "node_name", "resolve", "usable"]
+__all__ = ["DEFAULT_URL", "ClientSettings", "node_name", "usable"]
 
 #: Where `stabilityboard up` listens by default.
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -40,116 +41,112 @@ _ID_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234
 
 
 class ClientSettings:
-    """What ``init()`` works with after all checks. Plain data; ``folder`` is the run's, where the parent has one."""
-
-    api_key: str | None
-    config: dict[str, object]
-    dir: str
-    drain_s: float
-    dump_signal: int
-    facts: bool
-    finish_s: float
-    folder: str | None
-    mode: str
-    name: str
-    node: str
-    notes: str
-    project: str
-    ranks: Ranks
-    run_id: str
-    spool_bytes: int
-    tags: list[str]
-    url: str
-
-
-def resolve(
-    *,
-    project: str | None,
-    name: str | None,
-    run_id: str | None,
-    config: Mapping[str, object] | None,
-    url: str | None,
-    api_key: str | None,
-    dir: str | os.PathLike[str] | None,
-    environ: Mapping[str, str],
-    stamp: Callable[[], str],
-    tags: Iterable[str] | None = None,
-    notes: str | None = None,
-    facts: bool | None = None,
-) -> ClientSettings:
-    """Return the settings; an argument wins over the environment, the environment over the default.
+    """Settings of a run after all checks; an argument wins over the environment, the environment over the default.
 
     Args:
-        stamp: date and random suffix of a run id that nobody chose, e.g. ``20261120-131500-9f2c``.
+        given: arguments of ``init()``; missing ones are None.
+        stamp: date and random suffix of a generated run id, e.g. ``20261120-131500-9f2c``.
+
+    Attributes:
+        folder: of the run, where the parent process has one.
 
     Raises:
-        SettingError: one of them can't work; the text names it, what was given and what is expected.
+        SettingError: one of them can't work; the text names it, the given value and the expected ones.
     """
-    settings = ClientSettings()
-    settings.mode = _mode(environ)
-    settings.project = _text("project", project, "default")
-    settings.name = _text("name", name, "")
-    settings.url = _address(url or environ.get("STABILITY_URL") or DEFAULT_URL)
-    settings.api_key = _key(api_key or environ.get("STABILITY_API_KEY"))
-    settings.dir = os.path.abspath(os.fspath(dir or environ.get("STABILITY_DIR") or DEFAULT_DIR))
-    settings.spool_bytes = int(_number(environ, "STABILITY_SPOOL_MIB", DEFAULT_SPOOL_MIB, 2) * 1024 * 1024)
-    settings.drain_s = _number(environ, "STABILITY_DRAIN_S", DEFAULT_DRAIN_S, 0)
-    settings.finish_s = _number(environ, "STABILITY_FINISH_S", DEFAULT_FINISH_S, 0)
-    settings.dump_signal = _signal_number(environ.get("STABILITY_DUMP_SIGNAL") or DEFAULT_DUMP_SIGNAL)
-    settings.config = mapping_of(config)
-    settings.tags = _tags(tags)
-    settings.notes = _text("notes", notes, "", MAX_NOTES_CHARS)
-    settings.facts = _switch(environ, "STABILITY_FACTS") if facts is None else bool(facts)
-    settings.ranks = Ranks(environ)
-    settings.node = _node(environ)
-    known = torch_identity()
-    if known is not None:
-        settings.ranks.take(*known, environ)
-    given = run_id or environ.get("STABILITY_RUN_ID") or None
-    family = inherited(environ) if settings.ranks.world_size > 1 else None
-    settings.run_id = _checked_id("run_id", given) if given is not None else _made_id(settings, environ, stamp, family)
-    settings.folder = family[1] if family is not None and family[0] == settings.run_id else None
-    return settings
 
+    def __init__(self, given: Mapping[str, Any], environ: Mapping[str, str], stamp: Callable[[], str]) -> None:
+        self.mode = _mode(environ)
+        self.project = _text("project", given.get("project"), "default")
+        self.name = _text("name", given.get("name"), "")
+        self.url = _address(given.get("url") or environ.get("STABILITY_URL") or DEFAULT_URL)
+        self.api_key = _key(given.get("api_key") or environ.get("STABILITY_API_KEY"))
+        self.dir = os.path.abspath(os.fspath(given.get("dir") or environ.get("STABILITY_DIR") or DEFAULT_DIR))
+        self.spool_bytes = int(_number(environ, "STABILITY_SPOOL_MIB", DEFAULT_SPOOL_MIB, 2) * 1024 * 1024)
+        self.drain_s = _number(environ, "STABILITY_DRAIN_S", DEFAULT_DRAIN_S, 0)
+        self.finish_s = _number(environ, "STABILITY_FINISH_S", DEFAULT_FINISH_S, 0)
+        self.dump_signal = _signal_number(environ.get("STABILITY_DUMP_SIGNAL") or DEFAULT_DUMP_SIGNAL)
+        self.config = mapping_of(given.get("config"))
+        self.tags = _tags(given.get("tags"))
+        self.notes = _text("notes", given.get("notes"), "", MAX_NOTES_CHARS)
+        facts = given.get("facts")
+        self.facts = _switch(environ, "STABILITY_FACTS") if facts is None else bool(facts)
+        self.ranks = Ranks(environ)
+        self.node = _node(environ)
+        identity = torch_identity()
+        if identity is not None:
+            self.ranks.take(*identity, environ)
+        family = inherited(environ) if self.ranks.world_size > 1 else None
+        run_id = given.get("run_id") or environ.get("STABILITY_RUN_ID") or None
+        self.run_id = (
+            _checked_id("run_id", run_id) if run_id is not None else self._generated_id(environ, stamp, family)
+        )
+        self.folder = family[1] if family is not None and family[0] == self.run_id else None
 
-def _made_id(
-    settings: ClientSettings, environ: Mapping[str, str], stamp: Callable[[], str], family: tuple[str, str] | None
-) -> str:
-    """Return an id that nobody chose, the same for all ranks of a job as far as they can know it."""
-    mine = f"{_slug(settings.name or settings.project)}-{stamp()}"
-    if settings.ranks.world_size == 1:
-        return mine
-    if any(name in environ for name in _LAUNCHES):
-        return _shared_id(settings, environ)
-    if family is not None:
-        return family[0]
-    if torch_identity() is not None:
-        return agreed_run_id(mine)
-    return _shared_id(settings, environ)
+    def in_folder(self, folder: str) -> ClientSettings:
+        """Return these settings with another folder for spools."""
+        import copy
+
+        moved = copy.copy(self)
+        moved.dir = folder
+        return moved
+
+    def _generated_id(
+        self, environ: Mapping[str, str], stamp: Callable[[], str], family: tuple[str, str] | None
+    ) -> str:
+        """Return a generated id, the same for all ranks of a job as far as they can find out."""
+        own = f"{_slug(self.name or self.project)}-{stamp()}"
+        if self.ranks.world_size == 1:
+            return own
+        if any(name in environ for name in _LAUNCHES):
+            return self._shared_id(environ)
+        if family is not None:
+            return family[0]
+        if torch_identity() is not None:
+            return agreed_run_id(own)
+        return self._shared_id(environ)
+
+    def _shared_id(self, environ: Mapping[str, str]) -> str:
+        """Return an id on which all ranks agree without talking: from the launcher's variables."""
+        import hashlib
+
+        elastic = environ.get("TORCHELASTIC_RUN_ID", "none")
+        job = environ.get("SLURM_JOB_ID", "")
+        if elastic != "none":
+            launch = elastic
+        elif job:
+            launch = f"slurm {job}"
+        else:
+            # torchrun's defaults (id "none", port 29500) are the same for each launch: on one node its own
+            # process tells two launches apart, and stays the same when it restarts its workers.
+            launch = f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}"
+            if self.ranks.one_node:
+                launch += _launcher()
+        digest = hashlib.sha256(f"{self.project}\n{self.name}\n{launch}".encode()).hexdigest()
+        return f"{_slug(self.name or self.project)}-{digest[:10]}"
 
 
 def usable(environ: Mapping[str, str], warn: Callable[[str], None]) -> dict[str, str]:
-    """Return the environment without the settings that can't work, which are told: no typo may end a training.
+    """Return the environment without unusable settings, and warn of these: no typo may end a training.
 
     Args:
         warn: takes a sentence for each.
     """
-    kept = dict(environ)
+    found = dict(environ)
     for name, check in _CHECKS.items():
         try:
-            if kept.get(name):
-                check(kept)
+            if found.get(name):
+                check(found)
         except SettingError as error:
-            given = kept.pop(name)
+            given = found.pop(name)
             instead = "the default holds"
             if name == "STABILITY_RUN_ID":
-                kept[name] = _slug(given)  # the same on all ranks, and after a restart
-                instead = f"the run is {kept[name]}"
+                found[name] = _slug(given)  # the same on all ranks, and after a restart
+                instead = f"the run is {found[name]}"
             elif name == "STABILITY_URL":
-                kept["STABILITY_MODE"] = "offline"
-                instead = "what is logged stays on this node (`stabilityboard import FOLDER` delivers it)"
+                found["STABILITY_MODE"] = "offline"
+                instead = "all records stay on this node (`stabilityboard import FOLDER` delivers it)"
             warn(f"{error}; {instead}")
-    return kept
+    return found
 
 
 def _mode(environ: Mapping[str, str]) -> str:
@@ -237,26 +234,6 @@ def _checked_id(setting: str, given: object) -> str:
     ):
         raise SettingError(setting, given, expected)
     return given
-
-
-def _shared_id(settings: ClientSettings, environ: Mapping[str, str]) -> str:
-    """Return an id on which all ranks agree without talking: from what the launcher gave each of them."""
-    import hashlib
-
-    elastic = environ.get("TORCHELASTIC_RUN_ID", "none")
-    job = environ.get("SLURM_JOB_ID", "")
-    if elastic != "none":
-        launch = elastic
-    elif job:
-        launch = f"slurm {job}"
-    else:
-        # torchrun's defaults (id "none", port 29500) are the same for each launch: on one node its own
-        # process tells two launches apart, and stays the same when it restarts its workers.
-        launch = f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}"
-        if settings.ranks.one_node:
-            launch += _launcher()
-    digest = hashlib.sha256(f"{settings.project}\n{settings.name}\n{launch}".encode()).hexdigest()
-    return f"{_slug(settings.name or settings.project)}-{digest[:10]}"
 
 
 def _launcher() -> str:

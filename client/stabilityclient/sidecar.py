@@ -159,7 +159,7 @@ class Sidecar:
             if late and not self._forgotten and not agent_lives(self._folder):
                 self.start()
 
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """Return why no agent comes to work, empty while one may."""
         if self._deaths < DEATHS_TOLD:
             return ""
@@ -208,7 +208,7 @@ class Sidecar:
                 return max(0, left)
             if (process := self._process) is not None and process.poll() is not None:
                 self.ensure()
-            if self.trouble() or not os.path.isdir(os.path.join(self._folder, "sources", source)):
+            if self.problem() or not os.path.isdir(os.path.join(self._folder, "sources", source)):
                 return left
             time.sleep(POLL_S)
 

@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from math import isfinite
 
-from stabilityclient.arguments import step_of
-from stabilityclient.errors import RefusedError
-from stabilityclient.metrics.values import on_device
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from stabilityclient.guard import Guard
-
-__all__ = ["SKIPPED", "SkipCalls", "SkipRule"]
+__all__ = ["IN_STEPS", "MOST", "SIGMAS", "SKIPPED", "SkipRule"]
 
 #: Metric that counts the updates that were left out; logged at each.
 SKIPPED = "skipped_updates"
@@ -101,77 +90,6 @@ class SkipRule:
         if value - level <= rise * abs(level):
             return False  # nearly always: the spread need not be known
         return value - level > self.sigmas * _MAD * _median([abs(one - level) for one in past])
-
-
-class SkipCalls:
-    """The calls of a run about updates that are left out."""
-
-    _guard: Guard
-    _skip_rule: SkipRule | None = None
-
-    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Store the metrics of one step."""
-        raise NotImplementedError
-
-    def alert(self, title: str, text: str = "", severity: str = "warning") -> None:
-        """Notify people of something."""
-        raise NotImplementedError
-
-    def skip_limits(self, most: int = MOST, in_steps: int = IN_STEPS, sigmas: float = SIGMAS) -> None:
-        """Set the limits of :meth:`should_skip`, before its first call and alike on all ranks.
-
-        Args:
-            most: skips in any ``in_steps`` steps, 0 to 100. One that would be one more ends it for this process.
-            in_steps: 1 to 1,000,000.
-            sigmas: how far above the usual level an update has to be, robust standard deviations, 3 to 100.
-        """
-        try:
-            given = {"most": (most, 0, 100), "in_steps": (in_steps, 1, 1_000_000), "sigmas": (sigmas, 3, 100)}
-            wrong = [
-                f"{name} is {value!r:.80}, expected {low} to {high:,}"
-                for name, (value, low, high) in given.items()
-                if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high
-            ]
-            if self._skip_rule is not None:
-                wrong.append("skip_limits() came after should_skip(), expected before its first call")
-            if wrong:
-                raise RefusedError(wrong)
-            self._skip_rule = SkipRule(int(most), int(in_steps), float(sigmas))
-        except Exception as error:
-            self._guard.caught("skip_limits()", error)
-
-    def should_skip(self, step: int, loss: float, grad_norm: float | None = None) -> bool:
-        """Return whether to leave out the optimizer's update of a step; call it on every rank, once a step.
-
-        All ranks get the same answer if they pass the same numbers: the mean loss and the norm of the gradients *after*
-        they were reduced over all ranks, as plain numbers. A rank's own loss would make one rank skip and the others
-        not, and their weights would differ from then on. It asks nobody and waits for nothing, and works alike where
-        nothing is recorded. A skip is logged as the metric ``skipped_updates``; when the limit is reached it raises an
-        alert and never skips again in this process.
-
-        Args:
-            step: a step that was there before says that the run went back: what came after it is forgotten.
-            loss: not finite means odd. grad_norm: before clipping.
-        """
-        rule = self._skip_rule
-        if rule is None:
-            rule = self._skip_rule = SkipRule()
-        try:
-            if on_device(loss) or on_device(grad_norm):
-                raise RefusedError(
-                    ["loss or grad_norm is on a device, expected plain numbers: call .item() on the reduced value"]
-                )
-            value, norm = float(loss), None if grad_norm is None else float(grad_norm)
-            ended = rule.ended
-            skip = rule.skips(step_of(step), value, norm)
-        except Exception as error:
-            self._guard.caught("should_skip()", error)
-            return False
-        if skip:
-            self.log(step, {SKIPPED: rule.skipped})
-        elif rule.ended != ended:
-            self.alert("No update is skipped any more", rule.ended)
-        return skip
 
 
 def _median(values: list[float]) -> float:

@@ -82,7 +82,7 @@ class SpoolWriter:
     Args:
         folder: the source's folder, there already.
         limit_bytes: bytes of chunks in all sources of the run beyond which records are dropped.
-        trouble: called with a text when records begin to be dropped.
+        problem: called with a text when records begin to be dropped.
         now: monotonic seconds.
 
     Attributes:
@@ -98,7 +98,7 @@ class SpoolWriter:
         self,
         folder: str,
         limit_bytes: int,
-        trouble: Callable[[str], None],
+        problem: Callable[[str], None],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.last_seq = 0
@@ -106,7 +106,7 @@ class SpoolWriter:
         self.no_room = 0
         self._folder = folder
         self._limit_bytes = limit_bytes
-        self._trouble = trouble
+        self._problem = problem
         self._now = now
         # The lock: whoever takes the token may write. Taking it is atomic in CPython and, with cold caches, a third
         # of the cost of a lock object, which would be the dearest single part of an append.
@@ -121,8 +121,7 @@ class SpoolWriter:
         self._map: mmap.mmap | None = None
         self._spare: mmap.mmap | None = None
         self._retry_at = float("-inf")
-        #: Called when the spare chunk was taken, so that a thread of ours makes another one. Set by the owner.
-        self.on_spare_taken: Callable[[], object] | None = None
+        self._on_spare_taken: Callable[[], object] | None = None
         self._open_chunk()
         assert self._map is not None
         for page in range(1, CHUNK_BYTES // _PAGE):
@@ -199,6 +198,14 @@ class SpoolWriter:
             return False
         finally:
             self._token.append(True)
+
+    def drop(self) -> None:
+        """Count a record that was dropped before it came here."""
+        self.dropped += 1
+
+    def notify_spare_taken(self, notify: Callable[[], object]) -> None:
+        """Call ``notify`` when the spare chunk was taken, so that a thread makes another one."""
+        self._on_spare_taken = notify
 
     def prepare_spare(self, pause: Callable[[], None]) -> None:
         """Make the next chunk ready, from a thread that has time: the training thread then only renames it.
@@ -307,7 +314,7 @@ class SpoolWriter:
         except OSError as error:
             self._retry_at = self._now() + RETRY_S
             self.no_room = error.errno or errno.EIO
-            self._trouble(f"no room for new records, they are dropped and counted: {error.strerror or error}")
+            self._problem(f"no room for new records, they are dropped and counted: {error.strerror or error}")
             raise _NoRoom from error
         if CHUNK_HEADER_BYTES + size + 8 > CHUNK_BYTES:
             raise _NoRoom
@@ -329,8 +336,8 @@ class SpoolWriter:
         self._number = number
         self._pos = CHUNK_HEADER_BYTES
         self._sets.clear()
-        if self.on_spare_taken is not None:
-            self.on_spare_taken()
+        if self._on_spare_taken is not None:
+            self._on_spare_taken()
 
     def _reserve(self, name: str) -> mmap.mmap:
         path = os.path.join(self._folder, name)

@@ -72,8 +72,8 @@ def open_source(
     spool = SpoolWriter(home, settings.spool_bytes, lambda text: note("spool", text))
     slot = Slot(os.path.join(home, "slot"), pid=pid, rank=ranks.rank, world_size=ranks.world_size, started=started)
     stack_file = StackFile(os.path.join(home, "stacks"), settings.dump_signal)
-    slot.dump_signal = stack_file.dump_signal
-    slot.flags |= FLAG_FATAL if stack_file.fatal else 0
+    slot.set_dump_signal(stack_file.dump_signal)
+    slot.flag(FLAG_FATAL if stack_file.fatal else 0)
     slot.write_probes()
     twin = find_twin(os.path.join(folder, "sources"), ranks.rank, node, pid)
     if twin is not None:

@@ -49,7 +49,7 @@ def _boundary(folder: Path, arbiter: MemoryArbiter, said: Said) -> Boundary:
         lambda command_id, attempt: arbiter,
         lambda c, state, detail, step: said.append((state, detail)),
     )
-    boundary.has_handler = True
+    boundary.offer(rollbacks=True)
     now = time.time()
     command: dict[str, Any] = {
         "command_id": "c1", "kind": "rollback", "to_step": 3, "issued": now, "expires": now + 600, "attempt": 1,

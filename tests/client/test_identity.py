@@ -15,7 +15,7 @@ import pytest
 from stabilityclient.identity import RankIdentity, Ranks, hand_down
 from stabilityclient.rollback.arbiter import MemoryArbiter
 from stabilityclient.rollback.boundary import Boundary
-from stabilityclient.settings import ClientSettings, resolve
+from stabilityclient.settings import ClientSettings
 
 
 class _Store:
@@ -38,10 +38,7 @@ def _torch(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int, store: _
 
 
 def _resolve(environ: dict[str, str]) -> ClientSettings:
-    return resolve(
-        project="p", name=None, run_id=None, config=None, url=None, api_key=None, dir=None, environ=environ,
-        stamp=lambda: str(time.time_ns()),
-    )  # fmt: skip
+    return ClientSettings({"project": "p"}, environ, lambda: str(time.time_ns()))
 
 
 LAUNCHERS = [
@@ -99,7 +96,7 @@ def _answer(folder: Path, ranks: Ranks, world_size: int, twin: int | None = None
         str(folder), ranks.rank, ranks.world_size, lambda command_id, attempt: arbiter,
         lambda c, state, detail, step: said.append((state, detail)), identity=RankIdentity(ranks, lambda: twin),
     )  # fmt: skip
-    boundary.has_handler = True
+    boundary.offer(rollbacks=True)
     now = time.time()
     command = {
         "command_id": "c1", "kind": "rollback", "to_step": 3, "issued": now, "expires": now + 600, "attempt": 1,

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import stabilityclient
-from stabilityclient.settings import resolve, usable
+from stabilityclient.settings import ClientSettings, usable
 
 Start = Callable[..., stabilityclient.Run]
 
@@ -33,7 +33,7 @@ _NOTHING: dict[str, Any] = {
 
 
 def _resolve(environ: dict[str, str] | None = None, **given: Any) -> Any:
-    return resolve(**{**_NOTHING, **given}, environ=environ or {}, stamp=lambda: "20261120-131500-9f2c")
+    return ClientSettings({**_NOTHING, **given}, environ or {}, lambda: "20261120-131500-9f2c")
 
 
 @pytest.mark.parametrize(

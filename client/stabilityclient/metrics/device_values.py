@@ -27,21 +27,22 @@ class Deferred:
 
     Args:
         store: called as ``store(step, when, metrics)`` with floats, from the thread.
-        trouble: called with an exception when a value can't be converted.
-
-    Attributes:
-        dropped: rows that did not fit the queue.
+        problem: called with an exception when a value can't be converted.
+        drop: called for a row that does not fit the queue.
     """
 
     def __init__(
-        self, store: Callable[[int, float, dict[str, float]], None], trouble: Callable[[Exception], None]
+        self,
+        store: Callable[[int, float, dict[str, float]], None],
+        problem: Callable[[Exception], None],
+        drop: Callable[[], None],
     ) -> None:
         import queue
         import threading
 
-        self.dropped = 0
         self._store = store
-        self._trouble = trouble
+        self._problem = problem
+        self._drop = drop
         self._queue: queue.Queue[tuple[int, float, list[_Single | _Stacked]]] = queue.Queue(MAX_DEFERRED)
         self._full = queue.Full
         threading.Thread(target=self._work, name="stability-values", daemon=True).start()
@@ -49,12 +50,12 @@ class Deferred:
     def put(self, step: int, when: float, metrics: dict[str, Any]) -> None:
         """Take a copy of each value (no wait) and queue the row; drop it when the queue is full."""
         if self._queue.full():
-            self.dropped += 1
+            self._drop()
             return
         try:
             self._queue.put_nowait((step, when, list(_copies(metrics))))
         except self._full:
-            self.dropped += 1
+            self._drop()
 
     def drain(self, wait_s: float) -> None:
         """Wait until everything queued is stored, ``wait_s`` seconds at most."""
@@ -71,11 +72,11 @@ class Deferred:
                     try:
                         good.update(copy.read())
                     except ValueError as error:
-                        self._trouble(error)
+                        self._problem(error)
                 if good:
                     self._store(step, when, good)
             except Exception as error:  # the thread must live as long as the run
-                self._trouble(error)
+                self._problem(error)
             finally:
                 self._queue.task_done()
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from stabilityclient.guard import Guard
     from stabilityclient.metrics.device_values import Deferred
-    from stabilityclient.rank_state.heartbeat import HeartbeatThread
     from stabilityclient.spool import SpoolWriter
 
 __all__ = ["MetricCoercion"]
@@ -30,16 +29,15 @@ class MetricCoercion:
     """The slower way of a row into the spool.
 
     Args:
-        spool, heartbeat: of this process. guard: counts device values that can't be stored.
+        spool: of this process. guard: counts device values that can't be stored.
 
     Attributes:
         deferred: reads values that live on a device; None before the first one.
     """
 
-    def __init__(self, spool: SpoolWriter, heartbeat: HeartbeatThread, guard: Guard) -> None:
+    def __init__(self, spool: SpoolWriter, guard: Guard) -> None:
         self.deferred: Deferred | None = None
         self._spool = spool
-        self._heartbeat = heartbeat
         self._guard = guard
         self._types = Types()
         #: Names of a call that fit no row -> the sets in which they are stored.
@@ -102,9 +100,10 @@ class MetricCoercion:
             from stabilityclient.metrics.device_values import Deferred  # most jobs never need it
 
             self.deferred = Deferred(
-                self._store, lambda error: self._guard.refuse("log()", RefusedError([f"a device value: {error}"]))
+                self._store,
+                lambda error: self._guard.refuse("log()", RefusedError([f"a device value: {error}"])),
+                self._spool.drop,
             )
-            self._heartbeat.deferred = self.deferred
         self.deferred.put(step, now, device)
 
     def drain(self) -> None:

@@ -11,12 +11,10 @@ from stabilityclient.rank_state.wait_samples import WaitSamples
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from stabilityclient.guard import Guard
-    from stabilityclient.metrics.device_values import Deferred
-    from stabilityclient.rank_state.end_signals import EndSignals
-    from stabilityclient.rank_state.probe import Probe
+    from stabilityclient.identity import Ranks
     from stabilityclient.rank_state.slot import Slot
     from stabilityclient.sidecar import Sidecar
     from stabilityclient.spool import SpoolWriter
@@ -37,9 +35,11 @@ class HeartbeatThread:
     """Runs from ``start`` to ``stop``. Nothing in it ends the thread but ``stop``.
 
     Args:
-        slot, spool, probe: of this process. sidecar: None when offline. ranks: of the job.
-        local_rank: only the first rank of a node checks often whether the agent lives.
-        logged: returns the step of the newest log() and its unix seconds. end_signals: of this process.
+        slot, spool: of this process. sidecar: None when offline.
+        ranks: only the first rank of a node checks often whether the agent lives.
+        logged: returns the step of the newest log() and its unix seconds.
+        polls: called at each beat.
+        report_environment: called once, when the job has begun to train: its imports are complete by then.
     """
 
     def __init__(
@@ -47,42 +47,36 @@ class HeartbeatThread:
         slot: Slot,
         spool: SpoolWriter,
         sidecar: Sidecar | None,
-        probe: Probe,
         guard: Guard,
-        local_rank: int,
-        ranks: int,
+        ranks: Ranks,
         logged: Callable[[], tuple[int, float]],
-        end_signals: EndSignals,
+        polls: Iterable[Callable[[], object]],
+        report_environment: Callable[[], object] | None,
     ) -> None:
         import threading
 
         self._slot = slot
         self._spool = spool
         self._sidecar = sidecar
-        self._probe = probe
         self._pending: PendingCalls | None = None
         self._pending_tried = False
         self._guard = guard
         self._logged = logged
-        self._end_signals = end_signals
-        self._poll_beats = POLL_BEATS if local_rank == 0 else OTHER_POLL_BEATS
-        self._waits = WaitSamples(slot, ranks)
+        self._polls = tuple(polls)
+        self._environment = report_environment
+        self._poll_beats = POLL_BEATS if ranks.local_rank == 0 else OTHER_POLL_BEATS
+        self._waits = WaitSamples(slot, ranks.world_size)
         self._wake = threading.Event()
         self._stopped = False
         self._published = 0.0
         self._reported = ""
         self._away = 0
-        #: Set by the run when a device value comes: its dropped rows count too.
-        self.deferred: Deferred | None = None
-        #: Called once, when the job has begun to train: by then it has imported what it computes with.
-        self.once: Callable[[], None] | None = None
-        #: While steps() runs it writes the slot's step itself.
-        self.stepping = False
+        self._stepping = False
         self._thread = threading.Thread(target=self._work, name="stability-heartbeat", daemon=True)
 
     def start(self) -> None:
         """Begin to beat."""
-        self._spool.on_spare_taken = self._wake.set
+        self._spool.notify_spare_taken(self._wake.set)
         self._thread.start()
 
     def stop(self) -> None:
@@ -91,25 +85,27 @@ class HeartbeatThread:
         self._wake.set()
         self._thread.join(1.0)
 
+    def stepping(self, running: bool) -> None:
+        """Leave the slot's step to the loop of steps() while it runs."""
+        self._stepping = running
+
     def publish(self) -> None:
         """Bring to the slot what the hot path does not write each time."""
         step, when = self._logged()
         if when != self._published:  # not "later": a clock that is set back must not hide the steps that follow
             self._published = when
-            if not self.stepping:
-                self._slot.step = step
-                self._slot.step_start = when
-        self._slot.last_seq = self._spool.last_seq
-        self._slot.dropped = self._spool.dropped + (self.deferred.dropped if self.deferred is not None else 0)
+            if not self._stepping:
+                self._slot.logged(step, when)
         self._slot.write_losses(self._guard.refused, self._spool.no_room)
-        self._slot.write()
+        self._slot.publish(self._spool.last_seq, self._spool.dropped)
 
-    def say_once(self, *, begun: bool = False) -> None:
-        """Call ``once`` where the job has begun to train and it was not called yet."""
+    def report_environment(self, *, begun: bool = False) -> None:
+        """Report the environment, once, where the job has begun to train."""
         if begun or self._slot.step >= 0 or self._logged()[0] >= 0:
-            once, self.once = self.once, None
-            if once is not None:
-                once()
+            report = self._environment
+            self._environment = None
+            if report is not None:
+                report()
 
     def _work(self) -> None:
         next_beat = time.monotonic() + BEAT_S
@@ -122,22 +118,22 @@ class HeartbeatThread:
                 if self._stopped:
                     continue
                 if now >= self._waits.due:
-                    self._waits.sample(self._slot.step if self.stepping else self._logged()[0], now)
+                    self._waits.sample(self._slot.step if self._stepping else self._logged()[0], now)
                 if now < next_beat:
                     continue
                 next_beat = max(next_beat + BEAT_S, now)
-                self._slot.beat += 1
+                self._slot.count_beat()
                 self.publish()
-                self.say_once()
+                self.report_environment()
                 self._leave_signal()
-                self._end_signals.poll()
+                for poll in self._polls:
+                    poll()
                 self._ask_main_thread()
-                self._probe.poll()
                 self._waits.begin(now)
                 if self._sidecar is not None and self._poll_due():
                     self._poll(self._sidecar)
             except Exception as error:  # strict or not: an exception in a daemon thread helps nobody
-                self._guard.swallowed += 1
+                self._guard.count()
                 self._guard.note("heartbeat", f"{type(error).__name__}: {error}")
                 time.sleep(0.1)
 
@@ -151,7 +147,7 @@ class HeartbeatThread:
 
         number = self._slot.dump_signal
         if number and signal.getsignal(number) not in (signal.SIG_DFL, None):
-            self._slot.dump_signal = 0
+            self._slot.set_dump_signal(0)
 
     def _ask_main_thread(self) -> None:
         """Publish how often the main thread ran what we asked for, and ask again."""
@@ -159,17 +155,16 @@ class HeartbeatThread:
             self._pending_tried = True
             try:
                 self._pending = PendingCalls()
-                self._slot.flags |= FLAG_PENDING
+                self._slot.flag(FLAG_PENDING)
             except Exception:  # an interpreter without ctypes: the slot says that nobody asks
                 return
         if self._pending is not None:
-            self._slot.pending = self._pending.done()
-            self._slot.write_probes()
+            self._slot.answered(self._pending.done())
             self._pending.ask()
 
     def _poll(self, sidecar: Sidecar) -> None:
         sidecar.ensure()
-        died = sidecar.trouble()
+        died = sidecar.problem()
         if died:
             self._guard.note("agent start", died)
         state = sidecar.state()

@@ -83,7 +83,7 @@ class Probe:
             except Exception as error:  # any version of torch may be there, in any state
                 collectives, why = None, f"the Flight Recorder could not be read: {type(error).__name__}: {error}"[:500]
             if collectives is not None:
-                self._slot.flags |= FLAG_RECORDER
+                self._slot.flag(FLAG_RECORDER)
             self._write(number, collectives, why, threads)
         except Exception:
             pass  # a full disk: the agent says that no answer came
@@ -99,8 +99,7 @@ class Probe:
         answer["group"] = _in_group()
         write_whole(self._answer, json.dumps(answer).encode())
         if whole:
-            self._slot.probe = number
-            self._slot.write_probes()
+            self._slot.probed(number)
 
     def close(self) -> None:
         """Unmap the counter."""

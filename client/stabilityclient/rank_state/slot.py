@@ -143,6 +143,21 @@ class Slot:
         self.write_probes()
         self.write()
 
+    def logged(self, step: int, when: float) -> None:
+        """Take the newest step of log(), and its unix seconds, for the next :meth:`write`."""
+        self.step = step
+        self.step_start = when
+
+    def count_beat(self) -> None:
+        """Count a beat of the heartbeat thread, for the next :meth:`write`."""
+        self.beat += 1
+
+    def publish(self, last_seq: int, dropped: int) -> None:
+        """Publish all moving fields with the newest numbers of the spool."""
+        self.last_seq = last_seq
+        self.dropped = dropped
+        self.write()
+
     def write(self) -> None:
         """Publish all moving fields."""
         self._lock = lock = (self._lock + 1) & 0xFFFFFFFF
@@ -218,8 +233,26 @@ class Slot:
                 self.write_probes()
         return me == self.owner
 
+    def flag(self, flags: int) -> None:
+        """Add ``FLAG_`` bits; published with the next :meth:`write_probes`."""
+        self.flags |= flags
+
+    def set_dump_signal(self, number: int) -> None:
+        """Set the number of the signal that asks for stacks, 0 for none; published as flags are."""
+        self.dump_signal = number
+
+    def answered(self, pending: int) -> None:
+        """Publish how many pending calls the main thread has run."""
+        self.pending = pending
+        self.write_probes()
+
+    def probed(self, number: int) -> None:
+        """Publish the number of the newest probe that was answered."""
+        self.probe = number
+        self.write_probes()
+
     def write_probes(self) -> None:
-        """Publish what the heartbeat thread finds out."""
+        """Publish pending calls, dump signal, flags and probe."""
         _PROBES.pack_into(self._map, _PROBES_AT, self.pending, self.dump_signal, self.flags, self.probe, self._thread)
 
     def write_losses(self, refused: int, no_room: int) -> None:
@@ -232,7 +265,7 @@ class Slot:
         self.waits = (steps + 1, waited + share, squares + share * share)
         _WAITS.pack_into(self._map, _WAITS_AT, *self.waits)
 
-    def say_forked(self) -> None:
+    def mark_forked(self) -> None:
         """Say, from a forked child, that it logs: the file itself is written, for it has no map of its own.
 
         Raises:

@@ -56,14 +56,29 @@ class Boundary:
         self._identity = identity
         self._files = CommandFiles(folder)
         self._ready: dict[tuple[str, int], tuple[dict[str, Any], Arbiter]] = {}
-        #: Segment of this rank and the unix seconds when it was entered; set by the run.
-        self.segment_key = ""
-        self.segment_entered = time.time()
-        self.has_handler = False
-        #: Why nobody saves a checkpoint on order, "" where somebody does.
-        self.cannot_save = NO_SAVER
-        #: Whether somebody else of this rank answers orders for batches (``data/ring.py``).
-        self.keeps_batches = False
+        #: Segment of this rank and the unix seconds when it was entered.
+        self._segment_key = ""
+        self._segment_entered = time.time()
+        self._rollbacks = False
+        self._cannot_save = NO_SAVER
+        self._keeps_batches = False
+
+    def offer(
+        self, *, rollbacks: bool | None = None, cannot_save: str | None = None, keeps_batches: bool | None = None
+    ) -> None:
+        """Change which commands this rank obeys; None leaves a setting unchanged.
+
+        Args:
+            rollbacks: the job can carry out a rollback.
+            cannot_save: why no checkpoint can be saved on command, "" where it can.
+            keeps_batches: ``data/ring.py`` answers the commands for batches.
+        """
+        if rollbacks is not None:
+            self._rollbacks = rollbacks
+        if cannot_save is not None:
+            self._cannot_save = cannot_save
+        if keeps_batches is not None:
+            self._keeps_batches = keeps_batches
 
     def check(self, step: int, stop: int | None) -> dict[str, Any] | None:
         """Return the command on which all ranks act before ``step`` begins, None (nearly always) when there is none.
@@ -75,7 +90,7 @@ class Boundary:
         for command in self._files.new():
             if command.get("kind") != SHOW_BATCHES:
                 self._answer(command, step, stop)
-            elif not self.keeps_batches:
+            elif not self._keeps_batches:
                 self._report(command, "rejected", "this rank keeps no batches (run.keep_batches)", step)
         return self._act(step) if self._ready else None
 
@@ -109,8 +124,8 @@ class Boundary:
         for ready, (command, arbiter) in list(self._ready.items()):
             del self._ready[ready]
             self._withdraw(command, arbiter, "the job went back by itself", command["apply_at_step"])
-        self.segment_key = key
-        self.segment_entered = time.time()
+        self._segment_key = key
+        self._segment_entered = time.time()
 
     def close(self) -> None:
         """Unmap the mailbox."""
@@ -150,12 +165,12 @@ class Boundary:
             boundary=step,
             stop=stop,
             now=time.time() + float(command.get("clock_offset_s") or 0.0),
-            segment_key=self.segment_key,
-            segment_entered=self.segment_entered,
+            segment_key=self._segment_key,
+            segment_entered=self._segment_entered,
             world_size=self._world_size,
-            has_handler=self.has_handler,
+            has_handler=self._rollbacks,
             exists=os.path.exists,
-            cannot_save=self.cannot_save,
+            cannot_save=self._cannot_save,
         )
         verdict, detail = ("rejected", doubt) if doubt else judge(command, situation)
         arbiter = None

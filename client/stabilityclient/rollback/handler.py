@@ -120,7 +120,7 @@ class Restoring:
         self._open = None
         return known
 
-    def given_up(self) -> tuple[Mapping[str, Any], int] | None:
+    def abandon(self) -> tuple[Mapping[str, Any], int] | None:
         """Return a rollback that ``boundary()`` returned and whose state is not back, and wait for it no longer."""
         known = self._open
         if known is None or known[2]:

@@ -21,7 +21,7 @@ for step in range(first, last):
     at = begin + (step - first) * 50
     run.data(step, ids=order[at : at + 50])
     run.log(step, {"loss": 1.0})
-run._drain_data()
+run._drain()
 if last == 220:
     os._exit(9)
 run.finish()

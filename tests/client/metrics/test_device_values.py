@@ -79,7 +79,7 @@ def test_device_values_beyond_the_queue_are_dropped_and_counted(start: Start, mo
     done = threading.Event()
     for step in range(10):
         run.log(step, {"loss": _DeviceValue(1.0, done, [])})
-    dropped = run._coercion.deferred.dropped
+    dropped = run._components.spool.dropped
     done.set()
     run.finish()
     assert dropped >= 6
