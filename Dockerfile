@@ -20,6 +20,7 @@ COPY client client
 COPY backend backend
 COPY alerting alerting
 COPY frontend frontend
+COPY plugins plugins
 RUN pip install --no-deps --no-build-isolation ./client .
 
 FROM ${PYTHON}

@@ -22,7 +22,7 @@ TEST_JOBS   ?= 5
 FRAMEWORKS  ?= $(patsubst requirements/integrations/%.txt,%,$(wildcard requirements/integrations/*.txt))
 # Tests that one of these environments runs; what it lacks is skipped.
 INTEGRATED  ?= tests/client/integrations tests/client/tee tests/stack/frameworks tests/stack/test_teed.py \
-               tests/backend/importers tests/backend/cli/test_follow.py
+               tests/plugins/importers tests/backend/cli/test_follow.py
 BENCH       ?= batch_ids client_overhead metric_sets live_latency rollback_peers fold archive backtest timeline gpu_poll page_figures growth ingest
 
 # Some containers set it: each of the hundred processes that the tests start would then compile all our code anew.

@@ -20,12 +20,12 @@ from pathlib import Path
 
 import numpy as np
 
-from stabilitybackend.archive.cache import ByteCache
-from stabilitybackend.archive.compaction import compact
-from stabilitybackend.archive.layout import Files
-from stabilitybackend.archive.location import Location, open_location
-from stabilitybackend.archive.part import Part, PartReader, write_part
-from stabilitybackend.archive.series import Rows, SeriesKey
+from stabilitybackend.storage.archive.cache import ByteCache
+from stabilitybackend.storage.archive.compaction import compact
+from stabilitybackend.storage.archive.layout import Files
+from stabilitybackend.storage.archive.location import Location, open_location
+from stabilitybackend.storage.archive.part import Part, PartReader, write_part
+from stabilitybackend.storage.archive.series import Rows, SeriesKey
 
 METRICS = 12
 ROWS_PER_FRAME = 100

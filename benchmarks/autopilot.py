@@ -61,7 +61,7 @@ def train(fault: str, seed: int, with_autopilot: bool, reaction: int) -> dict[st
     import msgspec
     from followed_job import FollowedJob
 
-    from stabilitybackend.autopilot.policy import read_policy
+    from stabilitybackend.acting.autopilot.policy import read_policy
     from stabilitybackend.runs.changes import Changes
     from stabilitybackend.runs.derived.autopilot import RunAutopilot
     from stabilitybackend.runs.feed.pubsub import Channel
@@ -182,7 +182,11 @@ def _seeds(count: int, draw: int) -> list[int]:
     Args:
         draw: so many reports were drawn from that commit before.
     """
-    watched = [*RULES, "backend/stabilitybackend/autopilot", "backend/stabilitybackend/runs/derived/autopilot.py"]
+    watched = [
+        *RULES,
+        "backend/stabilitybackend/acting/autopilot",
+        "backend/stabilitybackend/runs/derived/autopilot.py",
+    ]
     root = HERE.parent
 
     def git(*command: str) -> str:

@@ -33,13 +33,13 @@ import msgspec
 import numpy as np
 import orjson
 
-from stabilitybackend.backtest import read_files
-from stabilitybackend.detectors.engine.bank import DetectorBank
-from stabilitybackend.detectors.registry import DETECTORS
-from stabilitybackend.importers.jsonl import JsonlImporter
-from stabilitybackend.importers.troubles import Reading
+from stabilitybackend.judging.detectors.engine.bank import DetectorBank
+from stabilitybackend.judging.detectors.registry import DETECTORS
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Frame, PointsBlock, SourceInfo, decode_message, encode_message
+from stabilityplugins.backtest import read_files
+from stabilityplugins.importers.jsonl import JsonlImporter
+from stabilityplugins.importers.troubles import Reading
 
 METRICS = (
     "loss", "grad_norm", "lr", "loss/text", "loss/image", "tokens_per_s", "step_time_s", "ratio/image_text",

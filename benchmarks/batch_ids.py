@@ -117,8 +117,8 @@ def frames(batches: int, steps: int, what: str) -> Iterator[Frame]:
 
 def server(batches: int) -> dict[str, float]:
     """Return microseconds a step and bytes a million batches."""
+    from stabilitybackend.base.saving import pack
     from stabilitybackend.runs.state import RunState
-    from stabilitybackend.saving import pack
     from stabilityclient.data.recorder import event_data
     from stabilityclient.data.samples import taken
 

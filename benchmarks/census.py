@@ -21,6 +21,7 @@ PACKAGES = {
     "client": "client/stabilityclient",
     "alerting": "alerting/stabilityalerting",
     "backend": "backend/stabilitybackend",
+    "plugins": "plugins/stabilityplugins",
     "frontend": "frontend/stabilityfrontend",
 }
 #: Folders whose module-level numbers are rules: detectors, liveness, policy, and what they are to be called; and the

@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from stabilitybackend.detectors.engine.bank import DetectorBank
-from stabilitybackend.detectors.engine.base import Mark
-from stabilitybackend.detectors.mixture import MixtureDetector
+from stabilitybackend.judging.detectors.engine.bank import DetectorBank
+from stabilitybackend.judging.detectors.engine.base import Mark
+from stabilitybackend.judging.detectors.mixture import MixtureDetector
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
 from stabilitybackend.runs.state import RunState

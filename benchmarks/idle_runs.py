@@ -31,7 +31,7 @@ from parts.role_stack import Shape, Stack, started
 from parts.server_process import usage
 from redis import Redis
 
-from stabilitybackend.keys import MEMBERS, RunKeys
+from stabilitybackend.base.keys import MEMBERS, RunKeys
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
 
 SHAPE = Shape(doors=1, workers=2, pages=1, alerting=1)

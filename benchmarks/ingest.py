@@ -31,7 +31,7 @@ from parts.feeding import feed, reports_of
 from parts.redis_floor import floor
 from parts.server_process import ServerProcess, usage
 
-from stabilitybackend.keys import RunKeys
+from stabilitybackend.base.keys import RunKeys
 from stabilityclient.node_frames import frames_in
 from stabilityclient.wire import Frame, PointsBlock, SourceInfo, encode_message
 

@@ -31,11 +31,11 @@ import torch
 from resumes.tiny_jobs import BATCH, TinyJob, samples_of
 from torch.utils.data import DataLoader
 
-from stabilitybackend.detectors.engine.long_past import PAST_BLOCK, LongPast
-from stabilitybackend.detectors.stats.fingerprint import Fingerprints
-from stabilitybackend.other_runs.prints import Prints, prints_of
-from stabilitybackend.other_runs.search import LEAST_POINTS, Place, search, stretch_of
-from stabilitybackend.other_runs.service import CONFIRM_TIMES
+from stabilitybackend.judging.detectors.engine.long_past import PAST_BLOCK, LongPast
+from stabilitybackend.judging.detectors.stats.fingerprint import Fingerprints
+from stabilityplugins.other_runs.prints import Prints, prints_of
+from stabilityplugins.other_runs.search import LEAST_POINTS, Place, search, stretch_of
+from stabilityplugins.other_runs.service import CONFIRM_TIMES
 
 #: Steps of a base run, at which its checkpoint is made, and of a run that is followed.
 LAST, SAVED, FOLLOWED = 1_000, 500, 400

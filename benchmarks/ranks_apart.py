@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stabilitybackend.detectors.engine.base import Finding, Mark
-from stabilitybackend.detectors.sdc_suspect import SdcSuspectDetector
+from stabilitybackend.judging.detectors.engine.base import Finding, Mark
+from stabilitybackend.judging.detectors.sdc_suspect import SdcSuspectDetector
 
 STEPS = 1_500
 #: Step at which faults begin.

@@ -22,12 +22,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stabilitybackend.drill.alignment import align, saves
-from stabilitybackend.drill.checks import Legs
-from stabilitybackend.drill.job import run_leg
-from stabilitybackend.drill.result import Result, judge
-from stabilitybackend.drill.series import same_training
-from stabilitybackend.drill.trace import LegReader, LegTrace
+from stabilityplugins.drill.alignment import align, saves
+from stabilityplugins.drill.checks import Legs
+from stabilityplugins.drill.job import run_leg
+from stabilityplugins.drill.result import Result, judge
+from stabilityplugins.drill.series import same_training
+from stabilityplugins.drill.trace import LegReader, LegTrace
 
 DRILL = Path(__file__).resolve().parents[1] / "examples" / "drill"
 #: What is forgotten -> what has to be named first.

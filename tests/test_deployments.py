@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from stabilitybackend.settings import Settings
+from stabilitybackend.base.settings import Settings
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 KUBERNETES = REPOSITORY / "deploy" / "kubernetes"
@@ -150,7 +150,7 @@ def test_what_is_scaled_has_no_number_of_its_own_that_an_apply_would_put_back(ba
 def test_the_lags_by_which_it_is_scaled_are_metrics_of_ours() -> None:
     example = of_kind(rendered("example"), "HorizontalPodAutoscaler")
     rules = yaml.safe_load((KUBERNETES / "components" / "lag" / "adapter-rules.yaml").read_text())
-    metrics = (REPOSITORY / "backend" / "stabilitybackend" / "metrics.py").read_text()
+    metrics = (REPOSITORY / "backend" / "stabilitybackend" / "server" / "metrics.py").read_text()
 
     assert [rule for rule in rules if f'"{rule["seriesQuery"].split("_bucket")[0]}"' not in metrics] == []
     scaled = {

@@ -53,6 +53,7 @@ _PEOPLE = (
     "client/stabilityclient",
     "alerting/stabilityalerting",
     "frontend/stabilityfrontend",
+    "plugins/stabilityplugins",
 )
 #: A string of JavaScript in any of its three quotes, and what is computed within one.
 _SCRIPT_STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"|`((?:[^`\\]|\\.)*)`|\'((?:[^\'\\\n]|\\.)*)\'')

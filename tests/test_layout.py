@@ -13,6 +13,7 @@ _CODE = (
     "backend/stabilitybackend",
     "client/stabilityclient",
     "frontend/stabilityfrontend",
+    "plugins/stabilityplugins",
 )
 #: Data, and leftovers of tools.
 _NOT_CODE = {"__pycache__", "traces", "golden", "stored"}

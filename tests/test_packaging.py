@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 REPOSITORY = Path(__file__).resolve().parents[1]
 #: Folders that work on an exported tree leaves in it.
 _LIES_ABOUT = {"__pycache__", ".venv", "build", "dist"}
-_PACKAGES = ("stabilityclient", "stabilitybackend", "stabilityalerting", "stabilityfrontend")
+_PACKAGES = ("stabilityclient", "stabilitybackend", "stabilityalerting", "stabilityfrontend", "stabilityplugins")
 
 
 def project(folder: str) -> dict[str, object]:
@@ -101,7 +101,7 @@ def test_a_package_exports_exactly_what_it_says(name: str) -> None:
             ".",
             [
                 "stabilitybackend/ingest/ingest.lua",
-                "stabilitybackend/demo/stage.py",
+                "stabilityplugins/demo/stage.py",
                 "stabilityalerting/py.typed",
                 "stabilityfrontend/assets/page_lifecycle.js",
                 "stabilityfrontend/assets/fonts/inter-latin-wght-normal.woff2",

@@ -45,8 +45,8 @@ def advice_of(path: Path, every: int = CHECKPOINT_STEPS) -> list[Advised]:
     Args:
         path: of a log. every: steps between two checkpoints.
     """
-    from stabilitybackend.backtest.sources import read_files
     from stabilitybackend.runs.state import RunState
+    from stabilityplugins.backtest.sources import read_files
 
     now = [0.0]
     state = RunState("advice", lambda: now[0])

@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 #: Version whose rules were written with some folders of public logs in sight -> these folders. What changed since was
 #: written with all of them in sight.
 SEEN: Mapping[str, tuple[str, ...]] = {"62f28c5": ("dev",)}
-_DETECTORS = "backend/stabilitybackend/detectors/"
+_DETECTORS = "backend/stabilitybackend/judging/detectors/"
 
 
 def constant_texts(packages: Collection[str] = ("detectors",)) -> dict[str, tuple[str, str]]:

@@ -87,7 +87,7 @@ def cross(scores: CrossScore, grid: Mapping[str, Sequence[str]]) -> dict[str, di
 
 def sensitivities() -> dict[str, Sequence[str]]:
     """Return the grid that fits every version: how sensitive each detector is."""
-    from stabilitybackend.detectors.registry import DETECTORS
+    from stabilitybackend.judging.detectors.registry import DETECTORS
 
     return {f"{name}.sensitivity": _SENSITIVITIES for name in DETECTORS if name not in _NOT_LABELLED}
 

@@ -7,7 +7,7 @@
     python benchmarks/laboratory/detection.py --made 2              logs made of seeds drawn anew, or of --seeds
     python benchmarks/laboratory/detection.py --cross FOLDER...     one repository left out at a time (cross.py)
 
-Ours goes through ``stabilitybackend.backtest``, the code that judges live runs; an alarm is an incident of severity
+Ours goes through ``stabilityplugins.backtest``, the code that judges live runs; an alarm is an incident of severity
 warning or above. The rules in use are those of ``detection_rules.py``. How it is scored: ``detection_score.py``.
 """
 
@@ -56,7 +56,7 @@ class Judged:
 
 def ours(path: Path) -> list[Alarm]:
     """Return what people would have seen of one log; what is no alarm is marked as quiet."""
-    from stabilitybackend.backtest import backtest, read_files
+    from stabilityplugins.backtest import backtest, read_files
 
     log = next(iter(read_files([path])))
     return [

@@ -22,9 +22,9 @@ from detection import RECORDED, REPOSITORY
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from stabilitybackend.backtest.judged import Filter, judge
-from stabilitybackend.backtest.page import write_page
-from stabilitybackend.backtest.sources import read_files
+from stabilityplugins.backtest.judged import Filter, judge
+from stabilityplugins.backtest.page import write_page
+from stabilityplugins.backtest.sources import read_files
 
 PICTURES = REPOSITORY / "docs" / "images" / "detectors"
 #: Size of a picture, pixels; and its largest size, bytes.

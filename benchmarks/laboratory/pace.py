@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from stabilitybackend.detectors.engine.base import Mark, Row
+from stabilitybackend.judging.detectors.engine.base import Mark, Row
 
 __all__ = [
     "HEALTHY_MIX", "HEALTHY_PACE", "HEALTHY_RANKS", "PACES_S", "RANKS", "SLOW_DOWNS",

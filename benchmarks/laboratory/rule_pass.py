@@ -153,7 +153,7 @@ _frames: list[list[Any]] = []
 
 
 def _read(paths: Sequence[Path]) -> list[list[Any]]:
-    from stabilitybackend.backtest.sources import read_files
+    from stabilityplugins.backtest.sources import read_files
 
     return [list(next(iter(read_files([path]))).frames()) for path in paths]
 
@@ -166,7 +166,7 @@ def _pass(task: tuple[dict[str, str], list[int]]) -> list[list[tuple[Any, ...]]]
 
     # A detector that raises starts afresh and the run goes on, with a line in this log.
     told = _Told()
-    logging.getLogger("stabilitybackend.detectors.engine.bank").addHandler(told)
+    logging.getLogger("stabilitybackend.judging.detectors.engine.bank").addHandler(told)
     signal.signal(signal.SIGALRM, stop)
     signal.alarm(LIMIT_S)
     try:
@@ -213,7 +213,7 @@ def _backtest_of(variant: Variant) -> Any:
     for name in [name for name in sys.modules if name.partition(".")[0] == "stabilitybackend"]:
         del sys.modules[name]
     sys.meta_path.insert(0, _Replacing({name: text for name, text in variant.items() if ":" in name}))
-    from stabilitybackend.backtest.run import backtest
+    from stabilityplugins.backtest.run import backtest
 
     return backtest
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from pace import HEALTHY_MIX, HEALTHY_PACE, HEALTHY_RANKS, RANKS, SLOW_DOWNS, mixture, pace, ranks
 
-from stabilitybackend.detectors.engine.bank import DetectorBank
-from stabilitybackend.detectors.engine.base import Finding, Mark, Row
-from stabilitybackend.detectors.registry import DETECTORS
+from stabilitybackend.judging.detectors.engine.bank import DetectorBank
+from stabilitybackend.judging.detectors.engine.base import Finding, Mark, Row
+from stabilitybackend.judging.detectors.registry import DETECTORS
 
 #: A fault is found when it is reported with an onset from so many steps before to so many after its first one.
 NEAR_STEPS = 64

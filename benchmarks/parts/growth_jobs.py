@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from stabilitybackend.process.collector import COLLECT_EVERY_S, CycleCollector
-from stabilitybackend.process.slices import SLICE_S
+from stabilitybackend.base.collector import COLLECT_EVERY_S, CycleCollector
+from stabilitybackend.base.slices import SLICE_S
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.feed.health import HealthFeed
 from stabilitybackend.runs.feed.messages import publish

@@ -13,10 +13,10 @@ import uvicorn
 from parts.feeder import WireAgent
 from parts.growth_jobs import Rank, Steps
 
-from stabilitybackend.app import create_app
+from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.serving import bind, server_config
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
-from stabilitybackend.settings import Settings
+from stabilitybackend.server.app import create_app
+from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import EventBlock
 
 __all__ = ["followed_runs"]

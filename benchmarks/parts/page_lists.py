@@ -19,7 +19,7 @@ from parts.page_figure import Figure
 from parts.server_process import ServerProcess, usage
 from playwright.sync_api import Browser, BrowserContext, CDPSession, Page
 
-from stabilitybackend.keys import RUNS, RUNS_ACTIVE, RunKeys
+from stabilitybackend.base.keys import RUNS, RUNS_ACTIVE, RunKeys
 from stabilitybackend.schema.pages.run_table import CURVE_BUCKETS, Curve, RunDigest
 
 __all__ = ["MANY_RUNS", "fill", "run_lists", "scrolled_metrics"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from big_run import METRICS
 
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
+from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 
 __all__ = ["floor"]
 

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 from redis import Redis
 
-from stabilitybackend.redis_server.embedded import running_url
+from stabilitybackend.storage.redis_server.embedded import running_url
 
 __all__ = ["HANDLE", "ServerProcess", "Usage", "free_port", "usage"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from stabilitybackend.detectors.engine.base import Detector, Finding, Point, Row
-from stabilitybackend.detectors.engine.synthetic import rows
-from stabilitybackend.detectors.registry import register
+from stabilitybackend.judging.detectors.engine.base import Detector, Finding, Point, Row
+from stabilitybackend.judging.detectors.engine.synthetic import rows
+from stabilitybackend.judging.detectors.registry import register
 from stabilitybackend.schema import kinds
 
 FREE_GIB = 100.0  # less is too little for the next checkpoint

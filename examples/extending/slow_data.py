@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
-from stabilitybackend.detectors.engine.base import Detector, Event, Finding, Point, Row, State
-from stabilitybackend.detectors.engine.synthetic import rows
-from stabilitybackend.detectors.registry import register
+from stabilitybackend.judging.detectors.engine.base import Detector, Event, Finding, Point, Row, State
+from stabilitybackend.judging.detectors.engine.synthetic import rows
+from stabilitybackend.judging.detectors.registry import register
 
 WAIT_S = 1.0  # longer waits are slow
 POINTS = 10  # so many in a row open an incident, and close it

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from stabilitybackend.importers.base import Importer
-from stabilitybackend.importers.batches import Batch, Grouper, Who
-from stabilitybackend.importers.registry import register
-from stabilitybackend.importers.troubles import Reading
+from stabilityplugins.importers.base import Importer
+from stabilityplugins.importers.batches import Batch, Grouper, Who
+from stabilityplugins.importers.registry import register
+from stabilityplugins.importers.troubles import Reading
 
 _LINE = re.compile(r"iter (\d+): loss (\S+), time (\S+)ms")
 

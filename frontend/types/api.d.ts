@@ -580,7 +580,7 @@ export interface ColumnFacts {
   gone?: boolean;
 }
 
-/** What is asked of the job (``POST .../commands``). Ranges are checked in ``stabilitybackend.commands.request``. */
+/** What is asked of the job (``POST .../commands``). Ranges are checked in ``stabilitybackend.acting.commands.request``. */
 export interface CommandRequest {
   kind: "rollback" | "restart" | "stop" | "checkpoint_now" | "dump_stacks" | "task" | "show_batches";
   /** step of a checkpoint: training goes on from the step after it */

@@ -12,11 +12,11 @@ import pytest
 from redis.asyncio import Redis
 
 from stabilityalerting import AlertingService, RetryPolicy, sinks_from_env
-from stabilitybackend.detectors.curve.detector import CurvesDetector
-from stabilitybackend.detectors.engine.bank import DetectorBank
-from stabilitybackend.detectors.engine.base import Row
-from stabilitybackend.incidents.incidents import IncidentBook
-from stabilitybackend.incidents.rollback_target import UsableOf
+from stabilitybackend.judging.detectors.curve.detector import CurvesDetector
+from stabilitybackend.judging.detectors.engine.bank import DetectorBank
+from stabilitybackend.judging.detectors.engine.base import Row
+from stabilitybackend.judging.incidents.incidents import IncidentBook
+from stabilitybackend.judging.incidents.rollback_target import UsableOf
 from stabilitybackend.schema.incidents import as_json
 from support.incident_stream import SLACK_PATH, STREAM, publish, settled
 from support.outside.pagerduty import ROUTING_KEY, FakePagerDuty

@@ -12,8 +12,8 @@ from redis.asyncio import Redis
 
 from stabilityalerting import AlertingService, RetryPolicy
 from stabilityalerting.webhook import WebhookSink
-from stabilitybackend.incidents.incidents import IncidentBook
-from stabilitybackend.incidents.rollback_target import UsableOf
+from stabilitybackend.judging.incidents.incidents import IncidentBook
+from stabilitybackend.judging.incidents.rollback_target import UsableOf
 from stabilitybackend.schema.incidents import as_json
 from support.incident_stream import STREAM, publish, settled
 from support.jobs.watched_job import START, Job

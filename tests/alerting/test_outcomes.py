@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from stabilityalerting import HEARTBEAT, AlertingService, Heartbeat, Outcomes, SendError
 from stabilityalerting.alertmanager import AlertmanagerSink
-from stabilitybackend.receivers import receivers_now
+from stabilitybackend.alerts.receivers import receivers_now
 
 
 async def no_streams() -> list[str]:

@@ -7,9 +7,9 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from stabilitybackend.access.audit import AuditLog
 from stabilitybackend.alerts.changes import RecordedChanges
-from stabilitybackend.audit import AuditLog
-from stabilitybackend.keys import RunKeys
+from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.runs.index import RunIndex
 from stabilityclient.wire import Hello
 

@@ -14,9 +14,9 @@ import pytest
 from redis.asyncio import Redis
 
 from stabilityalerting import AlertingService, RetryPolicy, sinks_from_env
-from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.incidents.incidents import IncidentBook
-from stabilitybackend.incidents.rollback_target import UsableOf
+from stabilitybackend.judging.detectors.engine.base import Finding
+from stabilitybackend.judging.incidents.incidents import IncidentBook
+from stabilitybackend.judging.incidents.rollback_target import UsableOf
 from stabilitybackend.schema.incidents import RolledBack, as_json
 from stabilitybackend.schema.kinds import RESTART_S
 from support.incident_stream import SLACK_PATH, STREAM, publish, settled

@@ -6,7 +6,7 @@ import pytest
 
 from stabilityalerting.routing import Decision, RoutingTable
 from stabilitybackend.alerts.rules import read_routes
-from stabilitybackend.yaml_file import BadYaml
+from stabilitybackend.base.yaml_file import BadYaml
 
 RECEIVERS = ["slack", "pagerduty", "lead"]
 ROUTES = """

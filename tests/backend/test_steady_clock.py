@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stabilitybackend.process.steady_clock import MAX_RATE, SteadyClock
+from stabilitybackend.base.steady_clock import MAX_RATE, SteadyClock
 
 
 class Times:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stabilitybackend import plugins
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
+from stabilitybackend.server import plugins
+from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from support.gateway_stack import log_frames
 from support.job_frames import Job
 from support.ports import free_port

@@ -127,8 +127,8 @@ def test_a_missing_example_is_a_clear_error(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_named_with_what_to_install() -> None:
-    from stabilitybackend.demo.options import check_packages
-    from stabilitybackend.errors import StartError
+    from stabilitybackend.base.errors import StartError
+    from stabilityplugins.demo.options import check_packages
 
     with pytest.raises(StartError, match="needs no_such_torch,") as caught:
         check_packages(["json", "no_such_torch"])

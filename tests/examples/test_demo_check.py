@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from stabilitybackend.demo.check import check_lineage, healthy_after, ranks_that_acted
 from stabilitybackend.schema.commands import Fence, RankState, Rollback
+from stabilityplugins.demo.check import check_lineage, healthy_after, ranks_that_acted
 
 _SEGMENTS = [
     {"id": 0, "fork_step": None, "dead_after": 5},

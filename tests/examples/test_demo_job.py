@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.demo import job as demo_job
-from stabilitybackend.demo.job import TrainingJob
-from stabilitybackend.demo.options import parse_options
+from stabilityplugins.demo import job as demo_job
+from stabilityplugins.demo.job import TrainingJob
+from stabilityplugins.demo.options import parse_options
 from support.waiting import wait_until
 
 

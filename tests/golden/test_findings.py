@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from golden import stored
-from stabilitybackend.backtest import backtest, read_files
-from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.detectors.registry import DETECTORS
+from stabilitybackend.judging.detectors.engine.base import Finding
+from stabilitybackend.judging.detectors.registry import DETECTORS
 from stabilitybackend.runs.state import RunState
+from stabilityplugins.backtest import backtest, read_files
 
 TRACES = sorted((Path(__file__).parents[1] / "traces").glob("*.jsonl.gz"))
 _FILE = "findings.json.gz"

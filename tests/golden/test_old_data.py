@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from golden import samples, stored
-from stabilitybackend.detectors.registry import renamed
+from stabilitybackend.judging.detectors.registry import renamed
 from stabilityclient.wire import decode_message, encode_message
 from support.cli_program import program_in
 from support.plain_redis import PlainRedis

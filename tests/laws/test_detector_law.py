@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from stabilitybackend.detectors.curve.detector import CurvesDetector
-from stabilitybackend.detectors.engine import conformance
-from stabilitybackend.detectors.engine.base import Detector, Finding, Mark, Point, Row, fresh
-from stabilitybackend.detectors.engine.context import Claim
-from stabilitybackend.detectors.engine.row_blocks import QuietRows
-from stabilitybackend.detectors.engine.synthetic import noisy, rows
-from stabilitybackend.detectors.nonfinite import NonfiniteDetector
-from stabilitybackend.detectors.registry import DETECTORS, DetectorFactory
+from stabilitybackend.judging.detectors.curve.detector import CurvesDetector
+from stabilitybackend.judging.detectors.engine import conformance
+from stabilitybackend.judging.detectors.engine.base import Detector, Finding, Mark, Point, Row, fresh
+from stabilitybackend.judging.detectors.engine.context import Claim
+from stabilitybackend.judging.detectors.engine.row_blocks import QuietRows
+from stabilitybackend.judging.detectors.engine.synthetic import noisy, rows
+from stabilitybackend.judging.detectors.nonfinite import NonfiniteDetector
+from stabilitybackend.judging.detectors.registry import DETECTORS, DetectorFactory
 from stabilitybackend.schema.kinds import KINDS
 
 Check = Callable[[DetectorFactory], None]

@@ -14,9 +14,9 @@ import pytest
 import stabilityalerting
 import stabilitybackend
 import stabilityfrontend
-from stabilitybackend.detectors.registry import DETECTORS
-from stabilitybackend.incidents.rollback_target import UsableOf
-from stabilitybackend.incidents.suggest import suggest
+from stabilitybackend.judging.detectors.registry import DETECTORS
+from stabilitybackend.judging.incidents.rollback_target import UsableOf
+from stabilitybackend.judging.incidents.suggest import suggest
 from stabilitybackend.schema.incidents import as_json
 from stabilitybackend.schema.kinds import KINDS, IncidentKind, kind_of, kinds_where, register, served
 from support.stored.incident import stored

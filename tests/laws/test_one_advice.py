@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from stabilitybackend.commands.rollback_offer import way_back
-from stabilitybackend.incidents.illness import beginning, stretches
-from stabilitybackend.incidents.rollback_target import GUARD_STEPS, UsableOf
-from stabilitybackend.incidents.suggest import suggest
+from stabilitybackend.acting.commands.rollback_offer import way_back
+from stabilitybackend.judging.incidents.illness import beginning, stretches
+from stabilitybackend.judging.incidents.rollback_target import GUARD_STEPS, UsableOf
+from stabilitybackend.judging.incidents.suggest import suggest
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import KINDS, kind_of
 from stabilitybackend.schema.lineage import Checkpoint

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stabilitybackend.commands.agent_commands import GONE_S
+from stabilitybackend.acting.commands.agent_commands import GONE_S
 from support.processes import Ranks, Server, agent_pid
 
 

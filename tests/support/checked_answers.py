@@ -14,8 +14,8 @@ from msgspec import NODEFAULT
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stabilitybackend.api.answers import JSON, DeclaredBody, always_there, declared
 from stabilitybackend.schema.server import ErrorAnswer
+from stabilitybackend.server.api.answers import JSON, DeclaredBody, always_there, declared
 
 __all__ = ["AnswersChecked", "strict"]
 

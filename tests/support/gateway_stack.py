@@ -16,13 +16,13 @@ import uvloop
 from fastapi import FastAPI
 from websockets.asyncio.client import ClientConnection, connect
 
-from stabilitybackend.auth import Authenticator, KeyRing
+from stabilitybackend.access.auth import Authenticator, KeyRing
+from stabilitybackend.base.errors import NotFound
 from stabilitybackend.cli.serving import server_config
-from stabilitybackend.errors import NotFound
 from stabilitybackend.ingest.gateway import Gateway, GatewayCounts, router
 from stabilitybackend.ingest.ingest import Ingest
-from stabilitybackend.redis_link import make_redis
 from stabilitybackend.schema.commands import Command
+from stabilitybackend.storage.redis_link import make_redis
 from stabilityclient.wire import (
     Ack,
     CommandMessage,

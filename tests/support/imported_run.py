@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from stabilitybackend.export.export import Export, ExportView
-from stabilitybackend.importers.detect import find_plans
-from stabilitybackend.importers.job import ImportJob, ImportResult, Options
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.points.store import RunStore, StoreView
-from stabilitybackend.query.lineage_view import LineageView
 from stabilitybackend.schema.lineage import Cause
 from stabilitybackend.schema.runs import Run
+from stabilitybackend.storage.export.export import Export, ExportView
+from stabilitybackend.storage.points.store import RunStore, StoreView
+from stabilitybackend.storage.query.lineage_view import LineageView
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, decode_message, encode_message
+from stabilityplugins.importers.detect import find_plans
+from stabilityplugins.importers.job import ImportJob, ImportResult, Options
 from support.points.full_curve import entries
 
 __all__ = ["ImportedRun", "export_of", "points_of"]

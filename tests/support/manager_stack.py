@@ -9,17 +9,17 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError
 
-from stabilitybackend.archive.cache import ByteCache
-from stabilitybackend.archive.location import Location, open_location
+from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.ingest.ingest import Ingest, StoredFrames
-from stabilitybackend.keys import RunKeys
-from stabilitybackend.liveness.budgets import Limits
+from stabilitybackend.judging.liveness.budgets import Limits
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
 from stabilitybackend.runs.archiving.restart_files import RestartShare
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.ownership.fence import Fence
 from stabilitybackend.runs.reading.reader import RunReader
 from stabilitybackend.runs.worker import RunWorker
+from stabilitybackend.storage.archive.cache import ByteCache
+from stabilitybackend.storage.archive.location import Location, open_location
 from stabilityclient.wire import Frame, Hello, encode_message
 from support.job_frames import Job
 from support.waiting import until

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from stabilitybackend.saving import part_of, restore
-from stabilitybackend.stateful import Stateful
+from stabilitybackend.base.saving import part_of, restore
+from stabilitybackend.base.stateful import Stateful
 
 __all__ = ["taken_over"]
 

@@ -14,10 +14,10 @@ import httpx
 import uvicorn
 import uvloop
 
-from stabilitybackend.app import create_app
+from stabilitybackend.access.people.proxy import ProxyPeople
+from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.serving import server_config
-from stabilitybackend.people.proxy import ProxyPeople
-from stabilitybackend.settings import Settings
+from stabilitybackend.server.app import create_app
 from support.checked_answers import AnswersChecked
 from support.made import pages  # noqa: F401
 from support.waiting import wait_until

@@ -22,18 +22,14 @@ from stabilityalerting import (
     RollbackNow,
     fingerprint,
 )
+from stabilitybackend.access.audit import AuditLog
+from stabilitybackend.acting.commands.progress import progress_of
+from stabilitybackend.acting.commands.proposals import Person, in_words
+from stabilitybackend.alerts.proposals import ProposalBook
 from stabilitybackend.alerts.ratings import Ratings, rating_of
 from stabilitybackend.alerts.rules import AlertRules
-from stabilitybackend.audit import AuditLog
-from stabilitybackend.commands.progress import progress_of
-from stabilitybackend.commands.proposals import Person, in_words
-from stabilitybackend.errors import StabilityBoardError
-from stabilitybackend.keys import RunKeys
-from stabilitybackend.proposals import ProposalBook
-from stabilitybackend.query import query
-from stabilitybackend.query.lineage_view import LineageView
-from stabilitybackend.query.request import SeriesRequest
-from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.base.errors import StabilityBoardError
+from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.runs.derived.rollback_offer import no_rollback, offer_of
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
@@ -41,6 +37,10 @@ from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.commands import KINDS, Command, CommandRequest
 from stabilitybackend.schema.incidents import Incident, shown
 from stabilitybackend.schema.lineage import Offer
+from stabilitybackend.storage.query import query
+from stabilitybackend.storage.query.lineage_view import LineageView
+from stabilitybackend.storage.query.request import SeriesRequest
+from stabilitybackend.storage.redis_link import redis_errors
 
 __all__ = ["AlertActions"]
 

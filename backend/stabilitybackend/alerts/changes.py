@@ -15,8 +15,8 @@ import msgspec
 from redis.asyncio import Redis
 
 from stabilityalerting import BoardChange
-from stabilitybackend.commands.progress import progress_of
-from stabilitybackend.keys import AUDIT, RunKeys
+from stabilitybackend.acting.commands.progress import progress_of
+from stabilitybackend.base.keys import AUDIT, RunKeys
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.schema.commands import END_STATES, Command, Restart, Rollback, Stop, read_command
 from stabilitybackend.schema.orders.kinds import WORDS

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from stabilitybackend.keys import ALERT_RATINGS
-from stabilitybackend.redis_link import InRedis, redis_errors
+from stabilitybackend.base.keys import ALERT_RATINGS
 from stabilitybackend.schema.fleet import ListedIncident
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.schema.pages.alerting import KindPrecision, Precision, Rating, ReceiverPrecision
+from stabilitybackend.storage.redis_link import InRedis, redis_errors
 
 __all__ = ["Ratings", "precision", "rating_of"]
 

@@ -15,11 +15,11 @@ from redis.asyncio import Redis
 
 from stabilityalerting.routing import Mute, RoutingTable, Rules, wrong_labels
 from stabilityalerting.routing.due import DueLater
-from stabilitybackend.errors import BadRequest, Conflict, NotFound, SettingsError
-from stabilitybackend.keys import ALERT_MUTES, ALERT_ROUTES
-from stabilitybackend.redis_link import InRedis, redis_errors
+from stabilitybackend.base.errors import BadRequest, Conflict, NotFound, SettingsError
+from stabilitybackend.base.keys import ALERT_MUTES, ALERT_ROUTES
+from stabilitybackend.base.yaml_file import BadYaml, read_yaml
 from stabilitybackend.schema.pages.alerting import MuteShown, MuteState, Routes
-from stabilitybackend.yaml_file import BadYaml, read_yaml
+from stabilitybackend.storage.redis_link import InRedis, redis_errors
 
 __all__ = ["AlertRules", "read_routes"]
 

@@ -25,12 +25,12 @@ from stabilityalerting import (
 )
 from stabilitybackend.alerts.changes import RecordedChanges
 from stabilitybackend.alerts.rules import AlertRules
-from stabilitybackend.errors import SettingsError
-from stabilitybackend.keys import RUNS_WITH_INCIDENTS, RunKeys
+from stabilitybackend.base.errors import SettingsError
+from stabilitybackend.base.keys import RUNS_WITH_INCIDENTS, RunKeys
+from stabilitybackend.base.settings import Settings
+from stabilitybackend.base.streams import stream_order
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.orders.acknowledged import Acknowledgement, read_acknowledged
-from stabilitybackend.settings import Settings
-from stabilitybackend.streams import stream_order
 
 __all__ = ["IncidentStreams", "alert_rules", "alerting_service", "heartbeat", "receivers"]
 

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from stabilitybackend.api_client import ApiClient, run_path
-from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.base.api_client import ApiClient, run_path
+from stabilitybackend.base.errors import StabilityBoardError
 from stabilitybackend.schema.lineage import Segments
 
 __all__ = ["bring_annotations", "inferred_lineage"]
@@ -52,7 +52,7 @@ def bring_annotations(exported: Mapping[str, Any] | None, run_id: str, url: str,
 
 def _segments(exported: Mapping[str, Any], client: ApiClient, run_id: str) -> dict[Any, int]:
     """Return segment in the file -> segment of the run; an export of the effective timeline leaves some out."""
-    from stabilitybackend.importers.lineage import ExportedLineage
+    from stabilityplugins.importers.lineage import ExportedLineage
 
     keys, until = ExportedLineage(exported).keys, time.monotonic() + FOLDED_WITHIN_S
     while True:

@@ -18,7 +18,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from stabilitybackend import plugins
+from stabilitybackend.base.errors import WRONG_USE, BadRequest, SettingsError, StabilityBoardError
+from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli import archive
 from stabilitybackend.cli.backtest import backtest_command
 from stabilitybackend.cli.batches import show_batches
@@ -39,8 +40,7 @@ from stabilitybackend.cli.people.proposals import approve, decline, list_command
 from stabilitybackend.cli.plan import dump, plan, restart, task
 from stabilitybackend.cli.rollback import roll_back
 from stabilitybackend.cli.runs import list_runs
-from stabilitybackend.errors import WRONG_USE, BadRequest, SettingsError, StabilityBoardError
-from stabilitybackend.settings import Settings
+from stabilitybackend.server import plugins
 
 __all__ = ["app", "main"]
 
@@ -155,7 +155,7 @@ def up(
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
 def demo(context: typer.Context) -> None:
     """Run the demo: a real training job that spikes, and is rolled back. Options: stabilityboard demo --help."""
-    from stabilitybackend.demo import main as demo_main  # its own argument parser; torch only where it is asked for
+    from stabilityplugins.demo import main as demo_main  # its own argument parser; torch only where it is asked for
 
     raise typer.Exit(demo_main(context.args) or 0)
 

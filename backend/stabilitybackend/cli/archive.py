@@ -15,11 +15,11 @@ from urllib.parse import urlencode
 import typer
 from rich.text import Text
 
-from stabilitybackend.api_client import ApiClient, run_path
+from stabilitybackend.base.api_client import ApiClient, run_path
+from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, check_unasked, connect, show_json
 from stabilitybackend.cli.output.tables import Column, print_table
 from stabilitybackend.cli.own_redis import own_redis
-from stabilitybackend.settings import Settings
 
 __all__ = ["app"]
 
@@ -187,8 +187,8 @@ def adopt(
 
 
 async def _adopt(settings: Settings, url: str) -> str:
-    from stabilitybackend.redis_link import check_server, make_redis
     from stabilitybackend.runs.archiving.installation import Installation
+    from stabilitybackend.storage.redis_link import check_server, make_redis
 
     redis = make_redis(url)
     try:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stabilitybackend import plugins
-from stabilitybackend.api_client import run_path
+from stabilitybackend.base.api_client import run_path
+from stabilitybackend.base.errors import WRONG_USE, BadRequest, StabilityBoardError, Unavailable
 from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
-from stabilitybackend.errors import WRONG_USE, BadRequest, StabilityBoardError, Unavailable
+from stabilitybackend.server import plugins
 
 if TYPE_CHECKING:
-    from stabilitybackend.backtest.judged import Filter, Judged
-    from stabilitybackend.backtest.sources import Log
+    from stabilityplugins.backtest.judged import Filter, Judged
+    from stabilityplugins.backtest.sources import Log
 
 __all__ = ["backtest_command"]
 
@@ -72,12 +72,12 @@ def backtest_command(
     Exits with 1 when a log could not be read at all; the others are judged.
     """
     # Here and not above: it loads NumPy and Polars, which no other command waits for.
-    from stabilitybackend.backtest.judged import Filter
-    from stabilitybackend.backtest.page import write_page
-    from stabilitybackend.backtest.settings import parse_only, parse_settings
     from stabilitybackend.cli import backtest_output as output
-    from stabilitybackend.detectors.engine.base import SEVERITIES
-    from stabilitybackend.importers.names import parse_renames
+    from stabilitybackend.judging.detectors.engine.base import SEVERITIES
+    from stabilityplugins.backtest.judged import Filter
+    from stabilityplugins.backtest.page import write_page
+    from stabilityplugins.backtest.settings import parse_only, parse_settings
+    from stabilityplugins.importers.names import parse_renames
 
     if listed:
         output.report_detectors(as_json)
@@ -125,11 +125,11 @@ def _fly(
     server: tuple[str | None, str | None, Path | None],
 ) -> bool:
     """Print what the autopilot would have done in each log, one after another; return whether all could be judged."""
-    from stabilitybackend.autopilot.policy import read_policy
-    from stabilitybackend.backtest.autopilot import Assumed, Flight, fly
-    from stabilitybackend.backtest.judged import Judged
+    from stabilitybackend.acting.autopilot.policy import read_policy
     from stabilitybackend.cli.orders.autopilot import policy_text
     from stabilitybackend.cli.orders.flights import report_flights
+    from stabilityplugins.backtest.autopilot import Assumed, Flight, fly
+    from stabilityplugins.backtest.judged import Judged
 
     known, given = read_policy(policy_text(policy), str(policy)), Assumed(assumed[0], assumed[1], 60.0 * assumed[2])
     with ExitStack() as stack, _rare_collections():
@@ -212,8 +212,8 @@ def _logs(
     paths: list[str], step_key: str | None, renames: Mapping[str, str], stored: _StoredRuns
 ) -> Iterator[Log | Judged]:
     """Yield the logs in what was given; what is none comes as a verdict without incidents, in its place."""
-    from stabilitybackend.backtest.judged import Judged
-    from stabilitybackend.backtest.sources import read_files
+    from stabilityplugins.backtest.judged import Judged
+    from stabilityplugins.backtest.sources import read_files
 
     for given in paths:
         try:
@@ -237,7 +237,7 @@ def _judged(
     with_curves: bool,
 ) -> Iterator[Judged]:
     """Yield what became of each log, in the order in which they were given."""
-    from stabilitybackend.backtest.judged import Judged, judge
+    from stabilityplugins.backtest.judged import Judged, judge
 
     if jobs == 1:
         for log in logs:

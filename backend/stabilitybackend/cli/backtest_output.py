@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from stabilitybackend.backtest.judged import Judged
-from stabilitybackend.backtest.settings import detector_list
 from stabilitybackend.cli.detectors import detector_table
 from stabilitybackend.cli.output.echo import echo
-from stabilitybackend.detectors.engine.base import SEVERITIES
+from stabilitybackend.judging.detectors.engine.base import SEVERITIES
 from stabilitybackend.schema.watched import Watched, WatchedMetric
+from stabilityplugins.backtest.judged import Judged
+from stabilityplugins.backtest.settings import detector_list
 
 __all__ = ["JSON_KEYS", "report", "report_detectors"]
 

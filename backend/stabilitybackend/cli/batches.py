@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from stabilitybackend.api_client import run_path
+from stabilitybackend.base.api_client import run_path
+from stabilitybackend.base.errors import Conflict
 from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
 from stabilitybackend.cli.output.echo import printable
 from stabilitybackend.cli.runs import follow, issue
-from stabilitybackend.errors import Conflict
 from stabilitybackend.schema.batches import BatchSample, BatchSamples
 from stabilitybackend.schema.commands import CommandRequest
 

@@ -17,16 +17,16 @@ from typing import Any, Literal, TypeVar
 
 from redis.exceptions import RedisError
 
-from stabilitybackend.api_client import ApiClient
-from stabilitybackend.archive.location import open_location
+from stabilitybackend.base.api_client import ApiClient
+from stabilitybackend.base.errors import ArchiveError, StabilityBoardError
+from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.serving import bind, read_server_file
-from stabilitybackend.errors import ArchiveError, StabilityBoardError
-from stabilitybackend.membership.members import Member, Members
-from stabilitybackend.membership.versions import allowed, taking_no_part
-from stabilitybackend.redis_link import check_server, examine_redis, make_redis, shown_url
-from stabilitybackend.redis_server.binary import choose_binary
-from stabilitybackend.redis_server.embedded import running_url
-from stabilitybackend.settings import Settings
+from stabilitybackend.storage.archive.location import open_location
+from stabilitybackend.storage.redis_link import check_server, examine_redis, make_redis, shown_url
+from stabilitybackend.storage.redis_server.binary import choose_binary
+from stabilitybackend.storage.redis_server.embedded import running_url
+from stabilityplugins.scale.membership.members import Member, Members
+from stabilityplugins.scale.membership.versions import allowed, taking_no_part
 
 __all__ = ["CheckResult", "examine"]
 
@@ -193,8 +193,8 @@ def _port(settings: Settings) -> CheckResult:
 
 
 def _sign_in(settings: Settings) -> CheckResult:
-    from stabilitybackend.people.oidc.refusals import SignInRefused
-    from stabilitybackend.people.oidc.sign_in import OidcSignIn
+    from stabilityplugins.oidc.refusals import SignInRefused
+    from stabilityplugins.oidc.sign_in import OidcSignIn
 
     async def asked() -> str:
         way = OidcSignIn.of(settings, make_redis("redis://127.0.0.1"))  # which is asked nothing

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from stabilitybackend.api_client import run_path
+from stabilitybackend.base.api_client import run_path
+from stabilitybackend.base.errors import BadRequest
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
-from stabilitybackend.errors import BadRequest
 
 __all__ = ["detector_table", "detectors"]
 
@@ -29,7 +29,7 @@ def detectors(
     data_dir: DataDir = None,
 ) -> None:
     """Show the detectors and settings of a run, or change them from now on: --set curve.sensitivity=0.5 is quieter."""
-    from stabilitybackend.backtest.settings import parse_settings  # loads NumPy, which no other command waits for
+    from stabilityplugins.backtest.settings import parse_settings  # loads NumPy, which no other command waits for
 
     wished = parse_settings(sets or [])
     if run_id is None and (wished or reset):

@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.options import AsJson, show_json
-from stabilitybackend.settings import Settings
 
 __all__ = ["doctor"]
 

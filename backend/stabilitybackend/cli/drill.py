@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
+from stabilitybackend.base.errors import WRONG_USE, BadRequest
 from stabilitybackend.cli.output import drill_output as output
-from stabilitybackend.errors import WRONG_USE, BadRequest
 
 __all__ = ["drill"]
 
@@ -43,9 +43,9 @@ def drill(
     2 the drill could not be run.
     """
     # Here and not above: they load what no other command waits for.
-    from stabilitybackend.drill.command import Commands
-    from stabilitybackend.drill.drill import DrillOptions, run_drill
-    from stabilitybackend.drill.job import DrillFailed
+    from stabilityplugins.drill.command import Commands
+    from stabilityplugins.drill.drill import DrillOptions, run_drill
+    from stabilityplugins.drill.job import DrillFailed
 
     commands = Commands(
         command, resume_command=resume_command, resume_args=resume_args, ranks=ranks, copy=copy, here=here
@@ -81,7 +81,7 @@ def _signal(name: str) -> int:
 
 
 def _allowed(names: list[str]) -> frozenset[str]:
-    from stabilitybackend.drill.result import THINGS
+    from stabilityplugins.drill.result import THINGS
 
     unknown = [name for name in names if name not in THINGS]
     if unknown:

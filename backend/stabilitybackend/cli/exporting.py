@@ -15,9 +15,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from stabilitybackend.api_client import ApiClient, run_path
+from stabilitybackend.base.api_client import ApiClient, run_path
+from stabilitybackend.base.errors import WRONG_USE, BadRequest, StabilityBoardError, Unavailable
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
-from stabilitybackend.errors import WRONG_USE, BadRequest, StabilityBoardError, Unavailable
 
 __all__ = ["download", "export_run"]
 

@@ -13,11 +13,11 @@ from typing import Any
 import typer
 
 from stabilitybackend.cli.output.echo import echo
-from stabilitybackend.importers.base import ImportPlan
-from stabilitybackend.importers.follow import Follower, FollowOptions
-from stabilitybackend.importers.follow_paths import PathFollower
-from stabilitybackend.importers.job import ImportResult
 from stabilityclient.agent.upload.door import agent_url
+from stabilityplugins.importers.base import ImportPlan
+from stabilityplugins.importers.follow import Follower, FollowOptions
+from stabilityplugins.importers.follow_paths import PathFollower
+from stabilityplugins.importers.job import ImportResult
 
 __all__ = ["follow_paths"]
 

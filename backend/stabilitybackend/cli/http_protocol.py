@@ -10,7 +10,7 @@ import logging
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from stabilitybackend.process.quiet_log import QuietLog
+from stabilitybackend.base.quiet_log import QuietLog
 
 __all__ = ["BoundedHttpProtocol", "RubbishFilter"]
 

@@ -17,15 +17,15 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from stabilitybackend.api_client import ApiClient, run_path
+from stabilitybackend.base.api_client import ApiClient, run_path
+from stabilitybackend.base.errors import BadRequest, StabilityBoardError
 from stabilitybackend.cli.after_import import bring_annotations, inferred_lineage
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
 from stabilitybackend.cli.output.echo import echo, printable
-from stabilitybackend.errors import BadRequest, StabilityBoardError
 
 if TYPE_CHECKING:
-    from stabilitybackend.importers.base import ImportPlan
-    from stabilitybackend.importers.job import ImportResult, Options
+    from stabilityplugins.importers.base import ImportPlan
+    from stabilityplugins.importers.job import ImportResult, Options
 
 __all__ = ["import_paths"]
 
@@ -34,7 +34,7 @@ _COLUMNS = (TextColumn("{task.description}", markup=False), BarColumn(), Downloa
 
 def _show_formats(asked: bool) -> None:
     if asked:
-        from stabilitybackend.importers.registry import IMPORTERS
+        from stabilityplugins.importers.registry import IMPORTERS
 
         for importer in IMPORTERS.values():
             echo(f"{importer.label}: {importer.known}")
@@ -89,9 +89,9 @@ def import_paths(
     What the server has already is not sent again. Exits with 1 when something could not be read or sent.
     """
     # Here and not above: the readers load Polars and NumPy, which no other command waits for.
-    from stabilitybackend.importers.detect import find_plans
-    from stabilitybackend.importers.job import Options
-    from stabilitybackend.importers.names import parse_renames
+    from stabilityplugins.importers.detect import find_plans
+    from stabilityplugins.importers.job import Options
+    from stabilityplugins.importers.names import parse_renames
 
     options = Options(name, project, parse_renames(rename or []), keep_names, step_key, no_rollbacks)
     if not follow and (until_quiet is not None or quiet_after is not None):
@@ -102,7 +102,7 @@ def import_paths(
     target, reports = client.url, _Reports(as_json)
     if follow:
         from stabilitybackend.cli.following import follow_paths
-        from stabilitybackend.importers.follow import FollowOptions
+        from stabilityplugins.importers.follow import FollowOptions
 
         stored = partial(_stored_config, url=target, api_key=api_key)
         asked = FollowOptions(options, quiet_after, until_quiet)
@@ -143,9 +143,9 @@ def _import(plan: ImportPlan, options: Options, url: str, api_key: str | None, b
     """Import one run, say what became of it, and return whether all of it is on the server."""
     if plan.kind == "spool":
         return _import_spool(plan.paths[0], url, api_key, bar.show, reports)
-    from stabilitybackend.importers.job import ImportJob
-    from stabilitybackend.importers.registry import IMPORTERS
     from stabilityclient.agent.upload.door import agent_url
+    from stabilityplugins.importers.job import ImportJob
+    from stabilityplugins.importers.registry import IMPORTERS
 
     job = ImportJob(plan, options)
     job.sniff()

@@ -11,10 +11,10 @@ import msgspec
 import orjson
 import typer
 
-from stabilitybackend.api_client import ApiClient
+from stabilitybackend.base.api_client import ApiClient
+from stabilitybackend.base.errors import WRONG_USE, BadRequest
+from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.serving import read_server_file
-from stabilitybackend.errors import WRONG_USE, BadRequest
-from stabilitybackend.settings import Settings
 
 __all__ = ["ApiKey", "AsJson", "DataDir", "Url", "check_unasked", "connect", "show_json"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from stabilitybackend.settings import Settings
+from stabilitybackend.base.settings import Settings
 
 __all__ = ["own_redis"]
 
@@ -13,7 +13,7 @@ __all__ = ["own_redis"]
 @contextmanager
 def own_redis(settings: Settings) -> Iterator[str]:
     """Give the URL of the Redis given, of the embedded one that runs, or of that one started for a moment."""
-    from stabilitybackend.redis_server.embedded import EmbeddedRedis, running_url
+    from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis, running_url
 
     with ExitStack() as stack:
         url = settings.redis_url

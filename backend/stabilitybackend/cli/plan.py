@@ -10,10 +10,10 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from stabilitybackend.api_client import ApiClient, run_path
+from stabilitybackend.base.api_client import ApiClient, run_path
+from stabilitybackend.base.errors import StabilityBoardError, Unavailable
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
 from stabilitybackend.cli.runs import follow, issue
-from stabilitybackend.errors import StabilityBoardError, Unavailable
 from stabilitybackend.schema.commands import AgentCommand, Command, CommandRequest, Restart
 from stabilitybackend.schema.orders.kinds import WORDS
 

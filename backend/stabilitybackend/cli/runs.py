@@ -11,10 +11,10 @@ import typer
 from msgspec import UNSET
 from rich.text import Text
 
-from stabilitybackend.api_client import ApiClient, run_path
+from stabilitybackend.base.api_client import ApiClient, run_path
+from stabilitybackend.base.errors import Unavailable
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
 from stabilitybackend.cli.output.tables import Column, print_table
-from stabilitybackend.errors import Unavailable
 from stabilitybackend.schema.commands import END_STATES, Command, CommandRequest, read_command
 from stabilitybackend.schema.orders.kinds import WORDS
 

@@ -17,11 +17,11 @@ from typing import Any
 import uvicorn
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from stabilitybackend.addresses.served_path import ServedPath
+from stabilitybackend.access.people.proxy import PeopleFromProxy, ProxyPeople
+from stabilitybackend.base.errors import SettingsError, StartError
+from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.http_protocol import BoundedHttpProtocol, RubbishFilter
-from stabilitybackend.errors import SettingsError, StartError
-from stabilitybackend.people.proxy import PeopleFromProxy, ProxyPeople
-from stabilitybackend.settings import Settings
+from stabilitybackend.server.addresses.served_path import ServedPath
 from stabilityclient.wire import MAX_MESSAGE_BYTES
 
 __all__ = [

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from stabilitybackend.auth import KeyRing, check_exposure
+from stabilitybackend.access.auth import KeyRing, check_exposure
+from stabilitybackend.base.allocator import give_memory_back
+from stabilitybackend.base.collector import CycleCollector
+from stabilitybackend.base.errors import StartError
+from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.serving import bind, serve, stops_as_exit, url_of
-from stabilitybackend.errors import StartError
-from stabilitybackend.membership.members import refuse_beside_members
-from stabilitybackend.membership.server_claim import ServerClaim
-from stabilitybackend.process.allocator import give_memory_back
-from stabilitybackend.process.collector import CycleCollector
-from stabilitybackend.redis_link import check_server, examine_redis, make_redis, shown_url
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
-from stabilitybackend.redis_server.folder_lock import FolderLock
-from stabilitybackend.settings import Settings
+from stabilitybackend.storage.redis_link import check_server, examine_redis, make_redis, shown_url
+from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
+from stabilitybackend.storage.redis_server.folder_lock import FolderLock
+from stabilityplugins.scale.membership.members import refuse_beside_members
+from stabilityplugins.scale.membership.server_claim import ServerClaim
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -87,7 +87,7 @@ def _made(
 ) -> FastAPI:
     gc.disable()  # nearly all that is made here stays: looking through it for garbage took a sixth of the start
     try:
-        from stabilitybackend.app import create_app  # heavy (Dash, Polars): after all that may stop the start
+        from stabilitybackend.server.app import create_app  # heavy (Dash, Polars): after all that may stop the start
 
         return create_app(settings, redis_url, CycleCollector(), plug_ins, claim, installation)
     finally:

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 from redis.asyncio import Redis
 
+from stabilitybackend.base.keys import RUNS, RUNS_WITH_INCIDENTS, RunKeys
 from stabilitybackend.fleet.catalog import Catalog
 from stabilitybackend.fleet.incident_list import IncidentList
-from stabilitybackend.keys import RUNS, RUNS_WITH_INCIDENTS, RunKeys
 from stabilitybackend.schema.fleet import FoundRun
 
 __all__ = ["fill"]

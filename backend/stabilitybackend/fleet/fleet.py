@@ -17,15 +17,8 @@ from msgspec import structs
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from stabilitybackend.errors import BadRequest, NotFound
-from stabilitybackend.fleet.catalog import Catalog
-from stabilitybackend.fleet.filling import fill
-from stabilitybackend.fleet.gpu_history import GpuFaultHistory
-from stabilitybackend.fleet.incident_list import IncidentList
-from stabilitybackend.fleet.interruption_table import CATEGORIES, PUBLISHED, table_of
-from stabilitybackend.fleet.interruptions import shown, summed
-from stabilitybackend.fleet.rollback_sums import summed_rollbacks
-from stabilitybackend.keys import (
+from stabilitybackend.base.errors import BadRequest, NotFound
+from stabilitybackend.base.keys import (
     FLEET_CATEGORIES,
     FLEET_GPU_FAULTS,
     FLEET_INTERRUPTIONS,
@@ -33,9 +26,15 @@ from stabilitybackend.keys import (
     FLEET_ROLLBACKS,
     RunKeys,
 )
-from stabilitybackend.process.quiet_log import QuietLog
-from stabilitybackend.process.tasks import end
-from stabilitybackend.redis_link import InRedis, redis_errors
+from stabilitybackend.base.quiet_log import QuietLog
+from stabilitybackend.base.tasks import end
+from stabilitybackend.fleet.catalog import Catalog
+from stabilitybackend.fleet.filling import fill
+from stabilitybackend.fleet.gpu_history import GpuFaultHistory
+from stabilitybackend.fleet.incident_list import IncidentList
+from stabilitybackend.fleet.interruption_table import CATEGORIES, PUBLISHED, table_of
+from stabilitybackend.fleet.interruptions import shown, summed
+from stabilitybackend.fleet.rollback_sums import summed_rollbacks
 from stabilitybackend.schema.fleet import (
     Correction,
     FleetRollbacks,
@@ -50,6 +49,7 @@ from stabilitybackend.schema.fleet import (
 )
 from stabilitybackend.schema.gpus import FleetGpus, RememberedFault
 from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.storage.redis_link import InRedis, redis_errors
 from stabilityclient.wire import Hello
 
 __all__ = ["Fleet"]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.judging.detectors.engine.base import Finding
 from stabilitybackend.schema.evidence import FaultyGpu, GpuFaultFacts, facts
 from stabilitybackend.schema.fleet import RunNames
 from stabilitybackend.schema.gpus import FleetFault, FleetGpu, Offences, RememberedFault

@@ -15,7 +15,7 @@ from typing import Any, get_args
 import msgspec
 from msgspec import structs
 
-from stabilitybackend.errors import BadRequest
+from stabilitybackend.base.errors import BadRequest
 from stabilitybackend.schema.fleet import IncidentCounts, IncidentPage, ListedIncident, RunNames
 from stabilitybackend.schema.incidents import Incident, Severity, State
 from stabilitybackend.schema.kinds import KINDS, kind_of

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stabilitybackend.liveness.death.messages import meaning
+from stabilitybackend.judging.liveness.death.messages import meaning
 from stabilitybackend.schema.commands import Restart
 from stabilitybackend.schema.evidence import Death, DeathFacts, GpuFaultFacts, HangFacts, Raised, facts
 from stabilitybackend.schema.fleet import Confidence

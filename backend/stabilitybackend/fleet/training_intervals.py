@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.fleet.interruptions import TrainingInterval
 from stabilitybackend.lineage.changes import Placed
-from stabilitybackend.stateful import Stateful, fresh
 
 __all__ = ["TrainingIntervals"]
 

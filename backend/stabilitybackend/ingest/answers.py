@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from stabilitybackend.errors import Unavailable
+from stabilitybackend.base.errors import Unavailable
 from stabilitybackend.ingest.ingest import Apart, Duplicate, Gap, Outcome, StoredFrames
 from stabilityclient.node_frames import apart
 from stabilityclient.wire import NODE_FRAMES, Ack, Acks, Error, Frame, Message, Nack, NodeFrame, encode_message

@@ -15,13 +15,13 @@ import msgspec
 from fastapi import WebSocket
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
-from stabilitybackend.errors import AgentGone, BadRequest, Forbidden, NotFound, TakesNoPart, Unavailable
+from stabilitybackend.base.errors import AgentGone, BadRequest, Forbidden, NotFound, TakesNoPart, Unavailable
+from stabilitybackend.base.keys import check_run_id, check_source_id
+from stabilitybackend.base.tasks import end
 from stabilitybackend.ingest.answers import Answers
 from stabilitybackend.ingest.frame_checks import MAX_RECORDS, Checked, check_frame, check_node_frame, check_source
-from stabilitybackend.keys import check_run_id, check_source_id
-from stabilitybackend.process.tasks import end
-from stabilitybackend.redis_link import as_unavailable
 from stabilitybackend.schema.json_data import check_data
+from stabilitybackend.storage.redis_link import as_unavailable
 from stabilityclient.wire import (
     MAX_MESSAGE_BYTES,
     NODE_FRAMES,

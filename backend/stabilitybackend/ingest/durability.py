@@ -20,10 +20,10 @@ from typing import Any, Protocol
 from redis.asyncio import Redis
 from redis.exceptions import ClusterDownError, RedisError, ResponseError
 
-from stabilitybackend.errors import AgentGone
-from stabilitybackend.keys import DURABLE, RunKeys
-from stabilitybackend.process.quiet_log import QuietLog
-from stabilitybackend.redis_link import ClusterClient, as_unavailable
+from stabilitybackend.base.errors import AgentGone
+from stabilitybackend.base.keys import DURABLE, RunKeys
+from stabilitybackend.base.quiet_log import QuietLog
+from stabilitybackend.storage.redis_link import ClusterClient, as_unavailable
 
 __all__ = ["Durability", "Recipient"]
 

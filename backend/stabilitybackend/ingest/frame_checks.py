@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stabilitybackend.errors import BadRequest
-from stabilitybackend.keys import check_source_id, is_of_file
+from stabilitybackend.base.errors import BadRequest
+from stabilitybackend.base.keys import check_source_id, is_of_file
 from stabilitybackend.schema.json_data import check_data
 from stabilityclient.wire import (
     MAX_NAME_CHARS,

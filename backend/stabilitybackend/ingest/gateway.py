@@ -18,12 +18,12 @@ from fastapi import APIRouter, WebSocket
 from fastapi.responses import JSONResponse
 from msgspec.msgpack import Decoder
 
-from stabilitybackend.auth import Authenticator, Principal
-from stabilitybackend.errors import Forbidden, StabilityBoardError, Unauthorized, Unavailable
+from stabilitybackend.access.auth import Authenticator, Principal
+from stabilitybackend.base.errors import Forbidden, StabilityBoardError, Unauthorized, Unavailable
+from stabilitybackend.base.quiet_log import QuietLog
+from stabilitybackend.base.tasks import end
 from stabilitybackend.ingest.connection import AgentConnection
 from stabilitybackend.ingest.ingest import Ingest
-from stabilitybackend.process.quiet_log import QuietLog
-from stabilitybackend.process.tasks import end
 from stabilitybackend.schema.commands import Command
 from stabilitybackend.schema.health import TYPED_HEALTH
 from stabilityclient.wire import CommandMessage, Health, Hello, Output

@@ -18,11 +18,11 @@ from typing import Any, Protocol
 import msgspec
 from redis.asyncio import Redis
 
-from stabilitybackend.errors import Unavailable
-from stabilitybackend.keys import RunKeys
-from stabilitybackend.process.tasks import end
-from stabilitybackend.redis_link import HeldConnection, as_unavailable, redis_errors
-from stabilitybackend.streams import StoredEntry
+from stabilitybackend.base.errors import Unavailable
+from stabilitybackend.base.keys import RunKeys
+from stabilitybackend.base.streams import StoredEntry
+from stabilitybackend.base.tasks import end
+from stabilitybackend.storage.redis_link import HeldConnection, as_unavailable, redis_errors
 from stabilityclient.wire import Frame, FramePart, NodeFrame, SourceInfo
 
 __all__ = ["QUEUE_BYTES", "Apart", "Beside", "Duplicate", "Gap", "Ingest", "Outcome", "StoredFrames"]

@@ -7,6 +7,7 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
+from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.lineage.changes import Change, Forked, Placed
 from stabilitybackend.lineage.checkpoints import CheckpointBook
 from stabilitybackend.lineage.launches import Launch
@@ -16,7 +17,6 @@ from stabilitybackend.lineage.sources import CONFIRM_STEPS, SourceState, Tentati
 from stabilitybackend.lineage.step_axis import StepAxis
 from stabilitybackend.lineage.tree import FoldedSegment, SegmentTree
 from stabilitybackend.schema.lineage import Cause
-from stabilitybackend.stateful import Stateful, fresh
 
 __all__ = ["UNDONE_STEPS", "Branching"]
 

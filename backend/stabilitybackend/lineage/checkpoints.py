@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.lineage.tree import SegmentTree
 from stabilitybackend.schema.events import CheckpointSeen
 from stabilitybackend.schema.lineage import why_lost
-from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import EventBlock
 
 __all__ = ["CheckpointBook", "CheckpointInspection", "LoggedCheckpoint", "UsableCheckpoints"]

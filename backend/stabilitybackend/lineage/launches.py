@@ -15,7 +15,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from stabilitybackend.stateful import Stateful, fresh
+from stabilitybackend.base.stateful import Stateful, fresh
 from stabilityclient.wire import SourceInfo
 
 __all__ = ["Launch", "Launches"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.lineage.changes import Forked, Placed
 from stabilitybackend.lineage.launches import Launch, Launches
 from stabilitybackend.lineage.sources import STRIDES_THAT_GO_ON, SourceState
 from stabilitybackend.lineage.tree import FoldedSegment, SegmentTree
-from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import SourceInfo
 
 __all__ = ["WENT_BACK", "WENT_ON", "Relaunches"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Any
 
+from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.lineage.sources import SourceState
-from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import SourceInfo
 
 __all__ = ["MAX_SOURCES", "SourceBook"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from stabilitybackend.detectors.engine.metric_roles import LOSS, is_of_evaluation, role_of
-from stabilitybackend.stateful import Stateful, fresh
+from stabilitybackend.base.stateful import Stateful, fresh
+from stabilitybackend.schema.metric_roles import LOSS, is_of_evaluation, role_of
 
 __all__ = ["OWN_COUNT", "Counting", "StepAxis"]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stabilitybackend.errors import Conflict, NotFound
+from stabilitybackend.base.errors import Conflict, NotFound
+from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.schema.lineage import Cause, Inferred, Segment, Segments
-from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import EventBlock
 
 __all__ = ["ROOT_FORK", "FoldedSegment", "PathRange", "SegmentTree", "undoable"]

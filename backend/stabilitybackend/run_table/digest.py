@@ -8,16 +8,16 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from stabilitybackend.detection.naming.headline import main_of
-from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.base.errors import StabilityBoardError
 from stabilitybackend.fleet.fleet import Fleet
-from stabilitybackend.query.lineage_view import LineageView
-from stabilitybackend.query.query import primary_rank, select
-from stabilitybackend.query.request import SeriesRequest
+from stabilitybackend.judging.detection.naming.headline import main_of
 from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.pages.run_table import CURVE_BUCKETS, CURVE_TOP, Curve, RunDigest
 from stabilitybackend.schema.runs import UNTIMED_KEY
+from stabilitybackend.storage.query.lineage_view import LineageView
+from stabilitybackend.storage.query.query import primary_rank, select
+from stabilitybackend.storage.query.request import SeriesRequest
 
 __all__ = ["curve", "curve_metric", "digest_of", "token_metric"]
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import msgspec
 from redis.exceptions import RedisError
 
-from stabilitybackend.errors import StabilityBoardError
-from stabilitybackend.keys import RunKeys
-from stabilitybackend.process.rounds import ROUND_S, in_rounds
-from stabilitybackend.process.tasks import in_thread
+from stabilitybackend.base.errors import StabilityBoardError
+from stabilitybackend.base.keys import RunKeys
+from stabilitybackend.base.rounds import ROUND_S, in_rounds
+from stabilitybackend.base.tasks import in_thread
 from stabilitybackend.run_table.digest import digest_of
 from stabilitybackend.run_table.table import RunTables
 from stabilitybackend.runs.manager import RunManager

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from stabilitybackend.errors import BadRequest
+from stabilitybackend.base.errors import BadRequest
 
 __all__ = ["MAX_CHARS", "Operator", "Term", "duration", "number", "parse", "refusal"]
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from stabilitybackend.errors import BadRequest
+from stabilitybackend.base.errors import BadRequest
 from stabilitybackend.run_table.columns import BUILT_IN, Column, column_of, label_of
 from stabilitybackend.run_table.rows import TableRun, conditions_of
 from stabilitybackend.schema.pages.run_table import RunGroup

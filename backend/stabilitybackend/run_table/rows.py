@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, get_args
 
-from stabilitybackend.detectors.engine.metric_roles import SPEED, best_of
+from stabilitybackend.schema.metric_roles import SPEED, best_of
 from stabilitybackend.schema.pages.run_table import Cell, RunDigest
 from stabilitybackend.schema.runs import Run
 from stabilitybackend.schema.states.severity import RunCondition

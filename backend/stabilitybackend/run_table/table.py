@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from stabilitybackend.errors import BadRequest, Conflict, Unavailable
-from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.base.errors import BadRequest, Conflict, Unavailable
 from stabilitybackend.run_table.columns import BUILT_IN, Column, column_of
 from stabilitybackend.run_table.known_columns import KnownColumns
 from stabilitybackend.run_table.matching import Filter
@@ -30,6 +29,7 @@ from stabilitybackend.schema.pages.run_table import (
     TableRow,
 )
 from stabilitybackend.schema.runs import UNTIMED_KEY, Run
+from stabilitybackend.storage.redis_link import redis_errors
 
 __all__ = ["MAX_COLUMNS", "MAX_LIMIT", "RunTables", "TableQuery"]
 

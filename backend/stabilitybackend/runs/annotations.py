@@ -14,11 +14,11 @@ from msgspec import structs
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
-from stabilitybackend.errors import BadRequest, Conflict, NotFound
-from stabilitybackend.keys import RunKeys
+from stabilitybackend.base.errors import BadRequest, Conflict, NotFound
+from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.lineage.tree import SegmentTree
-from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.schema.lineage import MAX_ANNOTATION_CHARS, Annotation, AnnotationRequest, ChangedAnnotation
+from stabilitybackend.storage.redis_link import redis_errors
 from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP
 
 __all__ = ["MAX_ANNOTATIONS", "AnnotationBook"]

@@ -21,15 +21,15 @@ import msgspec
 from msgspec.structs import replace
 from redis.exceptions import RedisError
 
-from stabilitybackend.detectors.engine.base import DetectorSettingError
-from stabilitybackend.detectors.registry import DETECTORS, Settings, check_settings
-from stabilitybackend.errors import BadRequest
-from stabilitybackend.keys import MAX_REPORTS, RunKeys
-from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.base.errors import BadRequest
+from stabilitybackend.base.keys import MAX_REPORTS, RunKeys
+from stabilitybackend.base.streams import next_id, stream_order
+from stabilitybackend.judging.detectors.engine.base import DetectorSettingError
+from stabilitybackend.judging.detectors.registry import DETECTORS, Settings, check_settings
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.ownership.fence import Fence, Write
 from stabilitybackend.schema.detectors import DetectorChange, RunDetectors
-from stabilitybackend.streams import next_id, stream_order
+from stabilitybackend.storage.redis_link import redis_errors
 
 __all__ = ["MAX_CHANGES", "DetectorSettings", "checked"]
 

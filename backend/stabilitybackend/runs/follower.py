@@ -17,12 +17,12 @@ from weakref import proxy
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from stabilitybackend.errors import Unavailable
+from stabilitybackend.base.errors import Unavailable
+from stabilitybackend.base.slices import Slices
+from stabilitybackend.base.streams import stream_order
+from stabilitybackend.base.tasks import end
 from stabilitybackend.fleet.fleet import Fleet
-from stabilitybackend.liveness.budgets import Limits
-from stabilitybackend.points.unloaded import PointsMissing, strictly
-from stabilitybackend.process.slices import Slices
-from stabilitybackend.process.tasks import end
+from stabilitybackend.judging.liveness.budgets import Limits
 from stabilitybackend.runs.agents.connected_agents import Senders, hand_out
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles, RunArchive
 from stabilitybackend.runs.archiving.points_loading import PointsLoader
@@ -50,7 +50,7 @@ from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.waiting import Waiting
 from stabilitybackend.runs.wakeups import Wakeups
 from stabilitybackend.schema.commands import Command
-from stabilitybackend.streams import stream_order
+from stabilitybackend.storage.points.unloaded import PointsMissing, strictly
 
 __all__ = ["RunFollower"]
 

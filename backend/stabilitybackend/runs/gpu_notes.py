@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.schema.events import GpuNote
-from stabilitybackend.stateful import Stateful, fresh
 
 __all__ = ["GpuNotes"]
 

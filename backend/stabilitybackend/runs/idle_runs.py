@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
-from stabilitybackend.errors import ArchiveError
+from stabilitybackend.base.errors import ArchiveError
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.internal_errors import FAILED
 from stabilitybackend.runs.ownership.fence import NotOwner

@@ -12,8 +12,8 @@ import orjson
 from msgspec import structs
 from redis.asyncio import Redis
 
-from stabilitybackend.errors import BadRequest
-from stabilitybackend.keys import RUNS, RUNS_ACTIVE, RUNS_FOLLOWED, RUNS_LIVE, RUNS_WITH_INCIDENTS, RunKeys
+from stabilitybackend.base.errors import BadRequest
+from stabilitybackend.base.keys import RUNS, RUNS_ACTIVE, RUNS_FOLLOWED, RUNS_LIVE, RUNS_WITH_INCIDENTS, RunKeys
 from stabilitybackend.runs.shown_state import stated
 from stabilitybackend.schema.incidents import Incident, decoded
 from stabilitybackend.schema.job.about import MAX_NOTES_CHARS, MAX_TAG_CHARS, MAX_TAGS, AboutEdit

@@ -10,8 +10,8 @@ from typing import TypeVar
 from msgspec import structs
 from redis.exceptions import RedisError
 
-from stabilitybackend.errors import Unavailable
-from stabilitybackend.process.quiet_log import QuietLog
+from stabilitybackend.base.errors import Unavailable
+from stabilitybackend.base.quiet_log import QuietLog
 from stabilitybackend.runs.shown_state import stated
 from stabilitybackend.schema.runs import RunStatus, RunView
 

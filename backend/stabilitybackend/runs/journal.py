@@ -12,15 +12,15 @@ import msgspec
 import orjson
 from redis.exceptions import RedisError
 
-from stabilitybackend.keys import RUNS_WITH_INCIDENTS, RunKeys
-from stabilitybackend.process.quiet_log import QuietLog
-from stabilitybackend.redis_link import as_unavailable
+from stabilitybackend.base.keys import RUNS_WITH_INCIDENTS, RunKeys
+from stabilitybackend.base.quiet_log import QuietLog
 from stabilitybackend.runs.arrivals.shared_reads import MAX_MEAN_BYTES, SHARED_COUNT, SharedReads
 from stabilitybackend.runs.ownership.fence import Fence, Write
 from stabilitybackend.schema.commands import Command, read_command
 from stabilitybackend.schema.incidents import Incident, decoded, encoded
 from stabilitybackend.schema.job.autopilot import MAX_ENTRIES
 from stabilitybackend.schema.reading import Misfit
+from stabilitybackend.storage.redis_link import as_unavailable
 
 if TYPE_CHECKING:
     from stabilitybackend.runs.changes import Changes

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from stabilitybackend.errors import AgentGone, Conflict, NotFound, StabilityBoardError, Unavailable
+from stabilitybackend.base.errors import AgentGone, Conflict, NotFound, StabilityBoardError, Unavailable
+from stabilitybackend.base.judging_lag import JudgingLag
+from stabilitybackend.base.keys import check_run_id
+from stabilitybackend.base.tasks import end
 from stabilitybackend.fleet.fleet import Fleet
-from stabilitybackend.keys import check_run_id
-from stabilitybackend.liveness.budgets import Limits
-from stabilitybackend.process.judging_lag import JudgingLag
-from stabilitybackend.process.tasks import end
-from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.judging.liveness.budgets import Limits
 from stabilitybackend.runs.agents.connected_agents import Send
 from stabilitybackend.runs.agents.output import OutputLog
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
@@ -33,6 +32,7 @@ from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.commands import Command
 from stabilitybackend.schema.runs import Run, RunPage, StoringProblem, listed
 from stabilitybackend.schema.server import Storage
+from stabilitybackend.storage.redis_link import redis_errors
 from stabilityclient.wire import Health, Hello, Output
 
 __all__ = ["RunManager"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from stabilitybackend.errors import ArchiveError, Unavailable
+from stabilitybackend.base.errors import ArchiveError, Unavailable
 
 __all__ = ["Readiness"]
 

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
 
-from stabilitybackend.errors import StabilityBoardError
-from stabilitybackend.process.tasks import end
+from stabilitybackend.base.errors import StabilityBoardError
+from stabilitybackend.base.tasks import end
 from stabilitybackend.runs.worker import RunWorker
 
 __all__ = ["RunResumer"]

@@ -13,16 +13,16 @@ import msgspec
 from msgspec import structs
 from redis.exceptions import RedisError
 
-from stabilitybackend.errors import BadRequest, Conflict
-from stabilitybackend.keys import RunKeys
-from stabilitybackend.process.quiet_log import QuietLog
-from stabilitybackend.redis_link import answer_of
+from stabilitybackend.base.errors import BadRequest, Conflict
+from stabilitybackend.base.keys import RunKeys
+from stabilitybackend.base.quiet_log import QuietLog
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.index import RunIndex, announced, changed
 from stabilitybackend.runs.ownership.fence import Fence, Write
 from stabilitybackend.schema.fleet import RunNames
 from stabilitybackend.schema.job.about import MAX_TAGS, AboutEdit
 from stabilitybackend.schema.runs import Run, RunStatus, RunView, listed
+from stabilitybackend.storage.redis_link import answer_of
 from stabilityclient.wire import Hello
 
 __all__ = ["AboutChange", "RunListing", "stored_view"]

@@ -8,36 +8,33 @@ from typing import Any
 
 import msgspec
 
-from stabilitybackend.about.launch_facts import LaunchFacts
-from stabilitybackend.batches.fold import BatchFold
-from stabilitybackend.batches.kept import EVENTS as KEPT_EVENTS
-from stabilitybackend.batches.kept import KeptBatches
-from stabilitybackend.commands.abilities import Handlers
-from stabilitybackend.commands.commands import CommandBook
-from stabilitybackend.commands.request import JobView
-from stabilitybackend.detection.evidence import Evidence
-from stabilitybackend.detection.naming.watched_report import missing_text
-from stabilitybackend.detection.run_detection import PRIMARY_METRICS, Found, Judge
-from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.acting.commands.abilities import Handlers
+from stabilitybackend.acting.commands.commands import CommandBook
+from stabilitybackend.acting.commands.request import JobView
+from stabilitybackend.base.saving import SavedPart, Unfit, part_of, restore
+from stabilitybackend.base.slices import at_once
+from stabilitybackend.base.stateful import Stateful
 from stabilitybackend.fleet.training_intervals import TrainingIntervals
-from stabilitybackend.gpus.readings import GpuReadings
-from stabilitybackend.gpus.watch import GPU_EVENTS, GpuWatch
-from stabilitybackend.incidents.incidents import IncidentBook
-from stabilitybackend.incidents.user_alert import alert_finding
+from stabilitybackend.judging.batches.fold import BatchFold
+from stabilitybackend.judging.batches.kept import EVENTS as KEPT_EVENTS
+from stabilitybackend.judging.batches.kept import KeptBatches
+from stabilitybackend.judging.detection.evidence import Evidence
+from stabilitybackend.judging.detection.naming.watched_report import missing_text
+from stabilitybackend.judging.detection.run_detection import PRIMARY_METRICS, Found, Judge
+from stabilitybackend.judging.detectors.engine.base import Finding
+from stabilitybackend.judging.gpus.readings import GpuReadings
+from stabilitybackend.judging.gpus.watch import GPU_EVENTS, GpuWatch
+from stabilitybackend.judging.incidents.incidents import IncidentBook
+from stabilitybackend.judging.incidents.user_alert import alert_finding
+from stabilitybackend.judging.liveness.monitor import LivenessMonitor
+from stabilitybackend.judging.liveness.rank_status import RankStatuses
+from stabilitybackend.judging.liveness.world_size import LaunchSizes
+from stabilitybackend.judging.resumes.book import ResumeBook
+from stabilitybackend.judging.resumes.reported import EVENTS as RESUME_EVENTS
 from stabilitybackend.lineage.blocks import in_turn
 from stabilitybackend.lineage.changes import Forked, LineageEvent, Placed
 from stabilitybackend.lineage.checkpoints import UsableCheckpoints
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.liveness.monitor import LivenessMonitor
-from stabilitybackend.liveness.rank_status import RankStatuses
-from stabilitybackend.liveness.world_size import LaunchSizes
-from stabilitybackend.points.metric_names import MetricNames
-from stabilitybackend.points.store import RunStore
-from stabilitybackend.points.summary import RunSummary
-from stabilitybackend.points.timestamps import TimesFound
-from stabilitybackend.process.slices import at_once
-from stabilitybackend.resumes.book import ResumeBook
-from stabilitybackend.resumes.reported import EVENTS as RESUME_EVENTS
 from stabilitybackend.runs.agents.health_reports import take_health
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.derived.advice_turns import turned
@@ -46,6 +43,7 @@ from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.derived.rollback_offer import checkpoints_of, job_of, no_rollback, undo_of
 from stabilitybackend.runs.derived.stopped import status_fields
 from stabilitybackend.runs.gpu_notes import GpuNotes
+from stabilitybackend.runs.launch_facts import LaunchFacts
 from stabilitybackend.runs.rows.row_taking import take_rows
 from stabilitybackend.runs.rows.unrecorded import EVENTS as UNRECORDED_EVENTS
 from stabilitybackend.runs.rows.unrecorded import UnrecordedRows
@@ -53,7 +51,6 @@ from stabilitybackend.runs.shown_state import stated
 from stabilitybackend.runs.step_clock import StepClock
 from stabilitybackend.runs.ticking import Ticking
 from stabilitybackend.runs.unreadable import Unreadable
-from stabilitybackend.saving import SavedPart, Unfit, part_of, restore
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.events import CommandReport, GpuNote, read_event
 from stabilitybackend.schema.health import AgentHealth
@@ -62,7 +59,10 @@ from stabilitybackend.schema.lineage import Checkpoint
 from stabilitybackend.schema.reading import Misfit
 from stabilitybackend.schema.resumes import BY_RESUMES
 from stabilitybackend.schema.runs import RunView
-from stabilitybackend.stateful import Stateful
+from stabilitybackend.storage.points.metric_names import MetricNames
+from stabilitybackend.storage.points.store import RunStore
+from stabilitybackend.storage.points.summary import RunSummary
+from stabilitybackend.storage.points.timestamps import TimesFound
 from stabilityclient.wire import EventBlock, Frame, Health, PointsBlock, SourceInfo, started_ns
 
 __all__ = ["RunState"]

@@ -6,7 +6,7 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 
-from stabilitybackend.stateful import Stateful, fresh
+from stabilitybackend.base.stateful import Stateful, fresh
 
 __all__ = ["StepClock"]
 

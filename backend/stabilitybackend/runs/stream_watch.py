@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError, RedisError
 
-from stabilitybackend.keys import QUIET, RunKeys
-from stabilitybackend.process.quiet_log import QuietLog
-from stabilitybackend.redis_link import ClusterClient, make_watchful
+from stabilitybackend.base.keys import QUIET, RunKeys
+from stabilitybackend.base.quiet_log import QuietLog
+from stabilitybackend.storage.redis_link import ClusterClient, make_watchful
 
 if TYPE_CHECKING:
     from stabilitybackend.runs.worker import RunWorker

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from stabilitybackend.incidents.recipe import Recipe, recipe_of
-from stabilitybackend.incidents.suggestion import JobNow
-from stabilitybackend.liveness.world_size import left_nodes
+from stabilitybackend.judging.incidents.recipe import Recipe, recipe_of
+from stabilitybackend.judging.incidents.suggestion import JobNow
+from stabilitybackend.judging.liveness.world_size import left_nodes
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.derived.rollback_offer import no_rollback
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from stabilitybackend.process.quiet_log import QuietLog
+from stabilitybackend.base.quiet_log import QuietLog
+from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.schema.runs import UnreadableCounts, UnreadableReason
-from stabilitybackend.stateful import Stateful, fresh
 
 __all__ = ["Unreadable"]
 

@@ -6,14 +6,14 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from stabilitybackend.points.metric_names import MetricNames
+from stabilitybackend.base.streams import stream_order
 from stabilitybackend.runs.apply_frame import apply_frame, apply_read
 from stabilitybackend.runs.archiving.window import FRAME_OVERHEAD_BYTES
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.rows.together import Together
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.streams import stream_order
+from stabilitybackend.storage.points.metric_names import MetricNames
 from stabilityclient.node_frames import in_stream
 from stabilityclient.wire import Frame, NodeFrame
 

@@ -10,13 +10,11 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.errors import Conflict, NotFound
-from stabilitybackend.keys import DURABLE, RunKeys
+from stabilitybackend.base.errors import Conflict, NotFound
+from stabilitybackend.base.keys import DURABLE, RunKeys
+from stabilitybackend.judging.detectors.engine.base import Finding
 from stabilitybackend.lineage.branching import UNDONE_STEPS
 from stabilitybackend.lineage.tree import undoable
-from stabilitybackend.redis_link import redis_errors
-from stabilitybackend.redis_link.replicas import WAIT_S, on_a_replica
 from stabilitybackend.runs.agents.connected_agents import Send, agent_connected, agent_disconnected
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.feed.messages import publish
@@ -27,6 +25,8 @@ from stabilitybackend.schema.health import AgentHealth
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.lineage import Segments
 from stabilitybackend.schema.runs import Run, StoringProblem
+from stabilitybackend.storage.redis_link import redis_errors
+from stabilitybackend.storage.redis_link.replicas import WAIT_S, on_a_replica
 from stabilityclient.wire import Health, Hello
 
 __all__ = ["RunWorker"]

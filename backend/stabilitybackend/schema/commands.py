@@ -37,7 +37,7 @@ _EXPIRES = ", ".join(f"{kind} {facts.expires_s:g}" for kind, facts in KINDS.item
 
 @dataclass(frozen=True)
 class CommandRequest:
-    """What is asked of the job (``POST .../commands``). Ranges are checked in ``stabilitybackend.commands.request``."""
+    """What is asked of the job (``POST .../commands``). Ranges are checked in ``acting.commands.request``."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stabilitybackend.errors import BadRequest
+from stabilitybackend.base.errors import BadRequest
 
 __all__ = [
     "MAX_DEPTH", "MAX_LISTED", "MAX_NAMED", "MAX_NODES", "MAX_RANKS", "MAX_TEXT_CHARS", "NAME_CHARS", "SENTENCE_CHARS",

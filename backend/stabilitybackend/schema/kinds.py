@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from stabilitybackend.registering import check_name
+from stabilitybackend.base.registering import check_name
 from stabilitybackend.schema.runs import STATUSES
 
 #: A launcher that starts a job again has a process at its ``init()`` within it, seconds: torchrun and Kubernetes' first

@@ -13,12 +13,12 @@ import pytest
 from starlette.types import Receive, Scope, Send
 from websockets.sync.client import connect
 
-from stabilitybackend.addresses.served_path import ServedPath
-from stabilitybackend.auth import KeyRing
-from stabilitybackend.errors import SettingsError
-from stabilitybackend.redis_link import make_redis
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
-from stabilitybackend.settings import Settings
+from stabilitybackend.access.auth import KeyRing
+from stabilitybackend.base.errors import SettingsError
+from stabilitybackend.base.settings import Settings
+from stabilitybackend.server.addresses.served_path import ServedPath
+from stabilitybackend.storage.redis_link import make_redis
+from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from stabilityfrontend.app import OUR_PAGES
 from stabilityfrontend.declared import MOVED, collect
 from support.server_stack import RunningServer

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from stabilitybackend.about.differences import config_differences, options
 from stabilitybackend.schema.job.about import Difference
+from stabilitybackend.server.about.differences import config_differences, options
 from stabilityclient.wire import Hello
 from support.gateway_stack import RawAgent
 from support.job_frames import Job

@@ -11,11 +11,11 @@ import pytest
 from msgspec import structs
 from redis import Redis
 
-from stabilitybackend.auth import KeyRing
+from stabilitybackend.access.auth import KeyRing
+from stabilitybackend.base.keys import RUNS, RUNS_WITH_INCIDENTS, RunKeys
 from stabilitybackend.fleet.name_search import best
-from stabilitybackend.keys import RUNS, RUNS_WITH_INCIDENTS, RunKeys
-from stabilitybackend.redis_link import make_redis
 from stabilitybackend.schema.incidents import Incident, encoded
+from stabilitybackend.storage.redis_link import make_redis
 from stabilityclient.wire import Hello
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
@@ -167,7 +167,7 @@ def test_ten_thousand_names_are_ranked_by_where_the_word_is_within_a_fifth_of_a_
 
 
 def test_an_incident_of_the_feed_reaches_only_browsers_of_its_project() -> None:
-    from stabilitybackend.api.live import _OneProject
+    from stabilitybackend.server.api.live import _OneProject
 
     own = _OneProject("own")
     for project in ("own", "other"):

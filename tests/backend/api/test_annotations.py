@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import connect
 
-from stabilitybackend.keys import RunKeys
+from stabilitybackend.base.keys import RunKeys
 from support.cli_program import Program
 from support.gateway_stack import RawAgent
 from support.job_frames import Job

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 from fastapi import FastAPI
 
-from stabilitybackend.api.answers import answer, answers, declared
-from stabilitybackend.app import create_app
-from stabilitybackend.settings import Settings
+from stabilitybackend.base.settings import Settings
+from stabilitybackend.server.api.answers import answer, answers, declared
+from stabilitybackend.server.app import create_app
 from stabilityclient.wire import Health
 from support.checked_answers import AnswersChecked
 from support.gateway_stack import RawAgent

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.auth import CACHE_S, SCOPES, Authenticator, KeyRing, Principal, check_exposure
-from stabilitybackend.errors import BadRequest, Forbidden, NotFound, SettingsError, Unauthorized, Unavailable
-from stabilitybackend.keys import API_KEYS
-from stabilitybackend.redis_link import make_redis
-from stabilitybackend.settings import Settings
+from stabilitybackend.access.auth import CACHE_S, SCOPES, Authenticator, KeyRing, Principal, check_exposure
+from stabilitybackend.base.errors import BadRequest, Forbidden, NotFound, SettingsError, Unauthorized, Unavailable
+from stabilitybackend.base.keys import API_KEYS
+from stabilitybackend.base.settings import Settings
+from stabilitybackend.storage.redis_link import make_redis
 
 
 class Clock:

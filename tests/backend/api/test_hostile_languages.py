@@ -17,7 +17,7 @@ import httpx
 import pytest
 from redis import Redis
 
-from stabilitybackend.yaml_file import MAX_DEPTH, MAX_VALUES, BadYaml, read_yaml
+from stabilitybackend.base.yaml_file import MAX_DEPTH, MAX_VALUES, BadYaml, read_yaml
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
 from support.server_stack import RunningServer

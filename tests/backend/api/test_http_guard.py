@@ -13,7 +13,7 @@ from redis import Redis
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from stabilitybackend.http_guard import MAX_BODY_BYTES, MAX_LOGIN_BYTES
+from stabilitybackend.server.http_guard import MAX_BODY_BYTES, MAX_LOGIN_BYTES
 from support.server_stack import RunningServer
 
 PAGES = ["/", "/login", "/runs/some-run", "/interruptions", "/no/such/page"]

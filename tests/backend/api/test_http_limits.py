@@ -15,7 +15,7 @@ import pytest
 from redis import Redis
 
 from stabilitybackend.cli import http_protocol
-from stabilitybackend.http_guard import MAX_BODY_BYTES, MAX_LOGIN_BYTES
+from stabilitybackend.server.http_guard import MAX_BODY_BYTES, MAX_LOGIN_BYTES
 from support.ports import free_port
 from support.processes import Server
 from support.server_stack import RunningServer
@@ -89,7 +89,7 @@ def test_a_connection_that_was_used_is_still_bound_to_send_its_head_in_time(
 
 
 def test_a_body_that_does_not_come_ends_the_connection(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stabilitybackend.http_guard.BODY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("stabilitybackend.server.http_guard.BODY_TIMEOUT_S", 0.2)
     with raw(server.port) as connection:
         connection.sendall(b"POST /api/v1/login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
         assert rest(connection).startswith(b"HTTP/1.1 408 ")

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from stabilitybackend.auth import SCOPES, KeyRing
+from stabilitybackend.access.auth import SCOPES, KeyRing
 from stabilityclient.wire import Error, Message, Welcome
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
@@ -156,7 +156,7 @@ async def test_a_browser_logs_in_is_known_and_logs_out(stage: Stage) -> None:
 
 
 async def test_an_open_socket_ends_with_its_key(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stabilitybackend.api.access.RECHECK_S", 0.1)
+    monkeypatch.setattr("stabilitybackend.server.api.access.RECHECK_S", 0.1)
     monkeypatch.setattr("stabilitybackend.ingest.gateway.RECHECK_S", 0.1)
     key_id, text = await stage.key("leaving")
     header = {"Authorization": f"Bearer {text}"}
@@ -194,7 +194,7 @@ async def test_a_server_that_had_a_key_needs_one_until_it_is_opened(
     redis: Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also after a restart: who revokes a leaked key does not let everybody in."""
-    monkeypatch.setattr("stabilitybackend.auth.CACHE_S", 0.05)
+    monkeypatch.setattr("stabilitybackend.access.auth.CACHE_S", 0.05)
     ring = KeyRing(redis)
 
     async def answers(server: RunningServer) -> list[int]:

@@ -11,11 +11,11 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from stabilitybackend.auth import KeyRing
-from stabilitybackend.metrics import MAX_RUNS, OTHERS, ServerMetrics
-from stabilitybackend.process.judging_lag import JUDGED_WITHIN_S, JudgingLag
-from stabilitybackend.process.pulse import BUCKETS_S, Pulse
-from stabilitybackend.redis_link import make_redis
+from stabilitybackend.access.auth import KeyRing
+from stabilitybackend.base.judging_lag import JUDGED_WITHIN_S, JudgingLag
+from stabilitybackend.base.pulse import BUCKETS_S, Pulse
+from stabilitybackend.server.metrics import MAX_RUNS, OTHERS, ServerMetrics
+from stabilitybackend.storage.redis_link import make_redis
 from stabilityclient.wire import Ack
 from support.gateway_stack import RawAgent
 from support.job_frames import Job

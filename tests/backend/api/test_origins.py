@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.errors import Forbidden, SettingsError
-from stabilitybackend.origins import Origins
-from stabilitybackend.settings import Settings
+from stabilitybackend.access.origins import Origins
+from stabilitybackend.base.errors import Forbidden, SettingsError
+from stabilitybackend.base.settings import Settings
 
 PROXIED = {"public_url": "https://board.example"}
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from stabilitybackend.http_guard import MAX_PAGERDUTY_BYTES
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
+from stabilitybackend.server.http_guard import MAX_PAGERDUTY_BYTES
+from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
 from support.outside.pagerduty import API_TOKEN, OTHER_KEY, ROUTING_KEY, WEBHOOK_SECRET, Alert, FakePagerDuty

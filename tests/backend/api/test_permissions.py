@@ -16,11 +16,11 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from stabilitybackend.app import create_app
-from stabilitybackend.auth import SCOPES, KeyRing
-from stabilitybackend.redis_link import make_redis
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
-from stabilitybackend.settings import Settings
+from stabilitybackend.access.auth import SCOPES, KeyRing
+from stabilitybackend.base.settings import Settings
+from stabilitybackend.server.app import create_app
+from stabilitybackend.storage.redis_link import make_redis
+from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
 from support.server_stack import RunningServer

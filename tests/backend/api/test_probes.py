@@ -15,12 +15,12 @@ import pytest
 from redis import Redis as SyncRedis
 from websockets.asyncio.client import connect
 
-from stabilitybackend.api.server import reasons
+from stabilitybackend.base.tasks import Watched
 from stabilitybackend.ingest.durability import Durability
-from stabilitybackend.process.tasks import Watched
-from stabilitybackend.redis_link import make_redis
 from stabilitybackend.schema.runs import RunView
-from stabilitybackend.storing import Storing
+from stabilitybackend.server.api.server import reasons
+from stabilitybackend.storage.redis_link import make_redis
+from stabilitybackend.storage.storing import Storing
 from stabilityclient.wire import Error
 from support.gateway_stack import RawAgent
 from support.job_frames import Job

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.errors import BadRequest
-from stabilitybackend.keys import RUNS_ACTIVE, RUNS_WITH_INCIDENTS, RunKeys
-from stabilitybackend.redis_link import make_redis
+from stabilitybackend.base.errors import BadRequest
+from stabilitybackend.base.keys import RUNS_ACTIVE, RUNS_WITH_INCIDENTS, RunKeys
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.schema.runs import RunView
+from stabilitybackend.storage.redis_link import make_redis
 from stabilityclient.wire import Hello
 from support.cli_program import program_in
 from support.gateway_stack import RawAgent
@@ -97,7 +97,7 @@ def test_the_program_says_how_many_runs_it_leaves_out_and_shows_all_when_asked(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     asyncio.run(_many(redis_url, 5))
-    monkeypatch.setattr("stabilitybackend.api_client.PAGE_RUNS", 2)
+    monkeypatch.setattr("stabilitybackend.base.api_client.PAGE_RUNS", 2)
     program = program_in(tmp_path, monkeypatch, capsys)
     _, some, _ = program("runs", "--limit", "3", "--url", server.url)
     _, everything, _ = program("runs", "--limit", "0", "--url", server.url)

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from stabilitybackend.auth import KeyRing
-from stabilitybackend.redis_link import make_redis
+from stabilitybackend.access.auth import KeyRing
+from stabilitybackend.storage.redis_link import make_redis
 from stabilityclient.wire import CommandMessage, Health
 from support.gateway_stack import RawAgent
 from support.job_frames import Job

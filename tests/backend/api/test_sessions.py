@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.auth import Authenticator, KeyRing, Principal
-from stabilitybackend.errors import Unauthorized
-from stabilitybackend.keys import session_key
-from stabilitybackend.redis_link import make_redis
-from stabilitybackend.sessions import (
+from stabilitybackend.access.auth import Authenticator, KeyRing, Principal
+from stabilitybackend.access.sessions import (
     CACHE_S,
     IDLE_S,
     LIFE_S,
@@ -19,6 +16,9 @@ from stabilitybackend.sessions import (
     login_cookie,
     logout_cookies,
 )
+from stabilitybackend.base.errors import Unauthorized
+from stabilitybackend.base.keys import session_key
+from stabilitybackend.storage.redis_link import make_redis
 
 HOST = {"host": "board.example:8443"}
 

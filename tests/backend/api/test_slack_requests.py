@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from stabilitybackend.http_guard import MAX_SLACK_BYTES
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
+from stabilitybackend.server.http_guard import MAX_SLACK_BYTES
+from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import CommandMessage
 from support.gateway_stack import RawAgent
 from support.job_frames import Job

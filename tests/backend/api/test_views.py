@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from stabilitybackend.auth import SCOPES, KeyRing
-from stabilitybackend.errors import BadRequest
-from stabilitybackend.redis_link import make_redis
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
-from stabilitybackend.views import MAX_STATE_BYTES, MAX_VIEWS, SavedViews
+from stabilitybackend.access.auth import SCOPES, KeyRing
+from stabilitybackend.base.errors import BadRequest
+from stabilitybackend.storage.redis_link import make_redis
+from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
+from stabilitybackend.storage.views import MAX_STATE_BYTES, MAX_VIEWS, SavedViews
 from support.server_stack import RunningServer
 
 STATE = {"filter": "state:sick", "columns": ["loss", "config.lr"], "nested": {"sizes": {"loss/code": "L"}}}

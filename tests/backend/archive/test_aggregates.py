@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.archive.aggregates import (
+from stabilitybackend.storage.archive.aggregates import (
     EMPTY_AGGS,
     MIN_BLOCK_ROWS,
     MIN_LEVEL,
@@ -21,7 +21,7 @@ from stabilitybackend.archive.aggregates import (
     regroup,
     row_counts,
 )
-from stabilitybackend.archive.series import Rows, chain_rows, join_rows
+from stabilitybackend.storage.archive.series import Rows, chain_rows, join_rows
 from support.points.archive_model import MAX_STEP, assert_aggs, levels, naive, rows, same_rows, steps, table
 
 _NEGATIVE_ZERO = table({5: (0.0, 1.0), 6: (-0.0, 2.0), 7: (0.0, 3.0)})

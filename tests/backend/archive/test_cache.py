@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stabilitybackend.archive.cache import ENTRY_BYTES, ByteCache
+from stabilitybackend.storage.archive.cache import ENTRY_BYTES, ByteCache
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3_000))), st.integers(0, 12_000))

@@ -14,16 +14,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-from stabilitybackend.archive import object_store
-from stabilitybackend.archive.aggregates import aggregate
-from stabilitybackend.archive.cache import ByteCache
-from stabilitybackend.archive.compaction import compact
-from stabilitybackend.archive.layout import Files
-from stabilitybackend.archive.location import INSTALLATION_FILE, Location, open_location
-from stabilitybackend.archive.object_store import AWAY_S, ObjectStore
-from stabilitybackend.archive.part import Part, PartReader
-from stabilitybackend.archive.series import Rows, SeriesKey
-from stabilitybackend.errors import ArchiveError, SettingsError
+from stabilitybackend.base.errors import ArchiveError, SettingsError
+from stabilitybackend.storage.archive import object_store
+from stabilitybackend.storage.archive.aggregates import aggregate
+from stabilitybackend.storage.archive.cache import ByteCache
+from stabilitybackend.storage.archive.compaction import compact
+from stabilitybackend.storage.archive.layout import Files
+from stabilitybackend.storage.archive.location import INSTALLATION_FILE, Location, open_location
+from stabilitybackend.storage.archive.object_store import AWAY_S, ObjectStore
+from stabilitybackend.storage.archive.part import Part, PartReader
+from stabilitybackend.storage.archive.series import Rows, SeriesKey
 from support.agent.s3_server import KEYS, needs, s3_server
 from support.agent.store_proxy import store_proxy
 from support.points.archive_model import make_part, same_rows

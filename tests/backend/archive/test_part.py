@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.archive import aggregates, contents, location
-from stabilitybackend.archive import part as reading
-from stabilitybackend.archive.aggregates import Aggs, aggregate, row_counts
-from stabilitybackend.archive.cache import ByteCache
-from stabilitybackend.archive.compaction import compact
-from stabilitybackend.archive.layout import Files
-from stabilitybackend.archive.location import LocalFolder
-from stabilitybackend.archive.part import Part, PartReader
-from stabilitybackend.archive.series import Extent, Rows, SeriesKey, join_rows
-from stabilitybackend.errors import ArchiveError
+from stabilitybackend.base.errors import ArchiveError
+from stabilitybackend.storage.archive import aggregates, contents, location
+from stabilitybackend.storage.archive import part as reading
+from stabilitybackend.storage.archive.aggregates import Aggs, aggregate, row_counts
+from stabilitybackend.storage.archive.cache import ByteCache
+from stabilitybackend.storage.archive.compaction import compact
+from stabilitybackend.storage.archive.layout import Files
+from stabilitybackend.storage.archive.location import LocalFolder
+from stabilitybackend.storage.archive.part import Part, PartReader
+from stabilitybackend.storage.archive.series import Extent, Rows, SeriesKey, join_rows
 from support.points.archive_model import (
     MAX_STEP,
     assert_aggs,

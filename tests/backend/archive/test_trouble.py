@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stabilitybackend.archive.cache import ByteCache
-from stabilitybackend.archive.compaction import compact
-from stabilitybackend.archive.layout import Files
-from stabilitybackend.archive.location import LocalFolder, open_location
-from stabilitybackend.archive.part import Part, PartReader
-from stabilitybackend.archive.series import Rows, SeriesKey
-from stabilitybackend.errors import ArchiveError, SettingsError
+from stabilitybackend.base.errors import ArchiveError, SettingsError
+from stabilitybackend.storage.archive.cache import ByteCache
+from stabilitybackend.storage.archive.compaction import compact
+from stabilitybackend.storage.archive.layout import Files
+from stabilitybackend.storage.archive.location import LocalFolder, open_location
+from stabilitybackend.storage.archive.part import Part, PartReader
+from stabilitybackend.storage.archive.series import Rows, SeriesKey
 from support.points.archive_model import make_part, same_rows
 from support.waiting import wait_until
 

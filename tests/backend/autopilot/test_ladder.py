@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.judging.detectors.engine.base import Finding
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.schema.commands import Rollback
 from stabilityclient.wire import Health

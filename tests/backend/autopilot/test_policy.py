@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stabilitybackend.autopilot.policy import Limit, Policy, read_policy
-from stabilitybackend.yaml_file import MAX_YAML_CHARS, BadYaml
+from stabilitybackend.acting.autopilot.policy import Limit, Policy, read_policy
+from stabilitybackend.base.yaml_file import MAX_YAML_CHARS, BadYaml
 
 
 def test_what_a_policy_does_not_name_has_its_default() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from stabilitybackend.errors import Conflict
+from stabilitybackend.base.errors import Conflict
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.worker import RunWorker
 from stabilityclient.wire import Frame

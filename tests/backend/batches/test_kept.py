@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from stabilitybackend.batches.kept import MAX_ANSWERS, MAX_SAMPLES, KeptBatches
+from stabilitybackend.base.saving import part_of, unpacked
+from stabilitybackend.judging.batches.kept import MAX_ANSWERS, MAX_SAMPLES, KeptBatches
 from stabilitybackend.lineage.changes import LineageEvent
-from stabilitybackend.saving import part_of, unpacked
 from stabilityclient.wire import SourceInfo
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stabilitybackend.batches.positions import Pace, Positions
+from stabilitybackend.judging.batches.positions import Pace, Positions
 from stabilitybackend.lineage.tree import PathRange
 
 PATH = [PathRange(0, 0, None)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.batches.view import Stretch, view_of
+from stabilitybackend.judging.batches.view import Stretch, view_of
 from stabilitybackend.runs.archiving.snapshot import freeze, thaw
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.batches import Batches

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
+from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.checkup import CheckResult, _processes, examine
-from stabilitybackend.membership.members import Member, Members
-from stabilitybackend.settings import Settings
+from stabilityplugins.scale.membership.members import Member, Members
 from support.nvml.fake_nvml import GPU_IS_LOST, FakeNvml
 from support.oidc.fake import FakeProvider
 

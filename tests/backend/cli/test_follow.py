@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from stabilitybackend.importers.detect import find_plans
-from stabilitybackend.importers.job import ImportJob, Options
 from stabilitybackend.schema.runs import FOLLOWED_KEY, Followed
+from stabilityplugins.importers.detect import find_plans
+from stabilityplugins.importers.job import ImportJob, Options
 from support.followed_log import Follower, Writer
 from support.installed import needs
 from support.server_stack import RunningServer

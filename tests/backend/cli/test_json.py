@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from stabilitybackend.cli.app import app
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
+from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from support.cli_program import Program
 from support.people.agent_loop import Loop, begun
 from support.server_stack import RunningServer

@@ -7,7 +7,7 @@ import json
 import math
 from pathlib import Path
 
-from stabilitybackend.commands.restart_plan import EXIT_CODES
+from stabilitybackend.acting.commands.restart_plan import EXIT_CODES
 from stabilityclient.wire import CommandMessage, Health
 from support.cli_program import Program
 from support.gateway_stack import RawAgent

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stabilitybackend.redis_server.embedded import running_url
+from stabilitybackend.storage.redis_server.embedded import running_url
 from stabilityclient.wire import Ack
 from support.gateway_stack import SOURCE, RawAgent, frame
 from support.waiting import PATIENCE, wait_until

@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from stabilitybackend.importers.detect import find_plans
-from stabilitybackend.importers.job import ImportJob, Options
-from stabilitybackend.importers.registry import IMPORTERS
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Frame
+from stabilityplugins.importers.detect import find_plans
+from stabilityplugins.importers.job import ImportJob, Options
+from stabilityplugins.importers.registry import IMPORTERS
 from support.cli_program import Program
 from support.gateway_stack import RawAgent
 from support.imported_run import ImportedRun

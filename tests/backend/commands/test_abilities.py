@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.commands.abilities import Handlers
-from stabilitybackend.commands.commands import CommandBook
-from stabilitybackend.commands.request import JobView
-from stabilitybackend.commands.rollback_offer import way_back
-from stabilitybackend.errors import BadRequest
+from stabilitybackend.acting.commands.abilities import Handlers
+from stabilitybackend.acting.commands.commands import CommandBook
+from stabilitybackend.acting.commands.request import JobView
+from stabilitybackend.acting.commands.rollback_offer import way_back
+from stabilitybackend.base.errors import BadRequest
 from stabilitybackend.schema.commands import CommandRequest, Rollback
 from support.checkpoints import checkpoint
 from support.stored.incident import stored

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from stabilitybackend.commands.agent_commands import GONE_S, UNANSWERED_AFTER_S, verdict
-from stabilitybackend.commands.commands import CommandBook
-from stabilitybackend.commands.request import JobView
-from stabilitybackend.errors import BadRequest, Conflict
+from stabilitybackend.acting.commands.agent_commands import GONE_S, UNANSWERED_AFTER_S, verdict
+from stabilitybackend.acting.commands.commands import CommandBook
+from stabilitybackend.acting.commands.request import JobView
+from stabilitybackend.base.errors import BadRequest, Conflict
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.events import CommandReport
 from stabilitybackend.schema.plan import Plan, PlannedCheckpoint

@@ -7,17 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from stabilitybackend.commands.batch_orders import (
+from stabilitybackend.acting.commands.batch_orders import (
     MAX_DETAIL_CHARS,
     MAX_ORDERS,
     MAX_OWN,
     ORDERS_WITHIN_S,
     OWN_WITHIN_S,
 )
-from stabilitybackend.commands.commands import ANSWER_S, CommandBook
-from stabilitybackend.commands.progress import progress_of, shown
-from stabilitybackend.commands.request import JobView
-from stabilitybackend.errors import BadRequest, Conflict
+from stabilitybackend.acting.commands.commands import ANSWER_S, CommandBook
+from stabilitybackend.acting.commands.progress import progress_of, shown
+from stabilitybackend.acting.commands.request import JobView
+from stabilitybackend.base.errors import BadRequest, Conflict
 from stabilitybackend.schema.commands import CommandRequest, RankState, ShowBatches
 from stabilitybackend.schema.events import CommandReport
 from support.checkpoints import checkpoint

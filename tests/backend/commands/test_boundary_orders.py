@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.commands.abilities import Handlers
-from stabilitybackend.commands.boundary_orders import offers
-from stabilitybackend.commands.commands import CommandBook
-from stabilitybackend.commands.progress import progress_of
-from stabilitybackend.commands.proposals import check_alone, in_words
-from stabilitybackend.commands.request import JobView
-from stabilitybackend.commands.restart_plan import RestartFacts, make_plan
-from stabilitybackend.errors import BadRequest, Conflict
+from stabilitybackend.acting.commands.abilities import Handlers
+from stabilitybackend.acting.commands.boundary_orders import offers
+from stabilitybackend.acting.commands.commands import CommandBook
+from stabilitybackend.acting.commands.progress import progress_of
+from stabilitybackend.acting.commands.proposals import check_alone, in_words
+from stabilitybackend.acting.commands.request import JobView
+from stabilitybackend.acting.commands.restart_plan import RestartFacts, make_plan
+from stabilitybackend.base.errors import BadRequest, Conflict
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.events import CommandReport
 from support.checkpoints import checkpoint

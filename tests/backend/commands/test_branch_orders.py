@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.commands.abilities import Handlers
-from stabilitybackend.commands.branch_offer import offered_branches
-from stabilitybackend.commands.commands import CommandBook
-from stabilitybackend.commands.request import JobView
-from stabilitybackend.errors import BadRequest
+from stabilitybackend.acting.commands.abilities import Handlers
+from stabilitybackend.acting.commands.branch_offer import offered_branches
+from stabilitybackend.acting.commands.commands import CommandBook
+from stabilitybackend.acting.commands.request import JobView
+from stabilitybackend.base.errors import BadRequest
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.schema.commands import CommandRequest, Rollback
 from stabilitybackend.schema.lineage import Branch

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from stabilitybackend.commands.commands import MAX_ATTEMPTS, CommandBook
-from stabilitybackend.commands.progress import progress_of
-from stabilitybackend.commands.request import JobView
-from stabilitybackend.errors import BadRequest, Conflict
+from stabilitybackend.acting.commands.commands import MAX_ATTEMPTS, CommandBook
+from stabilitybackend.acting.commands.progress import progress_of
+from stabilitybackend.acting.commands.request import JobView
+from stabilitybackend.base.errors import BadRequest, Conflict
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.events import CommandReport
 from support.checkpoints import checkpoint

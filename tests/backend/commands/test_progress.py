@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stabilitybackend.commands.progress import progress_of, shown
+from stabilitybackend.acting.commands.progress import progress_of, shown
 from stabilitybackend.schema.commands import Command, read_command
 
 PLAN: dict[str, Any] = {"version": 1, "run_id": "r", "written": 100.0, "action": "relaunch"}

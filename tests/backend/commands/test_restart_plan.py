@@ -8,11 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from stabilitybackend.commands.request import check_fields
-from stabilitybackend.commands.restart_plan import EXIT_CODES, MAX_FRUITLESS, UNDECIDED_S, RestartFacts, make_plan
-from stabilitybackend.errors import BadRequest, Conflict
-from stabilitybackend.incidents.incidents import IncidentBook
-from stabilitybackend.incidents.rollback_target import UsableOf
+from stabilitybackend.acting.commands.request import check_fields
+from stabilitybackend.acting.commands.restart_plan import (
+    EXIT_CODES,
+    MAX_FRUITLESS,
+    UNDECIDED_S,
+    RestartFacts,
+    make_plan,
+)
+from stabilitybackend.base.errors import BadRequest, Conflict
+from stabilitybackend.judging.incidents.incidents import IncidentBook
+from stabilitybackend.judging.incidents.rollback_target import UsableOf
 from stabilitybackend.schema.commands import CommandRequest
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.lineage import Offer

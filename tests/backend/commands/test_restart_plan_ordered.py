@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stabilitybackend.commands.restart_plan import MAX_FRUITLESS
+from stabilitybackend.acting.commands.restart_plan import MAX_FRUITLESS
 from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.commands import CommandRequest

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.commands.commands import CommandBook
-from stabilitybackend.commands.request import JobView
-from stabilitybackend.commands.rollback_offer import MAX_OFFERED, way_back
-from stabilitybackend.errors import Conflict, NotFound
-from stabilitybackend.incidents.illness import inside, spoiling
+from stabilitybackend.acting.commands.commands import CommandBook
+from stabilitybackend.acting.commands.request import JobView
+from stabilitybackend.acting.commands.rollback_offer import MAX_OFFERED, way_back
+from stabilitybackend.base.errors import Conflict, NotFound
+from stabilitybackend.judging.incidents.illness import inside, spoiling
 from stabilitybackend.runs.derived.rollback_offer import offer_of
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.commands import Command, CommandRequest

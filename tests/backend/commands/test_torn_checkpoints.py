@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.commands.commands import CommandBook
-from stabilitybackend.errors import BadRequest
+from stabilitybackend.acting.commands.commands import CommandBook
+from stabilitybackend.base.errors import BadRequest
 from stabilitybackend.lineage.checkpoints import IN_PARTS
 from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.derived.rollback_offer import offer_of

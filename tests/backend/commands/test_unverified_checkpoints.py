@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.commands.commands import CommandBook
-from stabilitybackend.errors import BadRequest, Conflict
+from stabilitybackend.acting.commands.commands import CommandBook
+from stabilitybackend.base.errors import BadRequest, Conflict
 from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.derived.rollback_offer import offer_of
 from stabilitybackend.runs.state import RunState

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stabilitybackend.detection.attribution import Attribution, attribute, part_of, watched
+from stabilitybackend.judging.detection.attribution import Attribution, attribute, part_of, watched
 
 ONSET, NOW = 200, 206
 LEVELS = {"code": 1.2, "prose": 2.4, "digits": 0.6}

@@ -12,10 +12,10 @@ from typing import Any
 import orjson
 import pytest
 
-from stabilitybackend.api import trial
 from stabilitybackend.ingest.ingest import Ingest
 from stabilitybackend.runs.detector_settings import MAX_CHANGES
 from stabilitybackend.runs.worker import RunWorker
+from stabilitybackend.server.api import trial
 from stabilityclient.wire import Frame, encode_message
 from support.cli_program import program_in
 from support.gateway_stack import RawAgent
@@ -209,7 +209,7 @@ async def test_what_is_tried_is_judged_whole_and_changes_nothing(server: Running
 async def test_a_run_with_more_points_than_one_try_may_have_is_refused_with_what_to_do(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stabilitybackend.api.trial.MAX_VALUES", 500)
+    monkeypatch.setattr("stabilitybackend.server.api.trial.MAX_VALUES", 500)
     await _sent(server, *spiky(Job(), 1, 600, 560), last_step=600)
     path = "/api/v1/runs/run-1/backtest"
     refused = server.client.post(path, json={"settings": {}})
@@ -273,5 +273,5 @@ async def test_one_try_a_run_at_a_time_and_it_stops_when_nobody_waits_for_it(
         assert begun.wait(60)
         assert status() == 409
     monkeypatch.setattr("stabilitybackend.runs.archiving.replay.YIELD_S", 0.0)
-    monkeypatch.setattr("stabilitybackend.api.trial.MAX_VALUES", 1)
+    monkeypatch.setattr("stabilitybackend.server.api.trial.MAX_VALUES", 1)
     wait_until(lambda: status() == 422, 4, "the try whose asker went is over")

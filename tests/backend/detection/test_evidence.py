@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.detection.evidence import Evidence
-from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.incidents.incidents import IncidentBook
-from stabilitybackend.incidents.rollback_target import UsableOf
+from stabilitybackend.judging.detection.evidence import Evidence
+from stabilitybackend.judging.detectors.engine.base import Finding
+from stabilitybackend.judging.incidents.incidents import IncidentBook
+from stabilitybackend.judging.incidents.rollback_target import UsableOf
 from stabilitybackend.lineage.changes import Forked, LineageEvent, Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.points.store import RunStore
 from stabilitybackend.schema.incidents import as_json
 from stabilitybackend.schema.json_data import NAME_CHARS
+from stabilitybackend.storage.points.store import RunStore
 from stabilityclient.wire import Frame
 from support.job_frames import Job
 from support.saved_state import taken_over

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from stabilitybackend.detection.naming.mixture_curves import with_curves
-from stabilitybackend.detection.naming.mixture_report import mixture_of_run
+from stabilitybackend.judging.detection.naming.mixture_curves import with_curves
+from stabilitybackend.judging.detection.naming.mixture_report import mixture_of_run
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.mixture import MixtureCurve, MixtureCurves
 from support.job_frames import Job

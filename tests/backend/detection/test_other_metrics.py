@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pytest
 
-from stabilitybackend.detection.naming.watched_report import watched_of
-from stabilitybackend.detection.other_metrics import BLOCK, MAX_METRICS, OtherMetrics
+from stabilitybackend.base.name_sets import NameSet
+from stabilitybackend.judging.detection.naming.watched_report import watched_of
+from stabilitybackend.judging.detection.other_metrics import BLOCK, MAX_METRICS, OtherMetrics
 from stabilitybackend.lineage.changes import Placed
-from stabilitybackend.name_sets import NameSet
 from stabilitybackend.runs.state import RunState
 from support.job_frames import Job
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.detection import run_detection
-from stabilitybackend.detectors.engine.base import Detector, Finding, Mark, Point, fresh
+from stabilitybackend.base.saving import restore
+from stabilitybackend.judging.detection import run_detection
+from stabilitybackend.judging.detectors.engine.base import Detector, Finding, Mark, Point, fresh
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.saving import restore
 from stabilityclient.agent.upload.framing import frame_of
 from stabilityclient.agent.upload.records import SpooledRow
 from stabilityclient.wire import Frame

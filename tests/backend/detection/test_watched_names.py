@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from stabilitybackend.detection.naming.watched_report import watched_of
+from stabilitybackend.judging.detection.naming.watched_report import watched_of
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.watched import WatchedMetric
 from support.job_frames import Job

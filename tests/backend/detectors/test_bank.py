@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.detectors.engine.bank import MAX_SNAPSHOTS, SNAPSHOT_EVERY_STEPS, DetectorBank
-from stabilitybackend.detectors.engine.base import Detector, Finding, Point, fresh
-from stabilitybackend.detectors.registry import DETECTORS
+from stabilitybackend.judging.detectors.engine.bank import MAX_SNAPSHOTS, SNAPSHOT_EVERY_STEPS, DetectorBank
+from stabilitybackend.judging.detectors.engine.base import Detector, Finding, Point, fresh
+from stabilitybackend.judging.detectors.registry import DETECTORS
 
 
 class Memory(Detector):

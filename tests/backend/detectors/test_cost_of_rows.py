@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from stabilitybackend.detectors.engine.bank import DetectorBank
-from stabilitybackend.detectors.registry import DETECTORS
+from stabilitybackend.judging.detectors.engine.bank import DetectorBank
+from stabilitybackend.judging.detectors.registry import DETECTORS
 
 ROWS = 512
 NAMES = ("loss", "loss/web", "grad_norm", "lr", "data/loss/frac", "tokens_per_sec", "epoch")

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import pytest
 
-from stabilitybackend.detectors.curve.detector import CurvesDetector
-from stabilitybackend.detectors.curve.flat import Flatness
-from stabilitybackend.detectors.engine.bank import DetectorBank
-from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.judging.detectors.curve.detector import CurvesDetector
+from stabilitybackend.judging.detectors.curve.flat import Flatness
+from stabilitybackend.judging.detectors.engine.bank import DetectorBank
+from stabilitybackend.judging.detectors.engine.base import Finding
 
 #: STABILITY_SEED hands in other logs than those of every day.
 SEEDS = [int(os.environ.get("STABILITY_SEED", "1")) * 100 + at for at in range(3)]

@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from stabilitybackend.detectors.curve.detector import CurvesDetector
-from stabilitybackend.detectors.curve.engine import BLOCK
-from stabilitybackend.detectors.engine.bank import DetectorBank
-from stabilitybackend.detectors.engine.base import Finding, Mark, Row
-from stabilitybackend.detectors.engine.synthetic import noisy
+from stabilitybackend.judging.detectors.curve.detector import CurvesDetector
+from stabilitybackend.judging.detectors.curve.engine import BLOCK
+from stabilitybackend.judging.detectors.engine.bank import DetectorBank
+from stabilitybackend.judging.detectors.engine.base import Finding, Mark, Row
+from stabilitybackend.judging.detectors.engine.synthetic import noisy
 
 BEGIN, POINTS, SETS = 400, 640, 8
 Curves = dict[str, list[float]]

@@ -8,10 +8,10 @@ from itertools import product
 
 import pytest
 
-from stabilitybackend.detectors.curve.detector import CurvesDetector
-from stabilitybackend.detectors.curve.engine import CurveEvent
-from stabilitybackend.detectors.curve.report import batch_of, text_of, title_of
-from stabilitybackend.detectors.engine.base import Point
+from stabilitybackend.judging.detectors.curve.detector import CurvesDetector
+from stabilitybackend.judging.detectors.curve.engine import CurveEvent
+from stabilitybackend.judging.detectors.curve.report import batch_of, text_of, title_of
+from stabilitybackend.judging.detectors.engine.base import Point
 
 KINDS = ("spike", "level_shift", "divergence")
 #: (life, recovery, recovered step, new level) as the engine gives them together.

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from stabilitybackend.detectors.data_mix_drift import DataMixDriftDetector
-from stabilitybackend.detectors.engine.bank import DetectorBank
-from stabilitybackend.detectors.engine.base import Finding, Mark, Row
+from stabilitybackend.judging.detectors.data_mix_drift import DataMixDriftDetector
+from stabilitybackend.judging.detectors.engine.bank import DetectorBank
+from stabilitybackend.judging.detectors.engine.base import Finding, Mark, Row
 
 RATIO = "ratio/image_text"
 

@@ -26,6 +26,6 @@ MODULES = [
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_example_of_a_detector_runs(name: str) -> None:
-    result = doctest.testmod(importlib.import_module(f"stabilitybackend.detectors.{name}"))
+    result = doctest.testmod(importlib.import_module(f"stabilitybackend.judging.detectors.{name}"))
     assert result.attempted > 0
     assert result.failed == 0

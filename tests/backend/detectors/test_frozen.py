@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from stabilitybackend.detectors.curve.detector import CurvesDetector
-from stabilitybackend.detectors.engine.bank import DetectorBank
-from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.detectors.frozen import FrozenDetector
-from stabilitybackend.detectors.nonfinite import NonfiniteDetector
+from stabilitybackend.judging.detectors.curve.detector import CurvesDetector
+from stabilitybackend.judging.detectors.engine.bank import DetectorBank
+from stabilitybackend.judging.detectors.engine.base import Finding
+from stabilitybackend.judging.detectors.frozen import FrozenDetector
+from stabilitybackend.judging.detectors.nonfinite import NonfiniteDetector
 
 Curve = Callable[[int], float]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.detectors.engine.bank import DetectorBank
-from stabilitybackend.detectors.engine.base import Finding, Mark, Row
-from stabilitybackend.detectors.learning_rate import LearningRateDetector
+from stabilitybackend.judging.detectors.engine.bank import DetectorBank
+from stabilitybackend.judging.detectors.engine.base import Finding, Mark, Row
+from stabilitybackend.judging.detectors.learning_rate import LearningRateDetector
 
 STEPS = 3_000
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from stabilitybackend.detectors.engine.bank import DetectorBank
-from stabilitybackend.detectors.engine.base import Row
-from stabilitybackend.detectors.engine.long_past import MAX_PAST_BLOCKS, PAST_BLOCK, LongPast
-from stabilitybackend.detectors.repeat_data import RepeatDataDetector
+from stabilitybackend.judging.detectors.engine.bank import DetectorBank
+from stabilitybackend.judging.detectors.engine.base import Row
+from stabilitybackend.judging.detectors.engine.long_past import MAX_PAST_BLOCKS, PAST_BLOCK, LongPast
+from stabilitybackend.judging.detectors.repeat_data import RepeatDataDetector
 
 
 def _fed(bank: DetectorBank, first: int, last: int) -> DetectorBank:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.detectors.engine.base import Point
-from stabilitybackend.detectors.engine.metric_roles import (
+from stabilitybackend.judging.detectors.engine.base import Point
+from stabilitybackend.judging.detectors.throughput import ThroughputDetector
+from stabilitybackend.runs.state import RunState
+from stabilitybackend.schema.metric_roles import (
     GRAD_NORM,
     LOSS,
     LR,
@@ -21,9 +23,7 @@ from stabilitybackend.detectors.engine.metric_roles import (
     loss_of,
     role_of,
 )
-from stabilitybackend.detectors.throughput import ThroughputDetector
-from stabilitybackend.importers.names import usual_names
-from stabilitybackend.runs.state import RunState
+from stabilityplugins.importers.names import usual_names
 from support.cli_program import program_in
 from support.job_frames import Job
 

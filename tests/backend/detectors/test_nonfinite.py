@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from stabilitybackend.detectors.engine.bank import DetectorBank
-from stabilitybackend.detectors.engine.base import Finding, Point, Row
-from stabilitybackend.detectors.nonfinite import NonfiniteDetector
+from stabilitybackend.judging.detectors.engine.bank import DetectorBank
+from stabilitybackend.judging.detectors.engine.base import Finding, Point, Row
+from stabilitybackend.judging.detectors.nonfinite import NonfiniteDetector
 
 
 def feed(rows: list[dict[str, float]]) -> list[Finding]:

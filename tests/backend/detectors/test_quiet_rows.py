@@ -9,10 +9,10 @@ from typing import ClassVar
 
 import pytest
 
-from stabilitybackend.detectors.engine.bank import DetectorBank
-from stabilitybackend.detectors.engine.base import Detector, Finding, Mark, Point, fresh
-from stabilitybackend.detectors.engine.row_blocks import QuietRows
-from stabilitybackend.detectors.registry import DETECTORS
+from stabilitybackend.judging.detectors.engine.bank import DetectorBank
+from stabilitybackend.judging.detectors.engine.base import Detector, Finding, Mark, Point, fresh
+from stabilitybackend.judging.detectors.engine.row_blocks import QuietRows
+from stabilitybackend.judging.detectors.registry import DETECTORS
 
 USUAL = {name: make for name, make in DETECTORS.items() if not make().every_rank}
 SETS = ("web", "code", "books")

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.detectors.curve.detector import CurvesDetector
-from stabilitybackend.detectors.engine.bank import DetectorBank
-from stabilitybackend.detectors.engine.base import Finding, Mark, Point, Row
-from stabilitybackend.detectors.engine.context import Claim
-from stabilitybackend.detectors.engine.row_blocks import QuietRows
-from stabilitybackend.detectors.repeat_data import RepeatDataDetector
-from stabilitybackend.detectors.stats.low_loss import WayBack
+from stabilitybackend.judging.detectors.curve.detector import CurvesDetector
+from stabilitybackend.judging.detectors.engine.bank import DetectorBank
+from stabilitybackend.judging.detectors.engine.base import Finding, Mark, Point, Row
+from stabilitybackend.judging.detectors.engine.context import Claim
+from stabilitybackend.judging.detectors.engine.row_blocks import QuietRows
+from stabilitybackend.judging.detectors.repeat_data import RepeatDataDetector
+from stabilitybackend.judging.detectors.stats.low_loss import WayBack
 
 FORK = 300
 

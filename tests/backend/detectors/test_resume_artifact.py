@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.detectors.engine.bank import DetectorBank
-from stabilitybackend.detectors.engine.base import Finding, Mark, Row
-from stabilitybackend.detectors.engine.context import Claim
-from stabilitybackend.detectors.resume_artifact import ResumeArtifactDetector
+from stabilitybackend.judging.detectors.engine.bank import DetectorBank
+from stabilitybackend.judging.detectors.engine.base import Finding, Mark, Row
+from stabilitybackend.judging.detectors.engine.context import Claim
+from stabilitybackend.judging.detectors.resume_artifact import ResumeArtifactDetector
 
 FORK = 300
 

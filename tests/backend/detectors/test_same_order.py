@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from stabilitybackend.detectors.engine.long_past import PAST_BLOCK, LongPast
-from stabilitybackend.detectors.stats.fingerprint import (
+from stabilitybackend.judging.detectors.engine.long_past import PAST_BLOCK, LongPast
+from stabilitybackend.judging.detectors.stats.fingerprint import (
     MAX_PLACES,
     WORD_POINTS,
     Fingerprints,
@@ -16,7 +16,7 @@ from stabilitybackend.detectors.stats.fingerprint import (
     places_alike,
     sign_words,
 )
-from stabilitybackend.detectors.stats.same_order import same_order
+from stabilitybackend.judging.detectors.stats.same_order import same_order
 
 
 def _past(batches: list[float], seed: int, fall: float = 0.2) -> LongPast:

@@ -10,10 +10,10 @@ from itertools import groupby
 import numpy as np
 import pytest
 
-from stabilitybackend.detectors.engine.bank import DetectorBank
-from stabilitybackend.detectors.engine.base import Finding, Mark, Point
-from stabilitybackend.detectors.sdc_suspect import CHUNK, GATHERED_CHUNKS, SdcSuspectDetector
-from stabilitybackend.saving import pack
+from stabilitybackend.base.saving import pack
+from stabilitybackend.judging.detectors.engine.bank import DetectorBank
+from stabilitybackend.judging.detectors.engine.base import Finding, Mark, Point
+from stabilitybackend.judging.detectors.sdc_suspect import CHUNK, GATHERED_CHUNKS, SdcSuspectDetector
 
 #: What a rank logs at a step, by (rng, step, rank).
 Value = Callable[[random.Random, int, int], float]

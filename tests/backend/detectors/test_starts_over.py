@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from stabilitybackend.detectors.curve.detector import CurvesDetector
-from stabilitybackend.detectors.engine.bank import DetectorBank
-from stabilitybackend.detectors.engine.base import Finding, Mark
-from stabilitybackend.detectors.starts_over import StartsOverDetector
-from stabilitybackend.incidents.illness import given_up
+from stabilitybackend.judging.detectors.curve.detector import CurvesDetector
+from stabilitybackend.judging.detectors.engine.bank import DetectorBank
+from stabilitybackend.judging.detectors.engine.base import Finding, Mark
+from stabilitybackend.judging.detectors.starts_over import StartsOverDetector
+from stabilitybackend.judging.incidents.illness import given_up
 from stabilitybackend.runs.state import RunState
 from support.job_frames import Job
 

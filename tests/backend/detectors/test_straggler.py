@@ -9,9 +9,9 @@ from itertools import groupby, pairwise
 
 import pytest
 
-from stabilitybackend.detectors.engine.base import Finding, Mark, Point
-from stabilitybackend.detectors.stats.rank_table import WINDOW_STEPS, RankPast, RankTable, SlowRankTable
-from stabilitybackend.detectors.straggler import StragglerDetector, reports_own_work
+from stabilitybackend.judging.detectors.engine.base import Finding, Mark, Point
+from stabilitybackend.judging.detectors.stats.rank_table import WINDOW_STEPS, RankPast, RankTable, SlowRankTable
+from stabilitybackend.judging.detectors.straggler import StragglerDetector, reports_own_work
 
 
 def _job(
@@ -188,7 +188,7 @@ def test_a_rank_that_was_slow_before_a_fork_is_still_the_same_incident() -> None
 
 
 def test_ranks_beyond_the_bound_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stabilitybackend.detectors.straggler.MAX_RANKS", 4)
+    monkeypatch.setattr("stabilitybackend.judging.detectors.straggler.MAX_RANKS", 4)
     detector = StragglerDetector()
     _found(_job(6, 10), detector)
     assert detector.dropped == 20

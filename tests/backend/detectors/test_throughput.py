@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from stabilitybackend.detectors.engine.bank import DetectorBank
-from stabilitybackend.detectors.engine.base import Finding, Mark, Row
-from stabilitybackend.detectors.slow_stretch import PaceTrack
-from stabilitybackend.detectors.throughput import ThroughputDetector
+from stabilitybackend.judging.detectors.engine.bank import DetectorBank
+from stabilitybackend.judging.detectors.engine.base import Finding, Mark, Row
+from stabilitybackend.judging.detectors.slow_stretch import PaceTrack
+from stabilitybackend.judging.detectors.throughput import ThroughputDetector
 
 
 def _found(rows: list[Row | Mark], **settings: float) -> list[Finding]:

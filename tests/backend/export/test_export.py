@@ -14,17 +14,17 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from stabilitybackend.archive.location import Location, open_location
-from stabilitybackend.archive.part import Part
-from stabilitybackend.archive.series import Rows, SeriesKey, join_rows
-from stabilitybackend.errors import BadRequest, NotFound, StabilityBoardError
-from stabilitybackend.export import export as export_module
-from stabilitybackend.export.export import Export
-from stabilitybackend.export.jsonl import jsonl_export
-from stabilitybackend.export.parquet import CHUNK_BYTES, SCHEMA, parquet_export
+from stabilitybackend.base.errors import BadRequest, NotFound, StabilityBoardError
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.points.store import RunStore
+from stabilitybackend.storage.archive.location import Location, open_location
+from stabilitybackend.storage.archive.part import Part
+from stabilitybackend.storage.archive.series import Rows, SeriesKey, join_rows
+from stabilitybackend.storage.export import export as export_module
+from stabilitybackend.storage.export.export import Export
+from stabilitybackend.storage.export.jsonl import jsonl_export
+from stabilitybackend.storage.export.parquet import CHUNK_BYTES, SCHEMA, parquet_export
+from stabilitybackend.storage.points.store import RunStore
 from stabilityclient.wire import Frame
 from support.imported_run import ImportedRun, export_of, points_of
 from support.job_frames import Job

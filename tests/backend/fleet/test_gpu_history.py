@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.base.keys import FLEET_CATEGORIES, FLEET_GPU_FAULTS, FLEET_INTERRUPTIONS
 from stabilitybackend.fleet import gpu_history as offenders_module
 from stabilitybackend.fleet.fleet import Fleet
 from stabilitybackend.fleet.gpu_history import GpuFaultHistory
 from stabilitybackend.fleet.interruptions import JobStory, TrainingInterval, interruptions_of
-from stabilitybackend.gpus.watch import GpuWatch
-from stabilitybackend.incidents.incidents import IncidentBook
-from stabilitybackend.incidents.rollback_target import UsableOf
-from stabilitybackend.incidents.suggest import suggest
-from stabilitybackend.keys import FLEET_CATEGORIES, FLEET_GPU_FAULTS, FLEET_INTERRUPTIONS
+from stabilitybackend.judging.detectors.engine.base import Finding
+from stabilitybackend.judging.gpus.watch import GpuWatch
+from stabilitybackend.judging.incidents.incidents import IncidentBook
+from stabilitybackend.judging.incidents.rollback_target import UsableOf
+from stabilitybackend.judging.incidents.suggest import suggest
 from stabilitybackend.runs.reconcile_incidents import reconciled
 from stabilitybackend.schema.fleet import RunNames, SetBy
 from stabilitybackend.schema.incidents import Incident

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from stabilitybackend.archive.series import Rows, SeriesKey
-from stabilitybackend.points.store import StoreView
 from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.storage.archive.series import Rows, SeriesKey
+from stabilitybackend.storage.points.store import StoreView
 from stabilityclient.wire import Frame, Health
 from support.gateway_stack import RawAgent
 from support.job_frames import Job

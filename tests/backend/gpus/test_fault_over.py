@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.gpus.watch import SEEN_AGAIN_AFTER_S, GpuWatch
+from stabilitybackend.judging.detectors.engine.base import Finding
+from stabilitybackend.judging.gpus.watch import SEEN_AGAIN_AFTER_S, GpuWatch
 from support.gpu_events import Node
 
 

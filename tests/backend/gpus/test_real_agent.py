@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.gpus.view import gpus_view
-from stabilitybackend.gpus.watch import GPU_EVENTS, GpuWatch
+from stabilitybackend.judging.detectors.engine.base import Finding
+from stabilitybackend.judging.gpus.view import gpus_view
+from stabilitybackend.judging.gpus.watch import GPU_EVENTS, GpuWatch
 from stabilitybackend.lineage.changes import LineageEvent
 from stabilityclient.wire import SourceInfo
 from support.nvml.fake_nvml import GPU_IS_LOST, FakeNvml

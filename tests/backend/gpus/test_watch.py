@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.commands.restart_plan import RestartFacts, make_plan
-from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.acting.commands.restart_plan import RestartFacts, make_plan
 from stabilitybackend.fleet.gpu_history import GpuFaultHistory
-from stabilitybackend.gpus import watch as gpu_watch
-from stabilitybackend.gpus.view import gpus_view
-from stabilitybackend.gpus.watch import QUIET_S, SEEN_AGAIN_AFTER_S, GpuWatch
-from stabilitybackend.gpus.xids import table, xid_of
-from stabilitybackend.incidents.incidents import IncidentBook
-from stabilitybackend.incidents.rollback_target import UsableOf
+from stabilitybackend.judging.detectors.engine.base import Finding
+from stabilitybackend.judging.gpus import watch as gpu_watch
+from stabilitybackend.judging.gpus.view import gpus_view
+from stabilitybackend.judging.gpus.watch import QUIET_S, SEEN_AGAIN_AFTER_S, GpuWatch
+from stabilitybackend.judging.gpus.xids import table, xid_of
+from stabilitybackend.judging.incidents.incidents import IncidentBook
+from stabilitybackend.judging.incidents.rollback_target import UsableOf
 from stabilitybackend.lineage.changes import LineageEvent
 from stabilitybackend.schema.events import read_event
 from stabilitybackend.schema.fleet import RunNames

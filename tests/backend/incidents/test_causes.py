@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.incidents.incidents import IncidentBook
-from stabilitybackend.incidents.rollback_target import UsableOf
+from stabilitybackend.judging.detectors.engine.base import Finding
+from stabilitybackend.judging.incidents.incidents import IncidentBook
+from stabilitybackend.judging.incidents.rollback_target import UsableOf
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.runs import WorstIncident
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.commands.restart_plan import RestartFacts, make_plan
+from stabilitybackend.acting.commands.restart_plan import RestartFacts, make_plan
 from stabilitybackend.fleet.interruption_rules import Stop, judge
-from stabilitybackend.incidents.rollback_target import UsableOf
-from stabilitybackend.incidents.suggest import suggest
+from stabilitybackend.judging.incidents.rollback_target import UsableOf
+from stabilitybackend.judging.incidents.suggest import suggest
 from stabilitybackend.schema.incidents import Incident
 from support.jobs.watched_job import Job, source
 from support.stored.incident import stored

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
-from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.incidents import incidents
-from stabilitybackend.incidents.incidents import IncidentBook
-from stabilitybackend.incidents.rollback_target import UsableOf
+from stabilitybackend.judging.detectors.engine.base import Finding
+from stabilitybackend.judging.incidents import incidents
+from stabilitybackend.judging.incidents.incidents import IncidentBook
+from stabilitybackend.judging.incidents.rollback_target import UsableOf
 from stabilitybackend.schema.incidents import RolledBack, as_json, decoded, encoded
 from stabilitybackend.schema.lineage import Checkpoint
 from stabilitybackend.schema.runs import WorstIncident

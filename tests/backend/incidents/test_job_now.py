@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stabilitybackend.incidents.incidents import IncidentBook
-from stabilitybackend.incidents.rollback_target import UsableOf
-from stabilitybackend.incidents.suggestion import JobNow
+from stabilitybackend.judging.incidents.incidents import IncidentBook
+from stabilitybackend.judging.incidents.rollback_target import UsableOf
+from stabilitybackend.judging.incidents.suggestion import JobNow
 from stabilitybackend.schema.incidents import Incident, decoded, encoded, shown
 from support.checkpoints import checkpoint
 from support.stored.incident import stored

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stabilitybackend.incidents.suggestion import over
+from stabilitybackend.judging.incidents.suggestion import over
 from stabilitybackend.schema.incidents import Incident, Suggestion, encoded, shown
 
 BACK = Suggestion(action="roll_back", to_step=150)

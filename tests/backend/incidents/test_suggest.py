@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict, replace
 
-from stabilitybackend.incidents.illness import beginning
-from stabilitybackend.incidents.recipe import Recipe, recipe_of
-from stabilitybackend.incidents.rollback_target import UsableOf
-from stabilitybackend.incidents.suggest import suggest
-from stabilitybackend.incidents.suggestion import JobNow
+from stabilitybackend.judging.incidents.illness import beginning
+from stabilitybackend.judging.incidents.recipe import Recipe, recipe_of
+from stabilitybackend.judging.incidents.rollback_target import UsableOf
+from stabilitybackend.judging.incidents.suggest import suggest
+from stabilitybackend.judging.incidents.suggestion import JobNow
 from stabilitybackend.schema.incidents import Incident
 from support.checkpoints import checkpoint
 from support.stored.incident import stored

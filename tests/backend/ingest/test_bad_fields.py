@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from stabilitybackend.errors import BadRequest
-from stabilitybackend.gpus.view import gpus_view
+from stabilitybackend.base.errors import BadRequest
+from stabilitybackend.base.slices import at_once
 from stabilitybackend.ingest.frame_checks import check_frame
-from stabilitybackend.process.slices import at_once
+from stabilitybackend.judging.gpus.view import gpus_view
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of

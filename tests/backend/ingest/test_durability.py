@@ -8,10 +8,10 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 
-from stabilitybackend.errors import AgentGone
+from stabilitybackend.base.errors import AgentGone
+from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.ingest.durability import Durability
-from stabilitybackend.keys import RunKeys
-from stabilitybackend.redis_link import make_redis
+from stabilitybackend.storage.redis_link import make_redis
 from support.plain_redis import PlainRedis
 
 

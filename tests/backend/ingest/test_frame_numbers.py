@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from stabilitybackend.base.keys import RunKeys
+from stabilitybackend.base.quiet_log import EVERY_S, QuietLog
 from stabilitybackend.ingest.frame_checks import MAX_RECORDS
-from stabilitybackend.keys import RunKeys
-from stabilitybackend.process.quiet_log import EVERY_S, QuietLog
 from stabilityclient.wire import MAX_STEP, Ack, Error, EventBlock, Frame, Health, SourceInfo, Welcome
 from support.gateway_stack import SOURCE, RawAgent, RunningGateway, event_frame, frame, points
 

@@ -13,8 +13,8 @@ import pytest
 from redis.asyncio import Redis
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from stabilitybackend.auth import KeyRing
-from stabilitybackend.keys import RunKeys
+from stabilitybackend.access.auth import KeyRing
+from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.schema.commands import Fence, StackDump
 from stabilityclient.wire import (
     MAX_NAME_CHARS,

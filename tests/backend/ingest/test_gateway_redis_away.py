@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from stabilitybackend.errors import Unavailable
-from stabilitybackend.keys import RunKeys
-from stabilitybackend.redis_link import away, clients, make_redis, redis_errors
-from stabilitybackend.redis_server.binary import bundled_binary
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
-from stabilitybackend.storing import trouble_of
+from stabilitybackend.base.errors import Unavailable
+from stabilitybackend.base.keys import RunKeys
+from stabilitybackend.storage.redis_link import away, clients, make_redis, redis_errors
+from stabilitybackend.storage.redis_server.binary import bundled_binary
+from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
+from stabilitybackend.storage.storing import trouble_of
 from stabilityclient.wire import Ack, Error
 from support.gateway_stack import SOURCE, RawAgent, RunningGateway, frame
 from support.waiting import until

@@ -13,12 +13,12 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.errors import Unavailable
+from stabilitybackend.base.errors import Unavailable
+from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.ingest.ingest import QUEUE_BYTES, Duplicate, Gap, Ingest, StoredFrames
-from stabilitybackend.keys import RunKeys
-from stabilitybackend.redis_link import make_redis
-from stabilitybackend.redis_server.binary import bundled_binary
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
+from stabilitybackend.storage.redis_link import make_redis
+from stabilitybackend.storage.redis_server.binary import bundled_binary
+from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import FramePart, SourceInfo
 
 pytestmark = pytest.mark.both_redis

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from stabilitybackend.keys import RunKeys
+from stabilitybackend.base.keys import RunKeys
 from stabilityclient.sidecar import agent_lives
 from support.agent.spooled import child, spools
 from support.plain_redis import PlainRedis

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.keys import RunKeys
+from stabilitybackend.base.keys import RunKeys
 from stabilityclient.node_frames import together
 from stabilityclient.wire import (
     Ack,

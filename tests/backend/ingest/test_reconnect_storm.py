@@ -11,11 +11,11 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError
 
-from stabilitybackend.auth import Authenticator, KeyRing
-from stabilitybackend.errors import Unavailable
-from stabilitybackend.process.tasks import SingleFlight
-from stabilitybackend.redis_link import make_redis
+from stabilitybackend.access.auth import Authenticator, KeyRing
+from stabilitybackend.base.errors import Unavailable
+from stabilitybackend.base.tasks import SingleFlight
 from stabilitybackend.schema.commands import Command
+from stabilitybackend.storage.redis_link import make_redis
 from stabilityclient.wire import CommandMessage, Error, Hello
 from support.gateway_stack import RawAgent, RecordingServices, RunningGateway
 from support.manager_stack import Stage

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.epochs import FIRST_ROWS
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.points.store import RunStore
+from stabilitybackend.storage.points.store import RunStore
 from stabilityclient.wire import Frame
 from support.job_frames import Job
 from support.points.full_curve import entries

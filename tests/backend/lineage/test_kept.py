@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stabilitybackend.incidents.rollback_target import UsableOf
+from stabilitybackend.judging.incidents.rollback_target import UsableOf
 from stabilitybackend.lineage.checkpoints import CheckpointBook, CheckpointInspection
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.source_book import MAX_SOURCES

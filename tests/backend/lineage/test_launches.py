@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.points.store import RunStore
+from stabilitybackend.storage.points.store import RunStore
 from stabilityclient.wire import Frame
 from support.job_frames import Job
 from support.jobs.relaunched_jobs import CrashingJob

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stabilitybackend.errors import Conflict
+from stabilitybackend.base.errors import Conflict
 from stabilitybackend.lineage.branching import UNDONE_STEPS
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold

@@ -10,7 +10,7 @@ import pytest
 
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.points.store import RunStore
+from stabilitybackend.storage.points.store import RunStore
 from stabilityclient.wire import Frame
 from support.job_frames import Job
 from support.points.full_curve import entries

@@ -8,10 +8,10 @@ from collections import Counter
 
 import pytest
 
+from stabilitybackend.base.saving import part_of, restore
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.points.store import RunStore
-from stabilitybackend.saving import part_of, restore
+from stabilitybackend.storage.points.store import RunStore
 from support.jobs.step_stories import StepStory
 from support.points.full_curve import entries
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stabilitybackend.incidents.incidents import IncidentBook
-from stabilitybackend.incidents.rollback_target import UsableOf
-from stabilitybackend.liveness.budgets import Limits
-from stabilitybackend.liveness.monitor import LivenessMonitor
+from stabilitybackend.judging.incidents.incidents import IncidentBook
+from stabilitybackend.judging.incidents.rollback_target import UsableOf
+from stabilitybackend.judging.liveness.budgets import Limits
+from stabilitybackend.judging.liveness.monitor import LivenessMonitor
 from support.jobs.watched_job import START, Job, kinds
 from support.saved_state import taken_over
 

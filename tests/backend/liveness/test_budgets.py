@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from stabilitybackend.incidents.incidents import IncidentBook
-from stabilitybackend.incidents.rollback_target import UsableOf
-from stabilitybackend.liveness.budgets import Budgets, Limits, is_long
-from stabilitybackend.liveness.monitor import LivenessMonitor
+from stabilitybackend.judging.incidents.incidents import IncidentBook
+from stabilitybackend.judging.incidents.rollback_target import UsableOf
+from stabilitybackend.judging.liveness.budgets import Budgets, Limits, is_long
+from stabilitybackend.judging.liveness.monitor import LivenessMonitor
 from support.jobs.watched_job import START, Job, kinds, source
 from support.saved_state import taken_over
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.liveness import monitor as module
+from stabilitybackend.judging.detectors.engine.base import Finding
+from stabilitybackend.judging.liveness import monitor as module
 from support.jobs.watched_job import Job, kinds, source
 
 PASSED_ON = {"type": "DistBackendError", "message": "NCCL error: remote process exited or there was a network error"}

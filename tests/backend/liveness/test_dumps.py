@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.liveness.stacks.collectives import read
-from stabilitybackend.liveness.stacks.dumps import DumpBook
-from stabilitybackend.liveness.stacks.parse import ParsedFrame, classify, main_call, main_thread
+from stabilitybackend.judging.liveness.stacks.collectives import read
+from stabilitybackend.judging.liveness.stacks.dumps import DumpBook
+from stabilitybackend.judging.liveness.stacks.parse import ParsedFrame, classify, main_call, main_thread
 from support.gateway_stack import RawAgent
 from support.job_frames import Job as Frames
 from support.jobs.watched_job import stack

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.judging.detectors.engine.base import Finding
 from support.jobs.stalled_job import C10D, PROBED, RUN
 from support.jobs.watched_job import START, Job, stack
 

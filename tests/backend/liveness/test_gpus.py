@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stabilitybackend.gpus.watch import GpuWatch
+from stabilitybackend.judging.gpus.watch import GpuWatch
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.gpus import CriticalFault
 from stabilityclient.wire import Health

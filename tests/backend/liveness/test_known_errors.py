@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.incidents.incidents import IncidentBook
-from stabilitybackend.incidents.rollback_target import UsableOf
-from stabilitybackend.liveness.death.known_errors import KNOWN_ERRORS, explained
+from stabilitybackend.judging.incidents.incidents import IncidentBook
+from stabilitybackend.judging.incidents.rollback_target import UsableOf
+from stabilitybackend.judging.liveness.death.known_errors import KNOWN_ERRORS, explained
 from support.jobs.watched_job import Job
 
 CUDA_ADVICE = (

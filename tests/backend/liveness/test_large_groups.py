@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stabilitybackend.liveness.stacks.collectives import (
+from stabilitybackend.base.slices import at_once
+from stabilitybackend.judging.liveness.stacks.collectives import (
     RECORDERS_AT_ONCE,
     Active,
     Group,
@@ -10,7 +11,6 @@ from stabilitybackend.liveness.stacks.collectives import (
     Recorder,
     finding_wavefront,
 )
-from stabilitybackend.process.slices import at_once
 
 
 class _Counted(int):

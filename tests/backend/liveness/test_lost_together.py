@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.incidents.incidents import IncidentBook
-from stabilitybackend.incidents.rollback_target import UsableOf
-from stabilitybackend.liveness.monitor import LivenessMonitor
+from stabilitybackend.judging.detectors.engine.base import Finding
+from stabilitybackend.judging.incidents.incidents import IncidentBook
+from stabilitybackend.judging.incidents.rollback_target import UsableOf
+from stabilitybackend.judging.liveness.monitor import LivenessMonitor
 from support.jobs.watched_job import START, Job, kinds
 
 

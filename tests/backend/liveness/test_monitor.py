@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stabilitybackend.incidents.incidents import IncidentBook
-from stabilitybackend.incidents.rollback_target import UsableOf
-from stabilitybackend.liveness.monitor import LivenessMonitor
+from stabilitybackend.judging.incidents.incidents import IncidentBook
+from stabilitybackend.judging.incidents.rollback_target import UsableOf
+from stabilitybackend.judging.liveness.monitor import LivenessMonitor
 from stabilitybackend.schema.incidents import Incident
 from support.jobs.watched_job import START, Job, event, kinds, source
 

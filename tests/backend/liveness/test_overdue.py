@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stabilitybackend.liveness.monitor import LivenessMonitor
+from stabilitybackend.judging.liveness.monitor import LivenessMonitor
 from support.jobs.watched_job import START, Job, kinds, source, stack
 from support.saved_state import taken_over
 

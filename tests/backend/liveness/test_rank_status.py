@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from stabilitybackend.liveness.rank_status import RankStatuses
+from stabilitybackend.judging.liveness.rank_status import RankStatuses
 from stabilitybackend.schema.gpus import GPUS, GpuState
 from stabilitybackend.schema.ranks import RANKS, RankStatus
 from support.jobs.watched_job import START, Job, source

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.judging.detectors.engine.base import Finding
 from support.jobs.watched_job import Job, kinds
 
 STOPPED: dict[str, Any] = {"proc": {"state": "T", "cpu": 0.0}}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.liveness.slow_ranks import SlowRanks
+from stabilitybackend.judging.detectors.engine.base import Finding
+from stabilitybackend.judging.liveness.slow_ranks import SlowRanks
 from support.jobs.watched_job import Job, kinds
 
 PHASES = {"data": 0.05, "forward": 0.10, "backward": 0.20, "optimizer": 0.05}

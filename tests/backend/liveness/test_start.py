@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stabilitybackend.liveness.job_snapshot import JobStart
+from stabilitybackend.judging.liveness.job_snapshot import JobStart
 from support.jobs.stalled_job import C10D, PROBED, RUN, answered, stands, told, verdict
 from support.jobs.watched_job import START, Job, source, stack
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.judging.detectors.engine.base import Finding
 from support.jobs.watched_job import START, Job
 
 #: Seconds between two samples of a rank.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stabilitybackend.liveness.world_size import MAX_LAUNCHES, LaunchSizes, left_nodes, newest_starts
+from stabilitybackend.judging.liveness.world_size import MAX_LAUNCHES, LaunchSizes, left_nodes, newest_starts
 from stabilitybackend.schema.health import AgentHealth, AgentState, RankHealth
 from stabilityclient.wire import SourceInfo
 from support.checkpoints import checkpoint

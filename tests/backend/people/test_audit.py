@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
-from stabilitybackend.auth import ROLES, KeyRing
-from stabilitybackend.redis_link import make_redis
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
+from stabilitybackend.access.auth import ROLES, KeyRing
+from stabilitybackend.storage.redis_link import make_redis
+from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from support.cli_program import Program
 from support.people.agent_loop import Loop, begun
 from support.server_stack import RunningServer
@@ -120,8 +120,8 @@ def test_the_program_shows_it_as_a_table_json_or_a_file(board: Board, program: P
 
 
 def test_what_begins_like_a_formula_is_written_as_text() -> None:
-    from stabilitybackend.api.people.audit import _csv
     from stabilitybackend.schema.server import AuditEntry
+    from stabilitybackend.server.api.people.audit import _csv
 
     written = _csv([AuditEntry(1.0, "=cmd()", None, "login", "+1", "ok")]).decode()
     assert written.splitlines()[1] == "1.000,'=cmd(),,login,'+1,ok,"

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.errors import SettingsError
-from stabilitybackend.people.oidc.provider import FRESH_S, RETRY_S, Provider
-from stabilitybackend.people.oidc.refusals import SignInRefused
-from stabilitybackend.people.oidc.settings import OidcSettings, is_safe_address
-from stabilitybackend.people.oidc.sign_in import OidcSignIn
-from stabilitybackend.redis_link import make_redis
-from stabilitybackend.settings import Settings
+from stabilitybackend.base.errors import SettingsError
+from stabilitybackend.base.settings import Settings
+from stabilitybackend.storage.redis_link import make_redis
+from stabilityplugins.oidc.provider import FRESH_S, RETRY_S, Provider
+from stabilityplugins.oidc.refusals import SignInRefused
+from stabilityplugins.oidc.settings import OidcSettings, is_safe_address
+from stabilityplugins.oidc.sign_in import OidcSignIn
 from support.oidc.fake import FakeProvider
 
 DISCOVERY = "/.well-known/openid-configuration"
@@ -162,7 +162,7 @@ def test_a_wrong_setting_stops_the_start_and_the_secret_is_in_no_message(
 
 
 def test_without_the_packages_the_start_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "stabilitybackend.people.oidc.provider", None)
+    monkeypatch.setitem(sys.modules, "stabilityplugins.oidc.provider", None)
     (tmp_path / "roles.toml").write_text('default = "viewer"\n')
     with pytest.raises(SettingsError) as refused:
         OidcSignIn.of(given(tmp_path, roles=tmp_path / "roles.toml"), make_redis("redis://127.0.0.1:1"))

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from stabilitybackend.auth import KeyRing
-from stabilitybackend.redis_link import make_redis
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
+from stabilitybackend.access.auth import KeyRing
+from stabilitybackend.storage.redis_link import make_redis
+from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from support.oidc.real import SECRET, RealProvider
 from support.server_stack import RunningServer
 from support.waiting import wait_until

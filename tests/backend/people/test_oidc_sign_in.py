@@ -14,10 +14,10 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from stabilitybackend.auth import KeyRing
-from stabilitybackend.keys import SIGN_INS
-from stabilitybackend.redis_link import make_redis
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
+from stabilitybackend.access.auth import KeyRing
+from stabilitybackend.base.keys import SIGN_INS
+from stabilitybackend.storage.redis_link import make_redis
+from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from support.oidc.fake import FakeProvider, new_key
 from support.server_stack import RunningServer
 from support.waiting import wait_until

@@ -13,8 +13,8 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, OctKey
 from joserfc.jws import JWSRegistry
 
-from stabilitybackend.people.oidc.refusals import SignInRefused
-from stabilitybackend.people.oidc.tokens import LEEWAY_S, UnknownKey, claims_of, keys_of
+from stabilityplugins.oidc.refusals import SignInRefused
+from stabilityplugins.oidc.tokens import LEEWAY_S, UnknownKey, claims_of, keys_of
 from support.oidc.fake import new_key
 
 NOW = 1_700_000_000.0

@@ -13,16 +13,16 @@ from typing import Any
 import httpx
 import pytest
 
-from stabilitybackend.api_client import ApiClient
-from stabilitybackend.auth import ROLES, KeyRing
-from stabilitybackend.commands.proposals import EXPIRES_S, Person, approved
-from stabilitybackend.errors import Conflict
-from stabilitybackend.mcp_server.proposing import ProposingTools
-from stabilitybackend.redis_link import make_redis
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
+from stabilitybackend.access.auth import ROLES, KeyRing
+from stabilitybackend.acting.commands.proposals import EXPIRES_S, Person, approved
+from stabilitybackend.base.api_client import ApiClient
+from stabilitybackend.base.errors import Conflict
 from stabilitybackend.schema.commands import Fence
 from stabilitybackend.schema.orders.proposals import Proposal
+from stabilitybackend.storage.redis_link import make_redis
+from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import CommandMessage
+from stabilityplugins.mcp.proposing import ProposingTools
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
 from support.people.agent_loop import Loop, begun

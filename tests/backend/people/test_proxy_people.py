@@ -16,12 +16,12 @@ from starlette.types import Receive, Scope, Send
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from stabilitybackend.auth import ROLES, KeyRing, Principal
-from stabilitybackend.errors import Forbidden, SettingsError
-from stabilitybackend.people.proxy import PERSON, ProxyPeople
-from stabilitybackend.redis_link import make_redis
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
-from stabilitybackend.settings import Settings
+from stabilitybackend.access.auth import ROLES, KeyRing, Principal
+from stabilitybackend.access.people.proxy import PERSON, ProxyPeople
+from stabilitybackend.base.errors import Forbidden, SettingsError
+from stabilitybackend.base.settings import Settings
+from stabilitybackend.storage.redis_link import make_redis
+from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from stabilityfrontend.viewer import Api
 from support.server_stack import RunningServer
 

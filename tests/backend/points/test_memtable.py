@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.archive.series import Rows, SeriesKey
 from stabilitybackend.lineage.changes import Placed, PlacedInStep
-from stabilitybackend.points import row_table
-from stabilitybackend.points.memtable import Generation
-from stabilitybackend.points.row_table import RowTable
+from stabilitybackend.storage.archive.series import Rows, SeriesKey
+from stabilitybackend.storage.points import row_table
+from stabilitybackend.storage.points.memtable import Generation
+from stabilitybackend.storage.points.row_table import RowTable
 from stabilityclient.wire import SourceInfo
 
 LOSS = SeriesKey("loss", 0, 0, "")

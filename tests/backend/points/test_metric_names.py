@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.detection.naming.watched_names import MAX_NAMES as WATCHED
-from stabilitybackend.detectors.engine.metric_roles import dataset_of, mixture_of, role_of
-from stabilitybackend.detectors.engine.row_plans import MAX_REMEMBERED_METRICS
-from stabilitybackend.points import metric_names
+from stabilitybackend.judging.detection.naming.watched_names import MAX_NAMES as WATCHED
+from stabilitybackend.judging.detectors.engine.row_plans import MAX_REMEMBERED_METRICS
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.rows.usual_rows import fold_message
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.schema.metric_roles import dataset_of, mixture_of, role_of
+from stabilitybackend.storage.points import metric_names
 from stabilityclient.node_frames import together
 from stabilityclient.wire import Frame, decode_message, encode_message
 from support.job_frames import Job

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from stabilitybackend.archive.series import Rows, SeriesKey
 from stabilitybackend.lineage.changes import Forked, Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.points.store import RunStore
-from stabilitybackend.points.summary import MAX_LATEST, RunSummary
+from stabilitybackend.storage.archive.series import Rows, SeriesKey
+from stabilitybackend.storage.points.store import RunStore
+from stabilitybackend.storage.points.summary import MAX_LATEST, RunSummary
 from stabilityclient.wire import Frame
 from support.job_frames import Job
 from support.jobs.job_stories import Story, stories, tell

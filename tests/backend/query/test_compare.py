@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.errors import BadRequest
-from stabilitybackend.query.compare import Align, ComparedRun, parse_forks
-from stabilitybackend.query.compare import compare as compare_with
-from stabilitybackend.query.request import SeriesRequest
+from stabilitybackend.base.errors import BadRequest
+from stabilitybackend.storage.query.compare import Align, ComparedRun, parse_forks
+from stabilitybackend.storage.query.compare import compare as compare_with
+from stabilitybackend.storage.query.request import SeriesRequest
 from support.job_frames import Job
 from support.points.naive_store import NaiveRun
 

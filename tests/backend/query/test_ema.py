@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.archive.aggregates import Aggs, aggregate
-from stabilitybackend.archive.series import Rows, SeriesKey
-from stabilitybackend.query.ema import scan
-from stabilitybackend.query.query import Answer, Series, select
-from stabilitybackend.query.request import SeriesRequest
+from stabilitybackend.storage.archive.aggregates import Aggs, aggregate
+from stabilitybackend.storage.archive.series import Rows, SeriesKey
+from stabilitybackend.storage.query.ema import scan
+from stabilitybackend.storage.query.query import Answer, Series, select
+from stabilitybackend.storage.query.request import SeriesRequest
 from support.job_frames import Job
 from support.points.naive_store import NaiveRun, NaiveStore
 

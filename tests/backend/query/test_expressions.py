@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.errors import BadRequest
-from stabilitybackend.query.expressions import MAX_DEPTH, MAX_LENGTH, parse
-from stabilitybackend.query.query import Answer, select
-from stabilitybackend.query.request import SeriesRequest
+from stabilitybackend.base.errors import BadRequest
+from stabilitybackend.storage.query.expressions import MAX_DEPTH, MAX_LENGTH, parse
+from stabilitybackend.storage.query.query import Answer, select
+from stabilitybackend.storage.query.request import SeriesRequest
 from support.job_frames import Job
 from support.points.naive_store import NaiveRun
 

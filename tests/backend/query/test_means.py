@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.archive.aggregates import aggregate, means, regroup
-from stabilitybackend.archive.series import Rows
-from stabilitybackend.points.store import RunStore
-from stabilitybackend.query.query import select
-from stabilitybackend.query.request import SeriesRequest
+from stabilitybackend.storage.archive.aggregates import aggregate, means, regroup
+from stabilitybackend.storage.archive.series import Rows
+from stabilitybackend.storage.points.store import RunStore
+from stabilitybackend.storage.query.query import select
+from stabilitybackend.storage.query.request import SeriesRequest
 from support.job_frames import Job
 from support.points.forked_tree import Tree, trees
 from support.points.naive_store import NaiveRun

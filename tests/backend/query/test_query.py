@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.errors import BadRequest
-from stabilitybackend.points.store import RunStore
-from stabilitybackend.query.query import Answer, Series, json_numbers, select
-from stabilitybackend.query.request import SeriesRequest
+from stabilitybackend.base.errors import BadRequest
+from stabilitybackend.storage.points.store import RunStore
+from stabilitybackend.storage.query.query import Answer, Series, json_numbers, select
+from stabilitybackend.storage.query.request import SeriesRequest
 from support.job_frames import Job
 from support.points.naive_store import NaiveRun
 
@@ -189,7 +189,7 @@ def test_a_flood_of_news_is_thinned_like_everything_else() -> None:
 def test_a_chart_of_very_many_ranks_gets_fewer_points_of_each_and_still_every_spike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("stabilitybackend.query.query.MANY_LINES_POINTS", 2_000)
+    monkeypatch.setattr("stabilitybackend.storage.query.query.MANY_LINES_POINTS", 2_000)
     run = NaiveRun()
     for rank in range(80):
         values = [2.0] * 300
@@ -202,7 +202,7 @@ def test_a_chart_of_very_many_ranks_gets_fewer_points_of_each_and_still_every_sp
 
 
 def test_an_answer_larger_than_people_can_use_is_refused_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stabilitybackend.query.query.MAX_ANSWER_POINTS", 99)
+    monkeypatch.setattr("stabilitybackend.storage.query.query.MAX_ANSWER_POINTS", 99)
     with pytest.raises(BadRequest, match="about 100 points asked for"):
         _ask(_run([0.0] * 100))
     assert len(_one(_run([0.0] * 100), points=20).steps) <= 24

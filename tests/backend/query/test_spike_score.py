@@ -11,11 +11,11 @@ import pytest
 
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.points.store import RunStore
-from stabilitybackend.query import spike_score as module
-from stabilitybackend.query.lineage_view import LineageView
-from stabilitybackend.query.spike_score import outliers, spike_scores
 from stabilitybackend.schema.series import SpikeScore, SpikeScores
+from stabilitybackend.storage.points.store import RunStore
+from stabilitybackend.storage.query import spike_score as module
+from stabilitybackend.storage.query.lineage_view import LineageView
+from stabilitybackend.storage.query.spike_score import outliers, spike_scores
 from stabilityclient.wire import Frame
 from support.job_frames import Job
 

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.archive.cache import ByteCache
-from stabilitybackend.archive.location import open_location
-from stabilitybackend.archive.part import PartReader, write_part
 from stabilitybackend.lineage.changes import Placed
-from stabilitybackend.points.store import RunStore
-from stabilitybackend.query.query import Answer, Series, select
-from stabilitybackend.query.request import SeriesRequest
+from stabilitybackend.storage.archive.cache import ByteCache
+from stabilitybackend.storage.archive.location import open_location
+from stabilitybackend.storage.archive.part import PartReader, write_part
+from stabilitybackend.storage.points.store import RunStore
+from stabilitybackend.storage.query.query import Answer, Series, select
+from stabilitybackend.storage.query.request import SeriesRequest
 from support.points.forked_tree import Tree, same, trees
 from support.points.naive_store import NaiveStore
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from stabilitybackend.lineage.changes import Placed
-from stabilitybackend.query.query import Answer, Series, select
-from stabilitybackend.query.request import SeriesRequest
+from stabilitybackend.storage.query.query import Answer, Series, select
+from stabilitybackend.storage.query.request import SeriesRequest
 from support.job_frames import Job
 from support.points.naive_store import NaiveRun
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stabilitybackend.redis_link import ClusterClient, make_redis
+from stabilitybackend.storage.redis_link import ClusterClient, make_redis
 from support.redis_servers.cluster import RedisNodes
 from support.redis_servers.sentinel import WatchedRedis
 

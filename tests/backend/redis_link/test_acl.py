@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from stabilitybackend.errors import RedisStartError
-from stabilitybackend.redis_link import check_server, make_redis
-from stabilitybackend.redis_link.acl import NEEDED, NEEDED_OF_CLUSTER, NEEDED_SINCE_7_2, acl_line
+from stabilitybackend.base.errors import RedisStartError
+from stabilitybackend.storage.redis_link import check_server, make_redis
+from stabilitybackend.storage.redis_link.acl import NEEDED, NEEDED_OF_CLUSTER, NEEDED_SINCE_7_2, acl_line
 from support.plain_redis import PlainRedis
 from support.redis_servers.cluster import RedisNodes
 from support.redis_servers.users import PASSWORD, allow
@@ -50,7 +50,7 @@ async def refused(url: str) -> RedisStartError:
 
 def test_each_command_that_the_code_uses_is_on_the_list() -> None:
     used = dict[str, str]()
-    for package in ("backend/stabilitybackend", "alerting/stabilityalerting"):
+    for package in ("backend/stabilitybackend", "alerting/stabilityalerting", "plugins/stabilityplugins"):
         for file in [*(ROOT / package).rglob("*.py"), *(ROOT / package).rglob("*.lua")]:
             used |= {name.lower(): file.name for name in _CALL.findall(file.read_text())}
     known = {name.partition("|")[0] for name in (*NEEDED, *NEEDED_SINCE_7_2, *NEEDED_OF_CLUSTER)}

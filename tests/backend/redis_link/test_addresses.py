@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from stabilitybackend.errors import SettingsError
-from stabilitybackend.redis_address import RedisAddress, shown_url
-from stabilitybackend.settings import Settings
+from stabilitybackend.base.errors import SettingsError
+from stabilitybackend.base.redis_address import RedisAddress, shown_url
+from stabilitybackend.base.settings import Settings
 
 
 @pytest.mark.parametrize(

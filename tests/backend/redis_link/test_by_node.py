@@ -11,15 +11,15 @@ from typing import Any
 import orjson
 
 from stabilityalerting import AlertingService, RecordingSink, RetryPolicy
-from stabilitybackend.errors import Unavailable
+from stabilitybackend.base.errors import Unavailable
+from stabilitybackend.base.keys import RunKeys
+from stabilitybackend.base.tasks import end
 from stabilitybackend.ingest.durability import Durability
 from stabilitybackend.ingest.ingest import Ingest, StoredFrames
-from stabilitybackend.keys import RunKeys
-from stabilitybackend.process.tasks import end
-from stabilitybackend.redis_link import ClusterClient, make_redis
 from stabilitybackend.runs.stream_watch import StreamWatch
 from stabilitybackend.schema.runs import StoringProblem
-from stabilitybackend.storing import Storing
+from stabilitybackend.storage.redis_link import ClusterClient, make_redis
+from stabilitybackend.storage.storing import Storing
 from stabilityclient.wire import encode_message
 from support.gateway_stack import SOURCE, frame
 from support.incident_stream import incident

@@ -9,7 +9,7 @@ import pytest
 import uvloop
 from redis.exceptions import ConnectionError
 
-from stabilitybackend.redis_link import as_unavailable, make_redis
+from stabilitybackend.storage.redis_link import as_unavailable, make_redis
 
 
 def test_what_uvloop_says_of_a_connection_that_broke_means_that_redis_is_away(redis_url: str) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from redis.exceptions import RedisClusterException, RedisError, ResponseError, WatchError
 
-from stabilitybackend.errors import Unavailable
-from stabilitybackend.redis_link import ClusterClient, as_unavailable, make_redis, redis_errors
+from stabilitybackend.base.errors import Unavailable
+from stabilitybackend.storage.redis_link import ClusterClient, as_unavailable, make_redis, redis_errors
 from support.redis_servers.cluster import RedisNodes
 from support.waiting import until, wait_until
 

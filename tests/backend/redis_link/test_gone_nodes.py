@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from redis.exceptions import RedisError
 
-from stabilitybackend.redis_link import ClusterClient, make_redis
-from stabilitybackend.redis_link.clients import NODE_CONNECT_TIMEOUT_S
 from stabilitybackend.schema.runs import StoringProblem
-from stabilitybackend.storing import Storing
+from stabilitybackend.storage.redis_link import ClusterClient, make_redis
+from stabilitybackend.storage.redis_link.clients import NODE_CONNECT_TIMEOUT_S
+from stabilitybackend.storage.storing import Storing
 from support.outside.black_hole import black_hole
 from support.redis_servers.cluster import ClusterNode, RedisNodes
 from support.waiting import PATIENCE, until, wait_until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import ResponseError
 
-from stabilitybackend.redis_link import HeldConnection, make_redis
+from stabilitybackend.storage.redis_link import HeldConnection, make_redis
 
 
 async def test_a_held_connection_serves_one_call_after_the_other_whatever_redis_answers(redis_url: str) -> None:

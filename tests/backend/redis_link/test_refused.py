@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stabilitybackend.errors import RedisStartError
-from stabilitybackend.redis_link import check_server, examine_redis, make_redis
+from stabilitybackend.base.errors import RedisStartError
+from stabilitybackend.storage.redis_link import check_server, examine_redis, make_redis
 from support.cli_program import Program
 from support.plain_redis import PlainRedis
 from support.redis_servers.cluster import RedisNodes

@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 import time
 
-from stabilitybackend.keys import DURABLE
-from stabilitybackend.redis_link import ClusterClient, make_redis
-from stabilitybackend.redis_link.replicas import WAIT_S, on_a_replica
+from stabilitybackend.base.keys import DURABLE
+from stabilitybackend.storage.redis_link import ClusterClient, make_redis
+from stabilitybackend.storage.redis_link.replicas import WAIT_S, on_a_replica
 from support.redis_servers.sentinel import WatchedRedis
 
 

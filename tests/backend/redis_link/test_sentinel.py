@@ -9,7 +9,7 @@ import time
 import pytest
 from redis.exceptions import RedisError
 
-from stabilitybackend.redis_link import as_unavailable, make_redis, make_watchful
+from stabilitybackend.storage.redis_link import as_unavailable, make_redis, make_watchful
 from support.redis_servers.sentinel import WatchedRedis
 from support.waiting import until
 

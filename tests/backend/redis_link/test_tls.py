@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stabilitybackend.errors import RedisStartError
-from stabilitybackend.redis_link import check_server, make_redis
+from stabilitybackend.base.errors import RedisStartError
+from stabilitybackend.storage.redis_link import check_server, make_redis
 from support.plain_redis import PlainRedis
 from support.redis_servers.certificates import Certificate, make_certificate
 

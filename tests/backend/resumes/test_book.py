@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from stabilitybackend.resumes import book
-from stabilitybackend.resumes.book import MAX_RESUMES
+from stabilitybackend.judging.resumes import book
+from stabilitybackend.judging.resumes.book import MAX_RESUMES
 from stabilitybackend.runs.archiving.snapshot import freeze, thaw
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Frame

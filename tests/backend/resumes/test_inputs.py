@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from stabilitybackend.detectors.stats.left_range import left_range
+from stabilitybackend.judging.detectors.stats.left_range import left_range
 from support.resumes.resumed_job import Resumed, folded, newest
 
 #: Names that nobody has in a table.

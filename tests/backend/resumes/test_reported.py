@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.resumes.reported import environment_changes
+from stabilitybackend.judging.resumes.reported import environment_changes
 from stabilitybackend.schema.resumes import PartSeen, Resume
 from support.resumes.resumed_job import Resumed, folded, newest
 

@@ -10,15 +10,15 @@ from typing import Any, get_args
 import pytest
 from redis import Redis
 
-from stabilitybackend.api_client import ApiClient
-from stabilitybackend.keys import RUNS_WITH_INCIDENTS, RunKeys
-from stabilitybackend.mcp_server.shortened import run_row, run_state
-from stabilitybackend.redis_link import make_redis
+from stabilitybackend.base.api_client import ApiClient
+from stabilitybackend.base.keys import RUNS_WITH_INCIDENTS, RunKeys
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.schema.incidents import encoded
 from stabilitybackend.schema.runs import RunStatus, RunView, StoppedBy, WorstIncident
 from stabilitybackend.schema.states.severity import RunCondition, Severity
+from stabilitybackend.storage.redis_link import make_redis
 from stabilityclient.wire import Hello
+from stabilityplugins.mcp.shortened import run_row, run_state
 from support.server_stack import RunningServer
 from support.stored.incident import stored
 from support.stored.run import store_view

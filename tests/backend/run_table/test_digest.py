@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stabilitybackend.query.query import select
-from stabilitybackend.query.request import SeriesRequest
 from stabilitybackend.run_table.digest import POINTS, curve, curve_metric, token_metric
 from stabilitybackend.run_table.rows import unit_of_speed
 from stabilitybackend.schema.pages.run_table import Curve
+from stabilitybackend.storage.query.query import select
+from stabilitybackend.storage.query.request import SeriesRequest
 from support.job_frames import Job
 from support.points.naive_store import NaiveRun
 

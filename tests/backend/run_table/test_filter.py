@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stabilitybackend.errors import BadRequest
+from stabilitybackend.base.errors import BadRequest
 from stabilitybackend.run_table.grammar import MAX_CHARS, parse
 from stabilitybackend.run_table.matching import Filter
 from stabilitybackend.run_table.rows import TableRun

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.errors import Conflict
-from stabilitybackend.redis_link import make_redis
+from stabilitybackend.base.errors import Conflict
 from stabilitybackend.run_table.digest_updates import DigestUpdater, is_stale
 from stabilitybackend.run_table.table import RunTables, TableQuery
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.run_listing import SAVE_EVERY_S
 from stabilitybackend.schema.runs import RunView, WorstIncident
+from stabilitybackend.storage.redis_link import make_redis
 from stabilityclient.wire import Hello
 from support.job_frames import Job
 from support.manager_stack import Stage, rows

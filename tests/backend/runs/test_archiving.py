@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.backtest import backtest
-from stabilitybackend.errors import Conflict, NotFound, Unavailable
+from stabilitybackend.base.errors import Conflict, NotFound, Unavailable
+from stabilityplugins.backtest import backtest
 from support.eventful_run import as_frames, eventful_rows, facts
 from support.job_frames import Job
 from support.manager_stack import KEYS, WINDOW_BYTES, Lossy, Stage, points, rows

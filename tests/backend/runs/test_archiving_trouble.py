@@ -13,14 +13,14 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError
 
-from stabilitybackend.archive.cache import ByteCache
-from stabilitybackend.archive.location import LocalFolder, open_location
-from stabilitybackend.archive.part import Part, PartReader
-from stabilitybackend.errors import AgentGone, Unavailable
+from stabilitybackend.base.errors import AgentGone, Unavailable
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles, RunArchive
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.waiting import Waiting
 from stabilitybackend.runs.worker import RunWorker
+from stabilitybackend.storage.archive.cache import ByteCache
+from stabilitybackend.storage.archive.location import LocalFolder, open_location
+from stabilitybackend.storage.archive.part import Part, PartReader
 from support.job_frames import Job
 from support.manager_stack import HELLO, KEYS, WINDOW_BYTES, Lossy, Stage, points, rows
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.errors import Unavailable
+from stabilitybackend.base.errors import Unavailable
 from stabilitybackend.ingest.ingest import Ingest
 from stabilitybackend.runs.archiving import window
 from stabilitybackend.runs.journal import FIRST_COUNT, Journal

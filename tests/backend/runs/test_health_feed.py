@@ -11,10 +11,10 @@ import numpy as np
 import orjson
 import pytest
 
-from stabilitybackend.gpus.readings import GpuReadings
+from stabilitybackend.base.slices import at_once
+from stabilitybackend.judging.gpus.readings import GpuReadings
+from stabilitybackend.judging.liveness.rank_status import RankStatuses
 from stabilitybackend.lineage.changes import Placed
-from stabilitybackend.liveness.rank_status import RankStatuses
-from stabilitybackend.process.slices import at_once
 from stabilitybackend.runs.feed.health import WHOLE_EVERY, HealthFeed
 from stabilitybackend.runs.feed.messages import publish
 from stabilitybackend.runs.feed.pubsub import Channel, Subscriber

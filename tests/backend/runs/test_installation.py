@@ -14,13 +14,13 @@ import pytest
 from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
-from stabilitybackend.archive.location import INSTALLATION_FILE, LocalFolder, Location
+from stabilitybackend.base.errors import StartError
+from stabilitybackend.base.keys import INSTALLATION
+from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.checkup import examine
-from stabilitybackend.errors import StartError
-from stabilitybackend.keys import INSTALLATION
 from stabilitybackend.runs.archiving import installation as module
 from stabilitybackend.runs.archiving.installation import Installation
-from stabilitybackend.settings import Settings
+from stabilitybackend.storage.archive.location import INSTALLATION_FILE, LocalFolder, Location
 from support.cli_program import Program
 from support.job_frames import Job
 from support.manager_stack import Stage, rows

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.errors import NotFound, Unavailable
-from stabilitybackend.keys import RunKeys
+from stabilitybackend.base.errors import NotFound, Unavailable
+from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.lineage.changes import LineageEvent
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.run_listing import SAVE_EVERY_S

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend import app as app_module
 from stabilitybackend.ingest.ingest import Ingest, StoredFrames
-from stabilitybackend.redis_link import make_redis
 from stabilitybackend.runs import idle_runs
 from stabilitybackend.runs import manager as manager_module
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.worker import RunWorker
+from stabilitybackend.server import app as app_module
+from stabilitybackend.storage.redis_link import make_redis
 from stabilityclient.wire import Frame, Hello, encode_message
 from support.job_frames import Job
 from support.manager_stack import Stage, points

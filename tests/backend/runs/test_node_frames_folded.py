@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from msgspec import to_builtins
 
-from stabilitybackend.archive.series import SeriesKey
 from stabilitybackend.lineage.changes import Placed
-from stabilitybackend.points.store import StoreView
 from stabilitybackend.runs.apply_frame import apply_frame
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.storage.archive.series import SeriesKey
+from stabilitybackend.storage.points.store import StoreView
 from stabilityclient.node_frames import together
 from stabilityclient.wire import Frame, encode_message
 from support.job_frames import Job

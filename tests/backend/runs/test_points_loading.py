@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.points.memtable import Generation
-from stabilitybackend.points.store import RunStore
-from stabilitybackend.points.unloaded import UnloadedPoints, merged, outline
 from stabilitybackend.runs.apply_frame import apply_frame
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.points_loading import place
 from stabilitybackend.runs.archiving.window import FRAME_OVERHEAD_BYTES
 from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.storage.points.memtable import Generation
+from stabilitybackend.storage.points.store import RunStore
+from stabilitybackend.storage.points.unloaded import UnloadedPoints, merged, outline
 from stabilityclient.node_frames import together
 from stabilityclient.wire import encode_message
 from support.job_frames import Job

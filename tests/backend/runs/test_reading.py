@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.errors import NotFound, Unavailable
+from stabilitybackend.base.errors import NotFound, Unavailable
 from stabilitybackend.runs.reading import readers
 from stabilitybackend.runs.reading.reader import RunReader
 from stabilitybackend.schema.incidents import encoded

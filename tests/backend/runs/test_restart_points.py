@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.api.server import lost
-from stabilitybackend.backtest import backtest
-from stabilitybackend.detectors.registry import DETECTORS
+from stabilitybackend.judging.detectors.registry import DETECTORS
 from stabilitybackend.runs.archiving import restart_points
 from stabilitybackend.runs.archiving.restart_files import RestartFiles
 from stabilitybackend.runs.archiving.window import RunWindow
 from stabilitybackend.runs.worker import RunWorker
+from stabilitybackend.server.api.server import lost
+from stabilityplugins.backtest import backtest
 from support.eventful_run import as_frames, eventful_rows, facts
 from support.job_frames import Job
 from support.manager_stack import KEYS, WINDOW_BYTES, Stage, points, rows

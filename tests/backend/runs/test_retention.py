@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.archive.cache import ByteCache
-from stabilitybackend.archive.location import open_location
-from stabilitybackend.audit import AuditLog
-from stabilitybackend.errors import BadRequest
+from stabilitybackend.access.audit import AuditLog
+from stabilitybackend.base.errors import BadRequest
+from stabilitybackend.base.keys import RunKeys
+from stabilitybackend.base.tasks import end
 from stabilitybackend.ingest.ingest import Ingest
-from stabilitybackend.keys import RunKeys
-from stabilitybackend.liveness.budgets import Limits
-from stabilitybackend.process.tasks import end
+from stabilitybackend.judging.liveness.budgets import Limits
 from stabilitybackend.runs.archiving import retention
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
 from stabilitybackend.runs.archiving.retention import Retention
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
+from stabilitybackend.storage.archive.cache import ByteCache
+from stabilitybackend.storage.archive.location import open_location
 from stabilityclient.wire import Frame, Hello, encode_message
 from support.cli_program import Program
 from support.gateway_stack import RawAgent

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from stabilitybackend.query import query
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.storage.query import query
 from stabilityclient.wire import Frame
 from support.job_frames import Job
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from stabilitybackend.errors import AgentGone
+from stabilitybackend.base.errors import AgentGone
 from stabilitybackend.runs.index import RunIndex
 from stabilityclient.wire import CommandMessage, Welcome
 from support.gateway_stack import RawAgent, RecordingServices, RunningGateway

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from stabilitybackend.saving import Unfit, part_of, restore
-from stabilitybackend.stateful import Stateful, fresh
+from stabilitybackend.base.saving import Unfit, part_of, restore
+from stabilitybackend.base.stateful import Stateful, fresh
 from support.saved_state import taken_over
 
 

@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from stabilitybackend.detectors.registry import DETECTORS
+from stabilitybackend.base.saving import SavedPart, pack, unpacked_list
+from stabilitybackend.judging.detectors.registry import DETECTORS
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.snapshot import SnapshotError
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.saving import SavedPart, pack, unpacked_list
 from stabilityclient.wire import Frame
 from support.job_frames import Job
 from support.jobs.job_stories import Story, stories, tell

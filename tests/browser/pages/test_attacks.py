@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from stabilitybackend.auth import KeyRing
-from stabilitybackend.redis_link import make_redis
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
+from stabilitybackend.access.auth import KeyRing
+from stabilitybackend.storage.redis_link import make_redis
+from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from support.gateway_stack import log_frames
 from support.job_frames import Job
 from support.server_stack import RunningServer

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
+from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from support.gateway_stack import log_frames
 from support.job_frames import Job
 from support.server_stack import RunningServer

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from playwright.sync_api import Error as PlaywrightError
 
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
+from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import Frame, Output, OutputLine, SourceInfo
 from support.gateway_stack import RawAgent
 from support.job_frames import Job

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import redis
 
-from stabilitybackend.keys import RUNS, RUNS_ACTIVE, RunKeys
+from stabilitybackend.base.keys import RUNS, RUNS_ACTIVE, RunKeys
 from stabilitybackend.schema.pages.run_table import RunDigest
 from support.ports import free_port
 from support.processes import Server

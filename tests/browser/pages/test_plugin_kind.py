@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
-from stabilitybackend.detectors.engine.base import Detector, Finding, Point
-from stabilitybackend.detectors.registry import DETECTORS
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
+from stabilitybackend.judging.detectors.engine.base import Detector, Finding, Point
+from stabilitybackend.judging.detectors.registry import DETECTORS
 from stabilitybackend.schema.kinds import KINDS, IncidentKind
+from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from support.gateway_stack import log_frames
 from support.job_frames import Job
 from support.server_stack import RunningServer

@@ -26,7 +26,7 @@ LISTEN = """() => {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    from stabilitybackend.redis_server.embedded import EmbeddedRedis
+    from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 
     folder = tmp_path_factory.mktemp("policy")
     with EmbeddedRedis(folder) as redis, RunningServer(redis.url, folder / "data") as server:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
+from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import CommandMessage
 from support.gateway_stack import RawAgent
 from support.people.agent_loop import Loop, begun
@@ -41,7 +41,7 @@ def _propose(url: str, run_id: str) -> Any:
     return answer.json()
 
 
-@pytest.mark.soak  # proposals themselves are in tests/backend/mcp_server
+@pytest.mark.soak  # proposals themselves are in tests/plugins/mcp
 def test_what_an_assistant_proposed_comes_up_and_is_sent_by_a_person(server: Server, visit: Visit, loop: Loop) -> None:
     agent = _job(loop, server.url, "proposed")
     page = visit("/runs/proposed")

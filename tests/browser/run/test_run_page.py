@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stabilitybackend.incidents.rollback_target import GUARD_STEPS
+from stabilitybackend.judging.incidents.rollback_target import GUARD_STEPS
 from support.ports import free_port
 from support.processes import Ranks, Server
 from support.waiting import wait_in, wait_until

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from redis import Redis
 
-from stabilitybackend.keys import RunKeys
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
+from stabilitybackend.base.keys import RunKeys
+from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from support.gateway_stack import log_frames
 from support.job_frames import Job
 from support.server_stack import RunningServer

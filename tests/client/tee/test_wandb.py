@@ -47,8 +47,8 @@ KINDS = """
 
 def truth(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """Return the numbers in W&B's files, read with the reader of our imports, and named as W&B's tables name them."""
-    from stabilitybackend.importers.troubles import Reading
-    from stabilitybackend.importers.wandb_files import _messages, _record_class
+    from stabilityplugins.importers.troubles import Reading
+    from stabilityplugins.importers.wandb_files import _messages, _record_class
 
     found: dict[str, list[tuple[int, float]]] = {}
     for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from stabilitybackend.demo.processes import ManagedProcess, training_command
+from stabilityplugins.demo.processes import ManagedProcess, training_command
 from support.processes import Server, agent_pid
 from support.waiting import wait_until
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stabilitybackend.membership.members import EXPIRY_S
+from stabilityplugins.scale.membership.members import EXPIRY_S
 from support.processes import Ranks, Server
 from support.roles.servers import RoleServers
 from support.waiting import wait_until
@@ -28,7 +28,7 @@ def metric(server: Server, line: str) -> float:
     return sum(float(each.rpartition(" ")[2]) for each in text.splitlines() if each.startswith(line))
 
 
-@pytest.mark.soak  # three processes and a job; tests/backend/process/test_members.py has the law
+@pytest.mark.soak  # three processes and a job; tests/backend/base/test_members.py has the law
 def test_a_full_redis_is_named_by_every_process_and_nothing_is_lost_or_taken_over_or_alarmed_about(
     tmp_path: Path,
 ) -> None:

@@ -206,7 +206,7 @@ def test_an_agent_that_goes_over_to_another_door_is_never_lost_and_gets_its_orde
     assert job.kinds() == ["nonfinite"]
 
 
-@pytest.mark.soak  # agents may wait long for the next door; tests/backend/roles/test_reports.py has the law
+@pytest.mark.soak  # agents may wait long for the next door; tests/plugins/scale/test_reports.py has the law
 def test_the_end_of_an_older_connection_that_a_door_notices_late_is_no_end_of_the_newer_one(
     servers: RoleServers, job: Job
 ) -> None:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from stabilitybackend.autopilot.policy import read_policy
+from stabilitybackend.acting.autopilot.policy import read_policy
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.derived.autopilot import RunAutopilot
 from stabilitybackend.runs.feed.pubsub import Channel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.judging.detectors.engine.base import Finding
 from support.jobs.watched_job import Job
 
 __all__ = ["C10D", "PROBED", "RUN", "answered", "stands", "told", "verdict"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.judging.detectors.engine.base import Finding
+from stabilitybackend.judging.liveness.monitor import LivenessMonitor
+from stabilitybackend.judging.liveness.stacks.dumps import DumpRequest
 from stabilitybackend.lineage.changes import LineageEvent
-from stabilitybackend.liveness.monitor import LivenessMonitor
-from stabilitybackend.liveness.stacks.dumps import DumpRequest
 from stabilitybackend.schema.gpus import CriticalFault
 from stabilitybackend.schema.health import read_health
 from stabilityclient.wire import Health, SourceInfo

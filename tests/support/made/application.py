@@ -15,9 +15,9 @@ from pathlib import Path
 
 import typer.main
 
-from stabilitybackend.app import create_app
+from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.app import app
-from stabilitybackend.settings import Settings
+from stabilitybackend.server.app import create_app
 from support.made import pages  # noqa: F401
 
 #: What `up` imports late, besides.

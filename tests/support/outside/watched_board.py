@@ -15,7 +15,7 @@ from types import TracebackType
 from redis import Redis
 
 from stabilityalerting.lease import KEY as LEASE_KEY
-from stabilitybackend.redis_server.embedded import running_url
+from stabilitybackend.storage.redis_server.embedded import running_url
 from support.outside.alertmanager import Alertmanager
 from support.outside.dead_mans_switch import Outside
 from support.plain_redis import PlainRedis

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from stabilitybackend.archive.aggregates import AGG, Aggs
-from stabilitybackend.archive.cache import ByteCache
-from stabilitybackend.archive.location import Location
-from stabilitybackend.archive.part import Part, PartReader, write_part
-from stabilitybackend.archive.series import Rows, SeriesKey
+from stabilitybackend.storage.archive.aggregates import AGG, Aggs
+from stabilitybackend.storage.archive.cache import ByteCache
+from stabilitybackend.storage.archive.location import Location
+from stabilitybackend.storage.archive.part import Part, PartReader, write_part
+from stabilitybackend.storage.archive.series import Rows, SeriesKey
 
 __all__ = [
     "MAX_STEP",

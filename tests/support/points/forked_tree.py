@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.query.lineage_view import LineageView
+from stabilitybackend.storage.query.lineage_view import LineageView
 
 __all__ = ["Tree", "same", "trees"]
 

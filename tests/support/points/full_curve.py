@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.points.store import RunStore
-from stabilitybackend.query.lineage_view import LineageView
-from stabilitybackend.query.query import Series, select
-from stabilitybackend.query.request import SeriesRequest
+from stabilitybackend.storage.points.store import RunStore
+from stabilitybackend.storage.query.lineage_view import LineageView
+from stabilitybackend.storage.query.query import Series, select
+from stabilitybackend.storage.query.request import SeriesRequest
 
 __all__ = ["entries"]
 

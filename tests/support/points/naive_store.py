@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stabilitybackend.archive.aggregates import Aggs, aggregate
-from stabilitybackend.archive.series import Extent, Rows, SeriesKey
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.query.lineage_view import LineageView
+from stabilitybackend.storage.archive.aggregates import Aggs, aggregate
+from stabilitybackend.storage.archive.series import Extent, Rows, SeriesKey
+from stabilitybackend.storage.query.lineage_view import LineageView
 from stabilityclient.wire import Frame
 
 __all__ = ["NaiveRun", "NaiveStore"]

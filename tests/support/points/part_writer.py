@@ -14,9 +14,9 @@ def main() -> None:
     """Print "writing", then one JSON object: the outcome and the files that are there afterwards."""
     import numpy as np
 
-    from stabilitybackend.archive.location import LocalFolder
-    from stabilitybackend.archive.series import Rows, SeriesKey
-    from stabilitybackend.errors import ArchiveError
+    from stabilitybackend.base.errors import ArchiveError
+    from stabilitybackend.storage.archive.location import LocalFolder
+    from stabilitybackend.storage.archive.series import Rows, SeriesKey
     from support.points.archive_model import make_part
 
     folder, count = Path(sys.argv[1]), int(sys.argv[2])

@@ -12,14 +12,14 @@ from typing import Any
 
 from redis import Redis
 
-from stabilitybackend.archive.cache import ByteCache
-from stabilitybackend.archive.location import open_location
-from stabilitybackend.archive.part import Part, PartReader
-from stabilitybackend.backtest.run import backtest
-from stabilitybackend.keys import RunKeys
-from stabilitybackend.streams import stream_order
+from stabilitybackend.base.keys import RunKeys
+from stabilitybackend.base.streams import stream_order
+from stabilitybackend.storage.archive.cache import ByteCache
+from stabilitybackend.storage.archive.location import open_location
+from stabilitybackend.storage.archive.part import Part, PartReader
 from stabilityclient.node_frames import frames_in
 from stabilityclient.wire import Frame, PointsBlock
+from stabilityplugins.backtest.run import backtest
 from support.roles.planted import ACCEPTED
 
 __all__ = ["ENDS", "OF_TIME", "Checker"]

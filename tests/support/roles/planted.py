@@ -134,7 +134,7 @@ def _young_sweep() -> None:
 
 def _no_connection_numbers() -> None:
     """The end of any connection of an agent is the end of the agent's connection."""
-    from stabilitybackend.roles import owner_side, reports
+    from stabilityplugins.scale.roles import owner_side, reports
 
     first = "if redis.call('HGET', KEYS[1], 'n:' .. ARGV[1]) ~= ARGV[2] then return 0 end\n"
     assert first in reports._DISCONNECT

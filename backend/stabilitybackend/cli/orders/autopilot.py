@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from stabilitybackend.api_client import run_path
+from stabilitybackend.base.api_client import run_path
+from stabilitybackend.base.errors import WRONG_USE, BadRequest
 from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
-from stabilitybackend.errors import WRONG_USE, BadRequest
 
 __all__ = ["autopilot", "policy_text"]
 
@@ -55,7 +55,7 @@ def policy_text(path: Path) -> str:
     Raises:
         BadRequest: it can't be read, or is no policy.
     """
-    from stabilitybackend.autopilot.policy import read_policy
+    from stabilitybackend.acting.autopilot.policy import read_policy
 
     try:
         text = path.read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stabilitybackend.api_client import run_path
+from stabilitybackend.base.api_client import run_path
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, check_unasked, connect, show_json
 from stabilitybackend.cli.runs import follow, issue
 from stabilitybackend.schema.commands import CommandRequest

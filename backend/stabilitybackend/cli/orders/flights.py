@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 if TYPE_CHECKING:
-    from stabilitybackend.backtest.autopilot import Assumed, Flight
+    from stabilityplugins.backtest.autopilot import Assumed, Flight
 
 __all__ = ["report_flights"]
 

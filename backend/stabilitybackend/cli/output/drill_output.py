@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 if TYPE_CHECKING:
-    from stabilitybackend.drill.job import DrillFailed
-    from stabilitybackend.drill.result import Result
-    from stabilitybackend.drill.series import Series
+    from stabilityplugins.drill.job import DrillFailed
+    from stabilityplugins.drill.result import Result
+    from stabilityplugins.drill.series import Series
 
 __all__ = ["report", "report_failure"]
 

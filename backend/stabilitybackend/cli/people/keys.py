@@ -21,14 +21,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from stabilitybackend.base.errors import BadRequest
+from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.options import AsJson, check_unasked, show_json
 from stabilitybackend.cli.own_redis import own_redis
-from stabilitybackend.errors import BadRequest
-from stabilitybackend.settings import Settings
 
 if TYPE_CHECKING:  # Redis' client takes as long to load as half of the program: only what needs it waits for it
-    from stabilitybackend.audit import AuditLog
-    from stabilitybackend.auth import ApiKey, KeyRing
+    from stabilitybackend.access.audit import AuditLog
+    from stabilitybackend.access.auth import ApiKey, KeyRing
     from stabilitybackend.schema.server import AuditEntry
 
 __all__ = ["app"]
@@ -65,7 +65,7 @@ def create(
     redis_url: _RedisUrl = None,
 ) -> None:
     """Make a key and show it. It is shown only now."""
-    from stabilitybackend.auth import USUAL_SCOPES, scopes_of
+    from stabilitybackend.access.auth import USUAL_SCOPES, scopes_of
 
     if role is not None and scope:
         raise BadRequest("--role and --scope given, expected one of them", hint="a role is a name for scopes")
@@ -90,7 +90,7 @@ def create(
 @app.command("list")
 def list_keys(as_json: AsJson = False, data_dir: _DataDir = None, redis_url: _RedisUrl = None) -> None:
     """Show all keys, without their secrets."""
-    from stabilitybackend.auth import role_of
+    from stabilitybackend.access.auth import role_of
 
     keys = _with_keys(data_dir, redis_url, lambda ring, log: ring.list())
     if as_json:
@@ -175,7 +175,7 @@ def audit(
 
 def _shown(key: ApiKey) -> dict[str, Any]:
     """Return what may be shown of a key: all but the digest of its secret."""
-    from stabilitybackend.auth import role_of
+    from stabilitybackend.access.auth import role_of
 
     facts: dict[str, Any] = msgspec.to_builtins(key)
     del facts["sha256"]
@@ -190,9 +190,9 @@ def _with_keys(
 
 
 async def _act(url: str, action: Callable[[KeyRing, AuditLog], Awaitable[_Answer]]) -> _Answer:
-    from stabilitybackend.audit import AuditLog
-    from stabilitybackend.auth import KeyRing
-    from stabilitybackend.redis_link import check_server, make_redis
+    from stabilitybackend.access.audit import AuditLog
+    from stabilitybackend.access.auth import KeyRing
+    from stabilitybackend.storage.redis_link import check_server, make_redis
 
     redis = make_redis(url)
     try:

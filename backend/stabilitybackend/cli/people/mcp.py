@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from stabilitybackend.base.errors import StabilityBoardError
 from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
-from stabilitybackend.errors import StabilityBoardError
 
 __all__ = ["serve_mcp"]
 
@@ -25,7 +25,7 @@ def serve_mcp(
 ) -> None:
     """Answer an assistant (Model Context Protocol, over stdin and stdout) about the runs of a server. Read-only."""
     try:
-        from stabilitybackend.mcp_server.server import run
+        from stabilityplugins.mcp.server import run
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types"):
             raise

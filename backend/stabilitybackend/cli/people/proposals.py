@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from stabilitybackend.api_client import ApiClient, run_path
+from stabilitybackend.base.api_client import ApiClient, run_path
+from stabilitybackend.base.errors import NotFound
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
-from stabilitybackend.errors import NotFound
 
 __all__ = ["approve", "decline", "list_commands"]
 

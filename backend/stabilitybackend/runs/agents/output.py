@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 from redis.asyncio import Redis
 
-from stabilitybackend.keys import RunKeys
+from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.schema.job.output import OutputAnswer, PrintedLine
 from stabilitybackend.schema.json_data import MAX_RANKS, NAME_CHARS
 from stabilityclient.wire import MAX_STEP, Output, OutputLine

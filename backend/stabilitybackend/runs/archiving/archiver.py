@@ -18,20 +18,20 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from stabilitybackend.archive.cache import ByteCache
-from stabilitybackend.archive.compaction import compact
-from stabilitybackend.archive.contents import Cuts
-from stabilitybackend.archive.location import Location
-from stabilitybackend.archive.part import Part, PartReader, write_part
-from stabilitybackend.errors import ArchiveError
-from stabilitybackend.keys import RunKeys
-from stabilitybackend.points.memtable import Generation
-from stabilitybackend.process.tasks import in_thread
+from stabilitybackend.base.errors import ArchiveError
+from stabilitybackend.base.keys import RunKeys
+from stabilitybackend.base.streams import entries_between, next_id, stream_order
+from stabilitybackend.base.tasks import in_thread
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.restart_files import RestartShare
 from stabilitybackend.runs.archiving.unlisted import UnlistedFiles
 from stabilitybackend.runs.ownership.fence import CommitRefused, Fence, NotOwner
-from stabilitybackend.streams import entries_between, next_id, stream_order
+from stabilitybackend.storage.archive.cache import ByteCache
+from stabilitybackend.storage.archive.compaction import compact
+from stabilitybackend.storage.archive.contents import Cuts
+from stabilitybackend.storage.archive.location import Location
+from stabilitybackend.storage.archive.part import Part, PartReader, write_part
+from stabilitybackend.storage.points.memtable import Generation
 
 __all__ = ["ArchiveFiles", "PartsChanged", "RunArchive"]
 

@@ -23,12 +23,12 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from stabilitybackend.archive.location import INSTALLATION_FILE, Location, open_location
-from stabilitybackend.errors import ArchiveError, StartError
-from stabilitybackend.keys import INSTALLATION, RUNS, RunKeys
-from stabilitybackend.process.tasks import in_thread
-from stabilitybackend.redis_link import as_unavailable, shown_url
-from stabilitybackend.settings import Settings
+from stabilitybackend.base.errors import ArchiveError, StartError
+from stabilitybackend.base.keys import INSTALLATION, RUNS, RunKeys
+from stabilitybackend.base.settings import Settings
+from stabilitybackend.base.tasks import in_thread
+from stabilitybackend.storage.archive.location import INSTALLATION_FILE, Location, open_location
+from stabilitybackend.storage.redis_link import as_unavailable, shown_url
 
 __all__ = ["Installation"]
 

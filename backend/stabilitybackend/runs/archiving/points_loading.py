@@ -15,23 +15,23 @@ from dataclasses import replace
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from stabilitybackend.archive.part import PartReader
-from stabilitybackend.errors import StabilityBoardError
-from stabilitybackend.keys import RunKeys
+from stabilitybackend.base.errors import StabilityBoardError
+from stabilitybackend.base.keys import RunKeys
+from stabilitybackend.base.streams import entries_between
+from stabilitybackend.base.tasks import end
+from stabilitybackend.base.turns import Turns
 from stabilitybackend.lineage.blocks import in_turn
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.points.memtable import Generation
-from stabilitybackend.points.unloaded import Outline
-from stabilitybackend.process.tasks import end
-from stabilitybackend.process.turns import Turns
-from stabilitybackend.redis_link import as_unavailable
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.restart_in_redis import TakenOver
 from stabilitybackend.runs.archiving.window import FRAME_OVERHEAD_BYTES
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.events import read_event
-from stabilitybackend.streams import entries_between
+from stabilitybackend.storage.archive.part import PartReader
+from stabilitybackend.storage.points.memtable import Generation
+from stabilitybackend.storage.points.unloaded import Outline
+from stabilitybackend.storage.redis_link import as_unavailable
 from stabilityclient.node_frames import frames_in
 from stabilityclient.wire import BadMessage, EventBlock
 

@@ -13,11 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
-from stabilitybackend.archive.part import PartReader
-from stabilitybackend.errors import ArchiveError, SnapshotError
-from stabilitybackend.points.memtable import Generation
-from stabilitybackend.points.store import RunStore, series_of
-from stabilitybackend.points.unloaded import PointsMissing
+from stabilitybackend.base.errors import ArchiveError, SnapshotError
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.archiver import RunArchive
 from stabilitybackend.runs.archiving.restart_files import Found
@@ -27,6 +23,10 @@ from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.waiting import Waiting
 from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.storage.archive.part import PartReader
+from stabilitybackend.storage.points.memtable import Generation
+from stabilitybackend.storage.points.store import RunStore, series_of
+from stabilitybackend.storage.points.unloaded import PointsMissing
 
 __all__ = ["Recovery"]
 

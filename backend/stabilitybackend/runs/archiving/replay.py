@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from redis.asyncio import Redis
 
-from stabilitybackend.archive.part import PartReader
-from stabilitybackend.errors import BadRequest, Unavailable
-from stabilitybackend.keys import RunKeys
-from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.base.errors import BadRequest, Unavailable
+from stabilitybackend.base.keys import RunKeys
+from stabilitybackend.base.streams import entries_between
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.streams import entries_between
+from stabilitybackend.storage.archive.part import PartReader
+from stabilitybackend.storage.redis_link import redis_errors
 from stabilityclient.node_frames import frames_in
 from stabilityclient.wire import BadMessage, Frame, PointsBlock
 

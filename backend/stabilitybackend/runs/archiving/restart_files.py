@@ -23,12 +23,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stabilitybackend.errors import SnapshotError
-from stabilitybackend.points.memtable import RowRange
-from stabilitybackend.points.store import RunStore
-from stabilitybackend.process.turns import Turns
-from stabilitybackend.saving import Unfit, pack, unpack
-from stabilitybackend.streams import stream_order
+from stabilitybackend.base.errors import SnapshotError
+from stabilitybackend.base.saving import Unfit, pack, unpack
+from stabilitybackend.base.streams import stream_order
+from stabilitybackend.base.turns import Turns
+from stabilitybackend.storage.points.memtable import RowRange
+from stabilitybackend.storage.points.store import RunStore
 
 __all__ = [
     "FoldHead", "Found", "RestartFiles", "RestartShare", "decoded", "frame_checksum", "packed_record", "records",

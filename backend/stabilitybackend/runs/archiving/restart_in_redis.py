@@ -15,15 +15,15 @@ from typing import Any
 
 import msgspec
 
-from stabilitybackend.keys import RunKeys
-from stabilitybackend.points.memtable import Generation
-from stabilitybackend.points.store import RunStore
-from stabilitybackend.points.unloaded import Outline, merged, outline
-from stabilitybackend.process.tasks import in_thread
+from stabilitybackend.base.keys import RunKeys
+from stabilitybackend.base.streams import stream_order
+from stabilitybackend.base.tasks import in_thread
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.restart_files import FoldHead, decoded, packed_record, records
 from stabilitybackend.runs.ownership.fence import Fence, NotOwner
-from stabilitybackend.streams import stream_order
+from stabilitybackend.storage.points.memtable import Generation
+from stabilitybackend.storage.points.store import RunStore
+from stabilitybackend.storage.points.unloaded import Outline, merged, outline
 
 __all__ = ["InRedis", "TakenOver"]
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from stabilitybackend.points.memtable import Generation, RowPlace, RowRange
-from stabilitybackend.points.store import RunStore
-from stabilitybackend.process.tasks import in_thread
+from stabilitybackend.base.tasks import in_thread
 from stabilitybackend.runs.archiving.restart_files import FoldHead, Found, RestartFiles
+from stabilitybackend.storage.points.memtable import Generation, RowPlace, RowRange
+from stabilitybackend.storage.points.store import RunStore
 
 __all__ = ["OnDisk"]
 

@@ -20,17 +20,17 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 from redis.exceptions import RedisError
 
-from stabilitybackend.errors import SnapshotError
-from stabilitybackend.points.memtable import Generation
-from stabilitybackend.points.store import RunStore
-from stabilitybackend.process.tasks import end
+from stabilitybackend.base.errors import SnapshotError
+from stabilitybackend.base.streams import stream_order
+from stabilitybackend.base.tasks import end
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.restart_files import FoldHead, Found, RestartShare, frame_checksum
 from stabilitybackend.runs.archiving.restart_in_redis import InRedis, TakenOver
 from stabilitybackend.runs.archiving.restart_on_disk import OnDisk
 from stabilitybackend.runs.ownership.fence import Fence, NotOwner
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.streams import stream_order
+from stabilitybackend.storage.points.memtable import Generation
+from stabilitybackend.storage.points.store import RunStore
 
 __all__ = ["RestartPoints", "place_of"]
 

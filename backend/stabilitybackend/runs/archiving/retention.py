@@ -6,13 +6,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
-from stabilitybackend.audit import AuditLog
-from stabilitybackend.errors import BadRequest, NotFound, StabilityBoardError
-from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.access.audit import AuditLog
+from stabilitybackend.base.errors import BadRequest, NotFound, StabilityBoardError
 from stabilitybackend.runs.index import BATCH, RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.schema.runs import Run
 from stabilitybackend.schema.server import RetainedRun
+from stabilitybackend.storage.redis_link import redis_errors
 
 __all__ = ["MIN_DAYS", "Retention"]
 

@@ -18,9 +18,9 @@ import struct
 import zlib
 from collections.abc import Callable, Collection
 
-from stabilitybackend.errors import SnapshotError
+from stabilitybackend.base.errors import SnapshotError
+from stabilitybackend.base.saving import Unfit, pack, unpacked_list
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.saving import Unfit, pack, unpacked_list
 
 __all__ = ["SnapshotError", "freeze", "load", "opened", "seal", "thaw"]
 

@@ -17,11 +17,11 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from stabilitybackend.archive.layout import Files
-from stabilitybackend.archive.location import Location
-from stabilitybackend.errors import ArchiveError
-from stabilitybackend.keys import RunKeys
-from stabilitybackend.process.tasks import in_thread
+from stabilitybackend.base.errors import ArchiveError
+from stabilitybackend.base.keys import RunKeys
+from stabilitybackend.base.tasks import in_thread
+from stabilitybackend.storage.archive.layout import Files
+from stabilitybackend.storage.archive.location import Location
 from stabilityclient.node_frames import frames_in
 from stabilityclient.wire import BadMessage
 

@@ -10,17 +10,17 @@ from typing import Any, Literal
 
 from redis.exceptions import RedisError
 
-from stabilitybackend.errors import ArchiveError, Unavailable
-from stabilitybackend.points.store import RunStore, series_of
-from stabilitybackend.points.unloaded import LOADING
-from stabilitybackend.process.tasks import end
+from stabilitybackend.base.errors import ArchiveError, Unavailable
+from stabilitybackend.base.streams import stream_order
+from stabilitybackend.base.tasks import end
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.archiver import PartsChanged, RunArchive
 from stabilitybackend.runs.journal import Journal
 from stabilitybackend.runs.ownership.fence import NotOwner
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.server import ColdPoints, HotPoints, Storage
-from stabilitybackend.streams import stream_order
+from stabilitybackend.storage.points.store import RunStore, series_of
+from stabilitybackend.storage.points.unloaded import LOADING
 
 __all__ = ["FRAME_OVERHEAD_BYTES", "RunWindow"]
 

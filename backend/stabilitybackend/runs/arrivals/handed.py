@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stabilitybackend.streams import StoredEntry, stream_order
+from stabilitybackend.base.streams import StoredEntry, stream_order
 from stabilityclient.wire import Frame, NodeFrame
 
 if TYPE_CHECKING:

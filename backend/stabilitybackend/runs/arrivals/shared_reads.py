@@ -13,8 +13,8 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from stabilitybackend.process.tasks import end
-from stabilitybackend.redis_link import ClusterClient, as_unavailable
+from stabilitybackend.base.tasks import end
+from stabilitybackend.storage.redis_link import ClusterClient, as_unavailable
 
 __all__ = ["MAX_MEAN_BYTES", "SHARED_COUNT", "SharedReads"]
 

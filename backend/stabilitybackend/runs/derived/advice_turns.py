@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stabilitybackend.incidents.rollback_target import Usable
+from stabilitybackend.judging.incidents.rollback_target import Usable
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.schema.incidents import Incident
 
 if TYPE_CHECKING:
-    from stabilitybackend.incidents.incidents import IncidentBook
+    from stabilitybackend.judging.incidents.incidents import IncidentBook
 
 __all__ = ["turned"]
 

@@ -17,12 +17,11 @@ import msgspec
 from msgspec.structs import asdict, replace
 from redis.exceptions import RedisError
 
-from stabilitybackend.autopilot.ladder import IDLE, Decision, Situation, decide, gave_up
-from stabilitybackend.autopilot.policy import Policy, read_policy
-from stabilitybackend.detectors.engine.base import Finding
-from stabilitybackend.errors import BadRequest, Conflict
-from stabilitybackend.keys import RunKeys
-from stabilitybackend.points.store import SeriesKey
+from stabilitybackend.acting.autopilot.ladder import IDLE, Decision, Situation, decide, gave_up
+from stabilitybackend.acting.autopilot.policy import Policy, read_policy
+from stabilitybackend.base.errors import BadRequest, Conflict
+from stabilitybackend.base.keys import RunKeys
+from stabilitybackend.judging.detectors.engine.base import Finding
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.ownership.fence import Fence
@@ -36,6 +35,7 @@ from stabilitybackend.schema.job.autopilot import (
     PolicyChange,
     ShownEntry,
 )
+from stabilitybackend.storage.points.store import SeriesKey
 
 if TYPE_CHECKING:
     from stabilitybackend.runs.state import RunState

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from stabilitybackend.errors import NotFound
+from stabilitybackend.base.errors import NotFound
 from stabilitybackend.schema.commands import KINDS, Command, CommandRequest
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kind_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stabilitybackend.commands.restart_plan import MAX_FRUITLESS, RestartFacts, make_plan
-from stabilitybackend.commands.rollback_offer import advised_way_back
+from stabilitybackend.acting.commands.restart_plan import MAX_FRUITLESS, RestartFacts, make_plan
+from stabilitybackend.acting.commands.rollback_offer import advised_way_back
 from stabilitybackend.runs.derived.stopped import status_of
 from stabilitybackend.schema.commands import CommandRequest
 from stabilitybackend.schema.plan import Plan

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from stabilitybackend.commands.branch_offer import offered_branches
-from stabilitybackend.commands.request import JobView
-from stabilitybackend.commands.rollback_offer import way_back
-from stabilitybackend.errors import NotFound
-from stabilitybackend.incidents.illness import inside
+from stabilitybackend.acting.commands.branch_offer import offered_branches
+from stabilitybackend.acting.commands.request import JobView
+from stabilitybackend.acting.commands.rollback_offer import way_back
+from stabilitybackend.base.errors import NotFound
+from stabilitybackend.judging.incidents.illness import inside
+from stabilitybackend.judging.liveness.world_size import newest_starts
 from stabilitybackend.lineage.checkpoints import LoggedCheckpoint
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.returns import left_by
-from stabilitybackend.liveness.world_size import newest_starts
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.lineage import Checkpoint, Offer, SpoiledBy
 

@@ -7,7 +7,7 @@ import logging
 
 from redis.exceptions import RedisError
 
-from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.base.errors import StabilityBoardError
 from stabilitybackend.runs.manager import RunManager
 
 __all__ = ["work_out"]

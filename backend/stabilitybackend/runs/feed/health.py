@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType
 
-from stabilitybackend.liveness.rank_status import RankStatuses
+from stabilitybackend.judging.liveness.rank_status import RankStatuses
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.schema.health import AgentHealth, Proc
 

@@ -6,14 +6,14 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from stabilitybackend.commands.progress import shown as shown_command
-from stabilitybackend.gpus.readings import gpu_parts
+from stabilitybackend.acting.commands.progress import shown as shown_command
+from stabilitybackend.judging.gpus.readings import gpu_parts
 from stabilitybackend.lineage.changes import Placed, PlacedInStep
-from stabilitybackend.query.query import json_numbers
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.incidents import shown
+from stabilitybackend.storage.query.query import json_numbers
 
 __all__ = ["publish"]
 

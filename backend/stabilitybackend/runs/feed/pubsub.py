@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from stabilitybackend.streams import stream_order
+from stabilitybackend.base.streams import stream_order
 
 __all__ = ["Channel", "Subscriber"]
 

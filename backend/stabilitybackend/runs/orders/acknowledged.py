@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 from redis.asyncio import Redis
 
-from stabilitybackend.keys import MAX_REPORTS, RunKeys
-from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.base.keys import MAX_REPORTS, RunKeys
 from stabilitybackend.runs.ownership.fence import Fence
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.storage.redis_link import redis_errors
 
 __all__ = ["Acknowledged", "Acknowledgement", "Patiently", "read_acknowledged"]
 

@@ -19,10 +19,9 @@ from typing import Any, cast
 import msgspec
 from redis.asyncio import Redis
 
-from stabilitybackend.commands.commands import CommandBook
-from stabilitybackend.errors import Conflict, NotFound, StabilityBoardError
-from stabilitybackend.keys import MAX_REPORTS, RunKeys
-from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.acting.commands.commands import CommandBook
+from stabilitybackend.base.errors import Conflict, NotFound, StabilityBoardError
+from stabilitybackend.base.keys import MAX_REPORTS, RunKeys
 from stabilitybackend.runs.derived.batch_orders import with_step
 from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.orders.acknowledged import Acknowledged, Patiently
@@ -30,6 +29,7 @@ from stabilitybackend.runs.ownership.fence import Fence
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.commands import OPEN_STATES, AnyCommand, Command, CommandRequest, Restart
 from stabilitybackend.schema.orders.waiting import WaitingOrder
+from stabilitybackend.storage.redis_link import redis_errors
 
 __all__ = ["WAITS", "Orders"]
 

@@ -26,8 +26,8 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from stabilitybackend.errors import Unavailable
-from stabilitybackend.keys import RunKeys
+from stabilitybackend.base.errors import Unavailable
+from stabilitybackend.base.keys import RunKeys
 
 __all__ = ["ANY", "CommitRefused", "Fence", "NotOwner", "Owner", "Ownership", "Write"]
 

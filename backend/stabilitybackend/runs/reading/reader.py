@@ -15,8 +15,9 @@ from typing import Any, NoReturn
 from msgspec.structs import replace
 from redis.asyncio import Redis
 
-from stabilitybackend.errors import Unavailable
-from stabilitybackend.keys import RunKeys
+from stabilitybackend.base.errors import Unavailable
+from stabilitybackend.base.keys import RunKeys
+from stabilitybackend.base.streams import stream_order
 from stabilitybackend.runs.archiving.recovery import Recovery
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.feed.messages import publish
@@ -29,7 +30,6 @@ from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.lineage import Segments
 from stabilitybackend.schema.runs import Run, StoringProblem
-from stabilitybackend.streams import stream_order
 
 __all__ = ["READ_EVERY_S", "Reading", "RunReader", "no_worker"]
 

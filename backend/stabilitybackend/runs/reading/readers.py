@@ -8,12 +8,11 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from stabilitybackend.errors import SnapshotError
+from stabilitybackend.base.errors import SnapshotError
+from stabilitybackend.base.keys import RunKeys
+from stabilitybackend.base.tasks import in_thread
 from stabilitybackend.fleet.fleet import Fleet
-from stabilitybackend.keys import RunKeys
-from stabilitybackend.liveness.budgets import Limits
-from stabilitybackend.process.tasks import in_thread
-from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.judging.liveness.budgets import Limits
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
 from stabilitybackend.runs.archiving.restart_files import RestartShare
@@ -21,6 +20,7 @@ from stabilitybackend.runs.archiving.restart_in_redis import InRedis
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.reading.reader import Reading, RunReader
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.storage.redis_link import redis_errors
 
 __all__ = ["RunReaders"]
 

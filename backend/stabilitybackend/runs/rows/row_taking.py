@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stabilitybackend.detectors.straggler import reports_own_work
+from stabilitybackend.base.name_sets import key_of
+from stabilitybackend.judging.detectors.straggler import reports_own_work
 from stabilitybackend.lineage.changes import Placed
-from stabilitybackend.name_sets import key_of
 from stabilitybackend.runs.changes import Changes
 from stabilityclient.wire import started_ns
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from stabilitybackend.detectors.straggler import reports_own_work
-from stabilitybackend.name_sets import key_of
+from stabilitybackend.base.name_sets import key_of
+from stabilitybackend.judging.detectors.straggler import reports_own_work
 from stabilityclient.wire import PointsBlock
 
 __all__ = ["Table"]

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from stabilitybackend.detection.run_detection import Found
-from stabilitybackend.detectors.straggler import reports_own_work
+from stabilitybackend.base.name_sets import key_of
+from stabilitybackend.judging.detection.run_detection import Found
+from stabilitybackend.judging.detectors.straggler import reports_own_work
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.usual_rows import goes_on, went_on
-from stabilitybackend.name_sets import key_of
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.rows.usual_rows import takes_usual
 from stabilityclient.wire import Frame, NodeFrame, PointsBlock, SourceInfo

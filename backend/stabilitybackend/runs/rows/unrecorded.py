@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from msgspec import convert
 
+from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.lineage.changes import LineageEvent
 from stabilitybackend.schema.job.unrecorded import RefusedText, UnrecordedCounts
 from stabilitybackend.schema.job.unrecorded import Unrecorded as Reported
-from stabilitybackend.stateful import Stateful, fresh
 
 __all__ = ["EVENTS", "UnrecordedRows"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.keys import RunKeys
+from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.runs.feed.pubsub import Subscriber
 from stabilitybackend.runs.run_listing import SAVE_EVERY_S
 from stabilitybackend.runs.wakeups import (

@@ -12,7 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from stabilitybackend.alerts.service import IncidentStreams
-from stabilitybackend.errors import NotFound
+from stabilitybackend.base.errors import NotFound
 from stabilitybackend.runs.changes import Changes
 from support.job_frames import Job
 from support.manager_stack import KEYS, Stage, rows

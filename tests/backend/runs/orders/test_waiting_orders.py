@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.errors import BadRequest, Conflict, NotFound
+from stabilitybackend.base.errors import BadRequest, Conflict, NotFound
 from stabilitybackend.runs.agents.connected_agents import agent_connected
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.commands import END_STATES, Command, CommandRequest

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.errors import BadRequest
+from stabilitybackend.base.errors import BadRequest
+from stabilitybackend.base.streams import next_id
 from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.worker import RunWorker
-from stabilitybackend.streams import next_id
 from stabilityclient.wire import Frame
 from support.job_frames import Job
 from support.manager_stack import KEYS, Stage

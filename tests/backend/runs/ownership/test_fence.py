@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from stabilitybackend.keys import RunKeys
+from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.runs.ownership.fence import CommitRefused, Fence, NotOwner, Ownership
 
 KEYS = RunKeys("run-1")

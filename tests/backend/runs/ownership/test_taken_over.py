@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.errors import Unavailable
-from stabilitybackend.keys import RunKeys
+from stabilitybackend.base.errors import Unavailable
+from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.runs.archiving.archiver import FOREIGN_S
 from stabilitybackend.runs.ownership.fence import NotOwner, Ownership
 from stabilitybackend.schema.commands import CommandRequest

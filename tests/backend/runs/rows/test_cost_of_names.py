@@ -9,7 +9,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from stabilitybackend.detection.run_detection import NAMES_A_SLICE
+from stabilitybackend.judging.detection.run_detection import NAMES_A_SLICE
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.rows.usual_rows import fold_message
 from stabilitybackend.runs.state import RunState

@@ -1,0 +1,301 @@
+"""Says what the autopilot does now: wait, go back, leave it to people. Pure.
+
+Whether and when to go back, to which checkpoint and with which changes says the advice of the run
+(``incidents/way.py``), and nothing here says it again. Here is what an order without a person needs beyond that: it
+waits longer, takes only what has been verified, stops where it went before, and asks people where the advice or the job
+is not plain. The same incidents, position and earlier orders give the same decision.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from msgspec import structs
+
+from stabilitybackend.acting.autopilot.policy import Policy
+from stabilitybackend.judging.incidents.rollback_target import UsableOf, usual_wait
+from stabilitybackend.judging.incidents.way import Way, asks_of, way_of
+from stabilitybackend.schema.commands import NOT_CARRIED_OUT, OPEN_STATES, CommandRequest, State
+from stabilitybackend.schema.evidence import CurveFacts, facts
+from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.job.autopilot import PilotAction, PilotEntry, PilotPhase
+from stabilitybackend.schema.kinds import kind_of
+from stabilitybackend.schema.lineage import Checkpoint
+from stabilitybackend.schema.resumes import ORDERS
+
+__all__ = ["IDLE", "Decision", "Situation", "decide", "gave_up"]
+
+#: Seeds that it takes where the advice asks for a new one: below this.
+_SEEDS = 1 << 31
+#: A spike is coming back where its height, in the newer half of what was logged since the onset or at the newest point,
+#: is at most so much of that in the older half. It then gets so many times the usual time at most. On tuning seeds a
+#: fall that has to be steeper (0.7) costs about as many steps as it saves: nobody can tell after 50 steps which of the
+#: spikes that fall will pass (docs/autopilot.md).
+_COMING_BACK, _PATIENCE = 0.9, 3
+#: Points that this takes at least.
+_FEW_POINTS = 8
+#: Never because of one: mostly accounting, of which only people know.
+_NEVER = "level_shift"
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a decision is made from.
+
+    Args:
+        incidents: of the run, oldest first.
+        checkpoints: as the API has them.
+        now_step: newest step of the run.
+        head_key: what the ranks call the segment that the job is in.
+        cannot: what the job does not promise to change -> why.
+        entries: what it did before, oldest first.
+        outcomes: id of an entry -> state of its command; none for one that is forgotten.
+        curve: of an incident's metric, its effective values from the onset on; it may read them when it is called.
+        no_rollback: why the job would not go back on order, a clause; "" where it would.
+    """
+
+    run_id: str
+    incidents: Sequence[Incident]
+    checkpoints: Sequence[Checkpoint]
+    now_step: int
+    head_key: str
+    cannot: Mapping[str, str]
+    entries: Sequence[PilotEntry]
+    outcomes: Mapping[str, State]
+    curve: Callable[[Incident], Sequence[float]] = lambda incident: ()
+    no_rollback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What it does now.
+
+    Args:
+        phase, text: for people.
+        until_step: the step that it waits for. to_step: where it goes.
+        entry: what is new: to be stored, and carried out where it is no dry run. None for nothing.
+        request: the command of the entry.
+    """
+
+    phase: PilotPhase
+    text: str
+    until_step: int | None = None
+    to_step: int | None = None
+    incident_id: str | None = None
+    entry: PilotEntry | None = None
+    request: CommandRequest | None = None
+
+
+#: What it says nearly always.
+IDLE = Decision("idle", "Nothing is open that one goes back for.")
+
+
+def decide(now: Situation, policy: Policy) -> Decision:
+    """Return what the autopilot does now."""
+    way = way_of(now.incidents, _usable(now, policy), now.now_step)
+    if way is None:
+        return IDLE
+    lead = way.lead
+    if (why := _held(now, policy, way)) is not None:
+        return Decision(why[0], why[1], incident_id=lead.incident_id)
+    known = [one for one in now.entries if one.dry_run == policy.dry_run]
+    if (before := _answered(known, now)) is not None:
+        return Decision(before[0], before[1], incident_id=lead.incident_id)
+    goes = _order(now, policy, way, known)
+    seen = _seen(way, policy)
+    until = max(seen + policy.wait_steps, way.until or 0)
+    what = _name(lead)
+    if way.action == "wait" or now.now_step < until:
+        then = goes if isinstance(goes, str) else f"rolls back to step {goes.to_step:,}{_changes(goes)}"
+        then = f"asks people: {then}" if isinstance(goes, str) else then
+        text = f"The {what} may pass: waits until step {until:,}, then {then}."
+        to_step = None if isinstance(goes, str) else goes.to_step
+        return Decision("waits", text, until, to_step, lead.incident_id)
+    patient = seen + _PATIENCE * max(policy.wait_steps, _usual(now, lead))
+    if now.now_step < patient and _comes_back(now, lead):
+        text = f"The {what} is coming back: waits for it, until step {patient:,} at most."
+        return Decision("waits", text, patient, None, lead.incident_id)
+    if isinstance(goes, str):
+        return gave_up(now, policy, lead, goes)
+    taken = next(one for one in now.checkpoints if one.step == goes.to_step and one.usable)
+    entry = _entry(now, policy, lead, "roll_back", goes.reason, goes.to_step)
+    seed = None if goes.seed is None else int(hashlib.sha256(entry.entry_id.encode()).hexdigest(), 16) % _SEEDS
+    entry = structs.replace(
+        entry, to_step=goes.to_step, segment=taken.segment, skip_range=goes.skip_range,
+        skip_batches=goes.skip_batches, lr_scale=goes.lr_scale, seed=seed,
+    )  # fmt: skip
+    would = "Would roll" if policy.dry_run else "Rolls"
+    text = f"{would} back to step {goes.to_step:,}{_changes(goes)}."
+    return Decision("under way", text, None, goes.to_step, lead.incident_id, entry, replace(goes, seed=seed))
+
+
+def gave_up(now: Situation, policy: Policy, lead: Incident, why: str) -> Decision:
+    """Return the decision to leave an incident to people; why: a clause."""
+    entry = _entry(now, policy, lead, "gave_up", why, None)
+    return Decision("handed over", f"Leaves the {_name(lead)} to people: {why}.", None, None, lead.incident_id, entry)
+
+
+# --- what holds it back --------------------------------------------------------------------------------------------
+
+
+def _held(now: Situation, policy: Policy, way: Way) -> tuple[PilotPhase, str] | None:
+    """Return why nothing is ordered whatever the curves say, None where nothing is in the way."""
+    live = [one for one in now.incidents if one.state == "open" and not one.dead]
+    for one in live:
+        kind = kind_of(one.kind)
+        if kind.stops_job or kind.about == "gpu" or one.kind == ORDERS:
+            return "held", f"Held back while this is open: {_name(one)}. The machines first."
+    for one in live:
+        if one.kind == _NEVER and asks_of(one, now.now_step, now.incidents) is not None:
+            return "held", f"Held back: a {_name(one)} is for people. It may be accounting and no damage."
+    if way.lead.kind not in policy.act_on:
+        allowed = ", ".join(policy.act_on)
+        return "held", f"The {_name(way.lead)} is left to people: the policy acts on {allowed}."
+    if way.action == "inspect" and not way.incurable:
+        return "held", f"The {_name(way.lead)} is to be looked at first: nothing is ordered."
+    return None
+
+
+def _answered(known: Sequence[PilotEntry], now: Situation) -> tuple[PilotPhase, str] | None:
+    """Return what it did about what is open already, None where there is something to decide."""
+    live = {one.incident_id for one in now.incidents if one.state == "open" and not one.dead}
+    for one in reversed(known):
+        outcome = None if one.dry_run else now.outcomes.get(one.entry_id)
+        if one.action == "gave_up" and one.incident_id in live:
+            return "handed over", f"Left to people at step {one.step:,}: {one.text}."
+        if one.action == "roll_back" and one.dry_run and one.incident_id in live:
+            return "idle", f"Would have rolled back to step {one.to_step:,} at step {one.step:,}; that is still open."
+        if one.action == "roll_back" and (outcome in OPEN_STATES or outcome == "acted"):
+            return "under way", f"Its rollback to step {one.to_step:,} is under way ({outcome})."
+    return None
+
+
+# --- the order ------------------------------------------------------------------------------------------------------
+
+
+def _order(now: Situation, policy: Policy, way: Way, known: Sequence[PilotEntry]) -> CommandRequest | str:
+    """Return the rollback that the advice asks for, or in a clause why people are asked."""
+    if now.no_rollback:
+        return now.no_rollback
+    if way.incurable:
+        return f"{len(way.again)} rollbacks did not cure it, the cause is elsewhere"
+    if way.fix_first:
+        return f"a rollback helps only once this is corrected: {way.fix_first}"
+    if (failed := _failed(known, now)) is not None:
+        return failed
+    which = "verified" if policy.checkpoints == "verified" else "usable"
+    if way.back is None:
+        return f"no {which} checkpoint that it has not used is older than the first sign (step {way.sign:,})"
+    begin = now.now_step - policy.limit.in_steps
+    recent = sum(one.action == "roll_back" and one.step > begin and _done(one, now) for one in known)
+    if recent >= policy.limit.actions:
+        times = "once" if recent == 1 else f"{recent} times"
+        return f"it has gone back {times} within {policy.limit.in_steps:,} steps, the policy allows no more"
+    wanted = {
+        "skip_batches": way.back.bad is not None, "lr_scale": way.lr_scale is not None, "seed": way.reseed,
+    }  # fmt: skip
+    refused = [name for name, needed in wanted.items() if needed and name not in policy.changes]
+    if refused:
+        return f"the advice asks for {_words(refused)}, which the policy does not allow"
+    blind = {"skip_batches", "skip_range"} <= now.cannot.keys()
+    unable = [name for name in ("lr_scale", "seed") if wanted[name] and name in now.cannot]
+    unable += ["skip_batches"] if wanted["skip_batches"] and blind else []
+    if unable:
+        return f"the advice asks for {_words(unable)}, and {now.cannot[unable[0]]}"
+    bad = way.back.bad
+    by_range = bad is not None and "skip_range" not in now.cannot
+    return CommandRequest(
+        "rollback",
+        to_step=way.back.to_step,
+        lr_scale=way.lr_scale,
+        seed=0 if way.reseed else None,
+        skip_range=list(bad) if bad is not None and by_range else None,
+        skip_batches=None if bad is None or by_range else way.back.skip,
+        reason=f"{_name(way.lead)} has lasted until step {now.now_step:,}; newest {which} checkpoint from before its "
+        f"first sign (step {way.sign:,})",
+    )
+
+
+def _failed(known: Sequence[PilotEntry], now: Situation) -> str | None:
+    """Return in a clause that its last order on this head was not carried out, None where it was."""
+    for one in reversed(known):
+        state = now.outcomes.get(one.entry_id)
+        if one.head_key == now.head_key and state in NOT_CARRIED_OUT:
+            return f"its rollback to step {one.to_step:,} was not carried out ({state})"
+    return None
+
+
+def _usable(now: Situation, policy: Policy) -> UsableOf:
+    """Return the checkpoints that it may go to: never one that it went to before."""
+    used = {(one.to_step, one.segment) for one in now.entries if one.action == "roll_back" and _done(one, now)}
+    verified = policy.checkpoints == "verified"
+    return UsableOf(
+        one for one in now.checkpoints if (one.complete or not verified) and (one.step, one.segment) not in used
+    )
+
+
+def _done(entry: PilotEntry, now: Situation) -> bool:
+    """Say whether the job went, or goes, where an entry says."""
+    return not entry.dry_run and now.outcomes.get(entry.entry_id) not in NOT_CARRIED_OUT
+
+
+def _comes_back(now: Situation, incident: Incident) -> bool:
+    """Say whether a spike gets smaller, or has just ended: bad data end from one step to the next."""
+    level = facts(incident.evidence, CurveFacts).window.level
+    if incident.kind != "spike" or level is None:
+        return False
+    heights = [value - level for value in now.curve(incident) if math.isfinite(value)]
+    if len(heights) < _FEW_POINTS:
+        return False
+    half = len(heights) // 2
+    return min(median(heights[half:]), heights[-1]) <= _COMING_BACK * median(heights[:half])
+
+
+def _seen(way: Way, policy: Policy) -> int:
+    """Return the step at which the trouble was first seen: from then on it is waited for."""
+    return min([one.step for one in way.sick if one.state == "open" and one.kind in policy.act_on] or [way.lead.step])
+
+
+def _usual(now: Situation, incident: Incident) -> int:
+    """Return the steps that the advice waits for such a spike: in a log with few rows more than the policy says."""
+    return usual_wait(incident, [one for one in now.incidents if one.incident_id != incident.incident_id])[0]
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+_WORDS = {"skip_batches": "leaving out batches", "lr_scale": "a lower learning rate", "seed": "a new seed"}
+
+
+def _entry(
+    now: Situation, policy: Policy, lead: Incident, action: PilotAction, text: str, to_step: int | None
+) -> PilotEntry:
+    parts = (now.run_id, now.head_key, action, lead.incident_id, str(to_step), str(policy.dry_run))
+    entry_id = "p-" + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    return PilotEntry(
+        entry_id=entry_id, action=action, dry_run=policy.dry_run, step=now.now_step, head_key=now.head_key,
+        incident_id=lead.incident_id, kind=lead.kind, onset_step=lead.onset_step, text=text,
+    )  # fmt: skip
+
+
+def _name(incident: Incident) -> str:
+    return f"{kind_of(incident.kind).short} of step {incident.onset_step:,}"
+
+
+def _words(names: Sequence[str]) -> str:
+    return " and ".join(_WORDS[name] for name in names)
+
+
+def _changes(request: CommandRequest) -> str:
+    """Return what else a rollback changes, to follow its step."""
+    span, count = request.skip_range, request.skip_batches
+    found = [
+        f"leaves out the batches of steps {span[0]:,} to {span[1]:,}" if span else "",
+        f"leaves out {count:,} batches" if count else "",
+        f"LR x {request.lr_scale:g}" if request.lr_scale is not None else "",
+        "new seed" if request.seed is not None else "",
+    ]
+    return "".join(f", {one}" for one in found if one)

@@ -1,0 +1,400 @@
+"""The life of a command: issued, fenced, delivered, agreed by all ranks, acted on, seen in the data. Pure.
+
+Nothing here talks to anybody: time, ids and what is known of the job are handed in, and every method returns the
+commands that changed, for the worker to store, audit and deliver. The book alone changes a command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from stabilitybackend.acting.commands.agent_commands import (
+    AGENT_TOO_OLD,
+    OURSELVES,
+    answer_for,
+    answered,
+    check_free,
+    comes_back,
+    is_under_way,
+    new_restart,
+    verdict,
+)
+from stabilitybackend.acting.commands.batch_orders import check_batches, conclude, may_ask, take
+from stabilitybackend.acting.commands.makers import MAKERS
+from stabilitybackend.acting.commands.progress import JOB_ENDED
+from stabilitybackend.acting.commands.rank_answers import draw_conclusion, what_came, why_ignored
+from stabilitybackend.acting.commands.request import JobView, NewCommand, check_fields
+from stabilitybackend.acting.commands.rollback import new_rollback
+from stabilitybackend.base.errors import Conflict
+from stabilitybackend.schema.commands import (
+    END_STATES,
+    KINDS,
+    NOT_CARRIED_OUT,
+    OPEN_STATES,
+    AgentCommand,
+    Command,
+    CommandRequest,
+    RankState,
+    Restart,
+    ShowBatches,
+    State,
+    Stop,
+)
+from stabilitybackend.schema.events import CommandReport
+from stabilitybackend.schema.plan import Plan
+
+__all__ = ["MAX_ATTEMPTS", "CommandBook"]
+
+#: Tries to agree on one step boundary before the command fails.
+MAX_ATTEMPTS = 3
+#: Agents may still answer so long after a command's expiry (and the grace of a restart), seconds.
+ANSWER_S = 5.0
+#: Commands kept per run; the oldest ended ones go first.
+MAX_COMMANDS = 2_000
+
+#: What a rank reports of a boundary at which not all ranks stopped.
+_RETRY = frozenset({"missed", "aborted", "abort", "timeout"})
+
+
+class CommandBook:
+    """The commands of one run."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._commands: dict[str, Command] = {}
+        #: The newest restart, until its job is back: rows are looked at for it.
+        self._restart: Restart | None = None
+        #: The newest stop that was carried out.
+        self.stop: Stop | None = None
+        #: Commands that a restart ended, until they are returned.
+        self._ended: list[Command] = []
+
+    def load(self, commands: Iterable[Command]) -> None:
+        """Take over what was stored, after a restart of the server."""
+        for command in sorted(commands, key=lambda c: c.issued):
+            self._commands[command.command_id] = command
+            if isinstance(command, Restart) and is_under_way(command):
+                self._restart = command
+            if isinstance(command, Stop) and command.state == "done":
+                self.stop = command
+
+    def all(self) -> list[Command]:
+        """Return the commands, newest first."""
+        return list(self._commands.values())[::-1]
+
+    def get(self, command_id: str) -> Command | None:
+        """Return one command, None where there is none."""
+        return self._commands.get(command_id)
+
+    def waiting(self) -> list[Command]:
+        """Return the commands that an agent which connects now has to know."""
+        return [c for c in self._commands.values() if c.state in OPEN_STATES]
+
+    def _waiting_for_ranks(self) -> list[Command]:
+        return [c for c in self.waiting() if KINDS[c.kind].by == "ranks"]
+
+    def restarts(self) -> list[Restart]:
+        """Return the restarts that ended the job, or may still, newest first."""
+        return [c for c in self.all() if isinstance(c, Restart) and c.state not in NOT_CARRIED_OUT]
+
+    def restart_under_way(self) -> Restart | None:
+        """Return the restart whose job is not back yet, None where there is none."""
+        return self._restart if self._restart is not None and is_under_way(self._restart) else None
+
+    def order_that_ends(self, node: str, started_ns: int) -> str | None:
+        """Return the id of the restart or stop by which a process of ``node`` ends, None where there is none."""
+        command = self.restart_under_way()
+        if command is not None and not comes_back(command, node, started_ns):
+            return command.command_id
+        return self.stop.command_id if self.stop is not None and started_ns < self.stop.issued * 1e9 else None
+
+    def find(self, idempotency_key: str | None) -> Command | None:
+        """Return the command that was issued under this key before."""
+        if idempotency_key is None:
+            return None
+        return next((c for c in self._commands.values() if c.idempotency_key == idempotency_key), None)
+
+    # --- a new one -----------------------------------------------------------------------------------------------
+
+    def issue(
+        self,
+        request: CommandRequest,
+        job: JobView,
+        *,
+        command_id: str,
+        issuer: str,
+        now: float,
+        plan: Plan | None = None,
+    ) -> Command:
+        """Return the new command.
+
+        Args:
+            plan: of a restart, the plan that the agents write (``commands/restart_plan.py``).
+
+        Raises:
+            BadRequest: a field is out of range, or no such checkpoint can be rolled back to.
+            Conflict: two processes are one rank, another rollback or restart is under way, no agent could deliver this
+                one, or its checkpoint is from inside an open incident.
+        """
+        check_fields(request)
+        if job.agents == 0:
+            raise Conflict(
+                "no agent of this run is connected, so nobody can deliver a command",
+                hint="is the job running, and does it reach the server? A finished job is restarted, not rolled back",
+            )
+        if KINDS[request.kind].by == "agents":
+            check_free(request.kind, job, self._commands.values(), now)
+        elif request.kind == "show_batches":
+            check_batches(job, self._commands.values(), now)
+        else:
+            if job.duplicates:
+                raise Conflict(
+                    f"ranks can't agree: {job.duplicates}", hint="each process of a job must be a rank of its own"
+                )
+            self._check_free(now)
+        new = NewCommand(request, job, command_id, self._run_id, issuer, now)
+        if request.kind == "rollback":
+            rollback = new_rollback(new)
+            return self._begin(rollback, ", ".join(rollback.unpromised or ()))
+        if request.kind in MAKERS:
+            return self._begin(MAKERS[request.kind](new))
+        assert plan is not None
+        self._give_way(now)
+        self._restart = new_restart(new, plan)
+        return self._begin(self._restart)
+
+    def ask_for_stacks(self, command_id: str, job: JobView, reason: str, now: float) -> list[Command]:
+        """Return the server's own command to look at all stacks, nothing when it was issued already."""
+        if command_id in self._commands or job.agents == 0:
+            return []
+        request = CommandRequest("dump_stacks", reason=reason)
+        return [self._begin(MAKERS["dump_stacks"](NewCommand(request, job, command_id, self._run_id, OURSELVES, now)))]
+
+    def ask_for_batches(self, request: CommandRequest, command_id: str, job: JobView, now: float) -> list[Command]:
+        """Return the server's own command to look at the batches, nothing when it was issued already or may not be."""
+        if command_id in self._commands or not may_ask(job, self._commands.values(), now):
+            return []
+        return [self._begin(MAKERS["show_batches"](NewCommand(request, job, command_id, self._run_id, OURSELVES, now)))]
+
+    def _begin(self, command: Command, unpromised: str = "") -> Command:
+        by = f"ordered by {command.issuer}"
+        if unpromised:
+            by += f"; the job has not said that it can change {unpromised}"
+        command.note("pending", command.issued, by)
+        self._commands[command.command_id] = command
+        self._forget_old()
+        return command
+
+    def _check_free(self, now: float) -> None:
+        """Raise Conflict while a rollback or a restart is under way."""
+        for busy in self._commands.values():
+            if KINDS[busy.kind].beside or busy.state in END_STATES:
+                continue
+            if busy.state == "acted" and now >= busy.expires:
+                continue
+            to_step = f" to step {busy.to_step}" if busy.kind == "rollback" else ""
+            raise Conflict(
+                f"{busy.kind} {busy.command_id}{to_step} is under way (state {busy.state})",
+                hint="wait until it is done, or until it expires",
+            )
+
+    def _give_way(self, now: float) -> None:
+        """A restart begins: it ends what waits for ranks that will be gone."""
+        for command in self._commands.values():
+            if command.kind == "restart" and command.state == "acted":
+                text = "no new row came before the next restart"
+            elif KINDS[command.kind].by == "ranks" and command.state in OPEN_STATES:
+                text = f"no rank answered, and the job is restarted; {KINDS[command.kind].nothing}"
+            else:
+                continue
+            self._ended += _noted(command, "failed", now, text)
+
+    def _forget_old(self) -> None:
+        for command_id, command in list(self._commands.items()):
+            if len(self._commands) <= MAX_COMMANDS:
+                return
+            if command.state not in OPEN_STATES:
+                del self._commands[command_id]
+
+    # --- what comes back -----------------------------------------------------------------------------------------
+
+    def delivered(self, commands: Iterable[Command], now: float, detail: str) -> list[Command]:
+        """Commands were sent to an agent; return those of them that had reached none before."""
+        changed = [command for command in commands if command.state == "pending"]
+        for command in changed:
+            command.note("delivered", now, detail)
+        return changed
+
+    def on_event(
+        self, rank: int | None, step: int | None, report: CommandReport, time: float, *, node: str = "",
+        keeps: bool = True,
+    ) -> list[Command]:  # fmt: skip
+        """Take what a rank reports (or an agent, rank None); return what changed.
+
+        Args:
+            keeps: the rank keeps batches: an order for batches does not wait for others, which reject it.
+        """
+        command = self._commands.get(report.command_id)
+        if command is None or report.state == "delivered":  # older agents report that too: who sent it has noted it
+            return []
+        reported, detail = report.state, report.detail or ""
+        if isinstance(command, AgentCommand):
+            if rank is not None:  # what an agent does not know it hands to its ranks
+                reported, detail = "failed", AGENT_TOO_OLD
+            return self._on_agent(command, node, reported, detail, time, step)
+        if rank is None:
+            return []
+        if isinstance(command, ShowBatches):
+            return take(command, rank, step, report, time) if keeps or reported != "rejected" else []
+        if (report.attempt or command.attempt) != command.attempt and reported != "acted":
+            return []  # about a boundary that was given up
+        known = command.ranks.get(str(rank))
+        if known is not None and known.state == reported and known.step == step:
+            return []
+        command.ranks[str(rank)] = RankState(
+            reported, step, time, detail, report.applied if reported == "acted" else None
+        )
+        command.add_line(reported, time, detail, rank=rank, step=step)
+        draw_conclusion(command, reported, time, detail, rank)
+        if isinstance(command, Stop) and command.state == "done":
+            self.stop = command
+        return [command]
+
+    def _on_agent(
+        self, command: AgentCommand, node: str, reported: str, detail: str, time: float, step: int | None
+    ) -> list[Command]:
+        known = command.nodes.get(node)
+        back = command.state == "failed" and known is not None and known.gone
+        late = command.state == "expired" and reported == "acted"  # it did so in time, and its word comes now
+        if not answered(command, node, reported, detail, time):
+            return []
+        command.add_line(reported, time, f"{node}: {detail}", step=step)
+        self._conclude(command, time, late=late, again=back or late)
+        return [command]
+
+    def _conclude(self, command: AgentCommand, time: float, *, late: bool, again: bool = False) -> bool:
+        """Close a command for agents when nobody else will answer; return whether it is closed now.
+
+        ``again``: it was closed for an agent that was gone, or late, and has answered after all.
+        """
+        end = verdict(command, late=late) if again or command.state in OPEN_STATES else None
+        if end is not None:
+            command.note(end[0], time, end[1])
+        return end is not None
+
+    def agents_gone(self, gone: Mapping[str, float], now: float) -> list[Command]:
+        """Answer commands for agents that ended before they did.
+
+        Args:
+            gone: node -> when the connection of its last agent ended, unix seconds, of nodes that have none now.
+        """
+        changed: list[Command] = []
+        for command in self.waiting():
+            if not isinstance(command, AgentCommand):
+                continue
+            noted = answer_for(command, gone, now)
+            for node, detail in noted.items():
+                command.add_line("failed", now, f"{node}: {detail}")
+            if noted:
+                self._conclude(command, now, late=False)
+                changed.append(command)
+        return changed
+
+    def retries(self, job: JobView, now: float) -> list[Command]:
+        """Return the commands that get a later boundary, or give up after MAX_ATTEMPTS."""
+        changed: list[Command] = []
+        for command in self._waiting_for_ranks():
+            if not any(rank.state in _RETRY for rank in command.ranks.values()):
+                continue
+            if command.attempt >= MAX_ATTEMPTS:
+                text = f"{MAX_ATTEMPTS} times not all ranks reached the boundary in time"
+                changed += _noted(command, "failed", now, text)
+                continue
+            command.attempt += 1
+            command.apply_at_step = job.boundary(command.attempt)
+            command.ranks = {}
+            changed += _noted(command, "delivered", now, f"attempt {command.attempt}: boundary {command.apply_at_step}")
+        return changed
+
+    def ignored(self, job: JobView, now: float) -> list[Command]:
+        """Close commands that the job went past without an answer: it does not look for any."""
+        changed: list[Command] = []
+        for command in self._waiting_for_ranks():
+            if why := why_ignored(command, job, now):
+                changed += _noted(command, "failed", now, why)
+        return changed
+
+    def job_over(self, why: str, now: float) -> list[Command]:
+        """Close the open commands of a job that ended: nobody is left who could obey.
+
+        A restart ends the job, and agents may still answer, so theirs stay open.
+
+        Args:
+            why: how it ended, a sentence.
+        """
+        changed: list[Command] = []
+        for command in self._waiting_for_ranks():
+            changed += _noted(
+                command, "failed", now, f"{JOB_ENDED} before all ranks could act; {what_came(command)}. {why}"
+            )
+        for command in self.waiting():
+            changed += conclude(command, now, f"{JOB_ENDED}. {why}") if isinstance(command, ShowBatches) else []
+        return changed
+
+    def on_points(self, segment: int, segment_key: str, step: int, time: float) -> list[Command]:
+        """The first point of ``segment`` is here: the command whose segment it is is done."""
+        command = self._commands.get(segment_key)
+        if command is None or command.segment is not None:
+            return []
+        command.segment, command.first_step = segment, step
+        if command.state == "acted":
+            command.note("done", time, f"first new point at step {step}")
+        return [command]
+
+    def on_row(self, node: str, started_ns: int, segment: int, step: int, time: float) -> list[Command]:
+        """A rank logged a row: the restart that its process came up after is done.
+
+        Args:
+            node, started_ns: of the process; ns since 1970 by the node's clock.
+            segment: in which the row is.
+        """
+        command = self.restart_under_way()
+        if command is None or not comes_back(command, node, started_ns):
+            return []
+        self._restart = None
+        command.segment, command.first_step = segment, step
+        return _noted(command, "done", time, f"first row of a new process at step {step} on {node}")
+
+    def settle(self, now: float) -> list[Command]:
+        """Close what is complete or too late; call it about once a second."""
+        changed, self._ended = self._ended, []
+        for command in self._commands.values():
+            if command.state == "acted" and command.segment is not None:
+                changed += _noted(command, "done", now, f"first new point at step {command.first_step}")
+            elif isinstance(command, AgentCommand):
+                late = now > command.agents_end + ANSWER_S
+                if late and self._conclude(command, now, late=True):
+                    changed.append(command)
+                if late and command.state == "failed" and command is self._restart:
+                    self._restart = None  # a process that starts now is no doing of an agent that is long gone
+            elif isinstance(command, ShowBatches):
+                changed += conclude(command, now) if now > command.expires + ANSWER_S else []
+            elif command.state in OPEN_STATES and now > command.expires:
+                text = f"{len(command.ranks)} of {command.world_size} ranks answered; {KINDS[command.kind].nothing}"
+                if command.segment is not None:
+                    text = "the steps went back, but not all ranks said that their state was restored (run.restored)"
+                changed += _noted(command, "expired", now, text)
+        return changed
+
+    def head_moved(self, head: int, head_key: str, now: float) -> list[Command]:
+        """The job went somewhere else: commands decided on the old segment no longer hold."""
+        left = [c for c in self._waiting_for_ranks() if c.fence.segment != head and c.command_id != head_key]
+        for command in left:
+            text = f"decided on segment {command.fence.segment}, but the job is in segment {head} now"
+            command.note("rejected", now, text)
+        return left
+
+
+def _noted(command: Command, state: State, time: float, detail: str) -> list[Command]:
+    command.note(state, time, detail)
+    return [command]

@@ -1,0 +1,129 @@
+"""The rollback that a run offers: to which checkpoint, with what changed. Made once, shown everywhere. Pure.
+
+The header, a card, an incident's page, the API and the command line all show this one; none of them chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+
+from msgspec.structs import asdict
+
+from stabilitybackend.acting.commands.request import withheld
+from stabilitybackend.judging.incidents.illness import first_sign, ill, stretches, where_from
+from stabilitybackend.judging.incidents.rollback_target import UsableOf, bad_batches, target
+from stabilitybackend.judging.incidents.way import way_of
+from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.kinds import kind_of
+from stabilitybackend.schema.lineage import Checkpoint, Offer, OfferedCheckpoint
+
+__all__ = ["MAX_OFFERED", "advised_way_back", "way_back"]
+
+#: Checkpoints that are offered, newest first; the suggested one is always among them.
+MAX_OFFERED = 40
+
+
+def way_back(
+    incidents: Sequence[Incident],
+    checkpoints: Sequence[Checkpoint],
+    last_step: int | None,
+    about: Incident | None = None,
+    cannot: Mapping[str, str] = MappingProxyType({}),
+) -> Offer:
+    """Return the rollback that is offered.
+
+    Args:
+        incidents: of the run, oldest first.
+        checkpoints: newest first.
+        last_step: newest step of the effective timeline, None before the first.
+        about: the incident that somebody looks at: it is gone back for although it is over.
+        cannot: what the job does not promise to change -> why; nothing of that is suggested.
+    """
+    usable = [c for c in checkpoints if c.usable and c.step <= (last_step or 0)]
+    known, now = UsableOf(checkpoints), _now(incidents, last_step)
+    way = way_of(incidents, known, now)
+    sick = _sick(incidents, about)
+    lead = sick[0] if sick else None
+    chosen, bad, lr_scale, reseed = None, None, None, False
+    sign = first_sign(sick, incidents)
+    blind = {"skip_batches", "skip_range"} <= cannot.keys()
+    if sign is None:
+        chosen = max((c.step for c in usable), default=None)
+        text = "No incident is open that one would go back for: the newest checkpoint, and nothing else is changed."
+    else:
+        back = None if way is None else way.back
+        if way is None or sign < way.sign:
+            again = about is not None and kind_of(about.kind).damaging
+            suspects = bad_batches(about, now) if about is not None and again else None
+            back = target(sign, known, now, bad=suspects, spoiled=stretches(incidents))
+        if way is not None:
+            lr_scale, reseed = way.lr_scale, way.reseed
+        if back is not None:
+            chosen, bad = back.to_step, None if blind else back.bad
+        elif way is not None and not way.good_data and not blind:
+            bad = bad_batches(way.lead, now)
+        text = _reason(sick[0], chosen, back is not None and back.bad is not None, blind)
+        if way is not None and way.incurable:
+            text = f"{len(way.again)} rollbacks did not cure it: correct the cause first, then go on from here. {text}"
+    behind = None if bad is None or "skip_batches" in cannot else bad[1]
+    offered = usable[:MAX_OFFERED]
+    offered += [c for c in usable[MAX_OFFERED:] if c.step == chosen][:1]
+    return Offer(
+        incident_id=None if lead is None else lead.incident_id,
+        onset_step=None if lead is None else lead.onset_step,
+        to_step=chosen,
+        skip_batches=None if chosen is None or behind is None else behind - chosen,
+        skip_range=None if chosen is None or bad is None or "skip_range" in cannot else list(bad),
+        lr_scale=None if "lr_scale" in cannot else lr_scale,
+        reseed=reseed and "seed" not in cannot,
+        cannot=dict(cannot),
+        text=text,
+        checkpoints=[
+            OfferedCheckpoint(
+                **asdict(c),
+                skip_batches=None if behind is None else max(0, behind - c.step),
+                where=_where(c.step, lead),
+            )
+            for c in offered
+        ],
+        withheld=withheld(checkpoints)[:MAX_OFFERED],
+    )
+
+
+def advised_way_back(
+    incidents: Sequence[Incident], checkpoints: Sequence[Checkpoint], last_step: int | None
+) -> Offer | None:
+    """Return the rollback that a run's incidents ask for, None for none; arguments as of ``way_back``."""
+    way = way_of(incidents, UsableOf(checkpoints), _now(incidents, last_step))
+    if way is None or way.back is None or not (way.action == "roll_back" or way.incurable):
+        return None
+    return way_back(incidents, checkpoints, last_step)
+
+
+def _now(incidents: Collection[Incident], last_step: int | None) -> int:
+    """Return the newest step at which anything is known."""
+    return max([last_step or 0, *(one.now_step for one in incidents if one.state == "open" and not one.dead)])
+
+
+def _sick(incidents: Collection[Incident], about: Incident | None) -> list[Incident]:
+    """Return what the checkpoint has to be older than, what began first first."""
+    every = {one.incident_id: one for one in ill(incidents)}
+    if about is not None and kind_of(about.kind).curable and not about.dead:
+        every[about.incident_id] = about
+    return sorted(every.values(), key=lambda one: (one.onset_step, one.incident_id))
+
+
+def _reason(lead: Incident, chosen: int | None, bad_data: bool, met_again: bool) -> str:
+    what = f"the {'open ' if lead.state == 'open' else ''}{kind_of(lead.kind).short} at step {lead.onset_step}"
+    if chosen is None:
+        return f"No checkpoint is sure to be from before {what}, so none is suggested."
+    behind = "the batches behind it are left out" if bad_data else "no batches are left out, the data are not the cause"
+    if bad_data and met_again:
+        behind = "the job does not promise to leave out the batches behind it"
+    return f"The checkpoint of step {chosen} is from before {what}; {behind}."
+
+
+def _where(step: int, lead: Incident | None) -> str:
+    """Return where a checkpoint lies, seen from the onset; "" where there is none."""
+    return "" if lead is None else where_from(step, lead.onset_step)

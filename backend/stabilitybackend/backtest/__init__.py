@@ -1,6 +1,0 @@
-"""Judges runs of the past with the code that judges live ones. Prose: docs/backtest.md."""
-
-from stabilitybackend.backtest.run import Backtest, backtest
-from stabilitybackend.backtest.sources import Log, read_files
-
-__all__ = ["Backtest", "Log", "backtest", "read_files"]

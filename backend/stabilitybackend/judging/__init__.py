@@ -1,0 +1,1 @@
+"""Detectors, incidents, liveness, GPUs: from points to findings."""

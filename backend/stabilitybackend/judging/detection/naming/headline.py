@@ -1,0 +1,220 @@
+"""Chooses what of a run is shown first: by roles, then by what is common, always the metric itself under its own name.
+
+The one place of this choice: the run's page, the wall and tables of runs show what is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain, islice
+
+from stabilitybackend.judging.detection.naming.units import unit_of
+from stabilitybackend.schema.metric_roles import (
+    BATCH_SIZE,
+    GRAD_NORM,
+    LOSS,
+    LR,
+    NAMES_REMEMBERED,
+    RATIO,
+    SPEED,
+    STEP_TIME,
+    VAL_LOSS,
+    best_of,
+    dataset_of,
+    likely_role_of,
+    role_of,
+    words_of,
+)  # fmt: skip
+from stabilitybackend.schema.pages.headline import Headline, HeadlineCell, HeadlineChart
+from stabilitybackend.schema.watched import Watched, WatchedMetric
+
+__all__ = ["MAX_CELLS", "MAX_CHARTS", "common_role_of", "headline_of", "main_of"]
+
+#: Cells of a strip: more than eight numbers side by side are not read.
+MAX_CELLS = 8
+#: Metrics that no role and no common word chose fill a strip up to so many cells.
+FILLED_CELLS = 4
+#: Small charts that a page draws without being asked: three rows of three.
+MAX_CHARTS = 9
+#: Metrics that are looked at: a job with more has its roles among the first ones, or names them.
+MAX_LOOKED_AT = 20_000
+#: Readings of agents' GPUs are no metrics of the training.
+_READINGS = "gpu/"
+#: Places of roles that pages and their tests know by name.
+_IDS = {GRAD_NORM: "grad", SPEED: "tokens", STEP_TIME: "step-time", VAL_LOSS: "val-loss"}
+#: Roles in the order in which they are read.
+_ORDER = (LOSS, "reward", VAL_LOSS, GRAD_NORM, "accuracy", "kl", "entropy", SPEED, STEP_TIME, "mfu", LR, "perplexity",
+          "success", "length", "memory")  # fmt: skip
+_BY_MEDIAN = frozenset((SPEED, STEP_TIME))
+
+#: Words of a name -> what is common under it. Every word of one of the tuples has to be there.
+_COMMON: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
+    ("reward", (("reward",), ("rewards",), ("rew",), ("episode", "return"), ("returns",))),
+    ("accuracy", (("accuracy",), ("acc",))),
+    ("kl", (("kl",),)),
+    ("entropy", (("entropy",),)),
+    ("mfu", (("mfu",),)),
+    ("perplexity", (("perplexity",), ("ppl",))),
+    ("success", (("success", "rate"), ("win", "rate"), ("winrate",), ("solve", "rate"))),
+    ("length", (("completion", "length"), ("response", "length"), ("ep", "len"), ("episode", "length"))),
+    ("memory", (("memory",), ("mem",), ("vram",))),
+)
+#: Words that make a metric another number about the thing: of several, one without them is taken.
+_ABOUT = frozenset((
+    "std", "var", "min", "max", "coef", "coeff", "coefficient", "target", "loss", "clip", "clipped", "clipfrac",
+    "bonus",
+    "weight", "beta", "num", "count", "layer", "layers", "head", "per", "margin", "margins", "rejected", "penalty",
+    "free", "total", "retries", "time",
+))  # fmt: skip
+#: Counters and clocks say where a run is, not how it does: never chosen to fill a strip.
+_COUNTERS = frozenset((
+    "step", "steps", "epoch", "epochs", "iteration", "iterations", "iter", "timestamp", "seed", "version", "rank",
+    "consumed", "samples", "seen", "episodes", "timesteps",
+))  # fmt: skip
+
+
+@lru_cache(maxsize=NAMES_REMEMBERED)
+def common_role_of(metric: str) -> str:
+    """Return what a metric commonly is, by the words of its name; "" for any other.
+
+    Example:
+        >>> [common_role_of(name) for name in ("rollout/ep_rew_mean", "approx_kl", "kl_loss", "train/acc", "alpha")]
+        ['reward', 'kl', '', 'accuracy', '']
+    """
+    words = set(words_of(metric))
+    if "loss" in words or "coef" in words or "coeff" in words:
+        return ""
+    return next((role for role, sets in _COMMON if any(words.issuperset(one) for one in sets)), "")
+
+
+def headline_of(watched: Watched, metrics: Sequence[str]) -> Headline:
+    """Return what is shown first of a run that logs ``metrics``.
+
+    Args:
+        watched: as what detectors watch them (``watched_of``).
+        metrics: names in the order in which they appeared.
+    """
+    logged = [name for name in metrics[:MAX_LOOKED_AT] if not name.startswith(_READINGS)]
+    chosen = _by_role(watched.watched, logged)
+    order = sorted(chosen, key=_ORDER.index)
+    if LOSS not in chosen and "reward" in chosen:
+        order.insert(0, order.pop(order.index("reward")))
+    cells = [_cell(role, chosen[role]) for role in order][:MAX_CELLS]
+    if len(cells) < FILLED_CELLS:
+        cells += _fill(logged, chosen.values(), FILLED_CELLS - len(cells))
+    main = main_of(logged, chosen.get(LOSS))
+    if main is not None:
+        known = [cell for cell in cells if cell.metric == main and cell.role]
+        others = [cell for cell in cells if cell.metric != main]
+        cells = [*(known or [HeadlineCell("main", main, "", unit_of(main))]), *others]
+    below = chosen.get(GRAD_NORM)
+    charts = [*_families(watched, logged), *(_chart(cell) for cell in cells if cell.metric != main and cell.role)]
+    return Headline(main, below if below != main else None, cells[:MAX_CELLS], charts[:MAX_CHARTS])
+
+
+def main_of(metrics: Iterable[str], loss: str | None) -> str | None:
+    """Return the metric that stands for a run where there is room for one: a large chart, a curve in a table.
+
+    Its loss, else its reward, else what is named like a loss, else the first that does not only count. Readings of GPUs
+    are none.
+
+    Args:
+        loss: the metric that is watched as the loss, None where none is.
+
+    Example:
+        >>> main_of(["gpu/0/power_w", "epoch", "kl", "ppo/value_loss", "reward"], None)
+        'reward'
+    """
+    if loss is not None:
+        return loss
+    logged = [name for name in metrics if not name.startswith(_READINGS)][:MAX_LOOKED_AT]
+    rewards = [name for name in logged if common_role_of(name) == "reward"]
+    if rewards:
+        return min(rewards, key=_aside)
+    return _named_like_a_loss(logged) or next(chain(_plain_ones(logged), logged), None)
+
+
+def _plain_ones(names: Iterable[str]) -> Iterator[str]:
+    return (name for name in names if not _COUNTERS.intersection(words_of(name)) and dataset_of(name) is None)
+
+
+def _by_role(watched: Iterable[WatchedMetric], logged: Sequence[str]) -> dict[str, str]:
+    """Return role -> the one metric that stands for it."""
+    of_role: dict[str, list[str]] = {}
+    for one in watched:
+        if one.dataset is None and one.role in _ORDER:
+            of_role.setdefault(one.role, []).append(one.metric)
+    # A utilisation is a speed too, and has a cell of its own where there is another.
+    of_role[SPEED] = [name for name in of_role.get(SPEED, ()) if common_role_of(name) != "mfu"] or of_role.get(
+        SPEED, []
+    )
+    chosen = {role: best_of(role, names) or names[0] for role, names in of_role.items() if names}
+    for name in logged:  # what nobody watches has a known name all the same
+        role = role_of(name)
+        if role in _ORDER and role not in of_role and role != BATCH_SIZE and role != LOSS:
+            chosen.setdefault(role, best_of(role, logged) or name)
+    taken = set(chosen.values())
+    common: dict[str, list[str]] = {}
+    for name in logged:
+        role = common_role_of(name)
+        if role and name not in taken and dataset_of(name) is None:
+            common.setdefault(role, []).append(name)
+    for role, names in common.items():
+        if role not in chosen:
+            chosen[role] = min(names, key=_aside)
+    return chosen
+
+
+def _aside(metric: str) -> tuple[int, int, int, str]:
+    """Sort what is the thing itself before other numbers about it, and a mean before none."""
+    words = words_of(metric)
+    return (len(_ABOUT.intersection(words)), 0 if "mean" in words or "avg" in words else 1, len(words), metric)
+
+
+def _named_like_a_loss(logged: Sequence[str]) -> str | None:
+    """Return a metric that is called a loss, though not of the training as a whole: of a part, of a policy."""
+    likely = next((name for name in logged if likely_role_of(name) == LOSS), None)
+    return likely or next(
+        (name for name in logged if words_of(name)[-1:] == ("loss",) and dataset_of(name) is None), None
+    )
+
+
+def _fill(logged: Sequence[str], taken: Iterable[str], count: int) -> list[HeadlineCell]:
+    """Return other metrics in the order of the job, none that only counts."""
+    there = set(taken)
+    left = [name for name in logged if name not in there]
+    few = list(islice(_plain_ones(left), count)) or left[:count]
+    return [HeadlineCell(f"other-{place}", name, "", unit_of(name)) for place, name in enumerate(few, 1)]
+
+
+def _cell(role: str, metric: str) -> HeadlineCell:
+    unit = unit_of(metric)
+    return HeadlineCell(_IDS.get(role, role), metric, role, unit, role in _BY_MEDIAN)
+
+
+def _chart(cell: HeadlineCell) -> HeadlineChart:
+    return HeadlineChart(cell.id, cell.metric, [cell.metric], cell.unit, per_rank=cell.role == STEP_TIME)
+
+
+def _families(watched: Watched, logged: Sequence[str]) -> list[HeadlineChart]:
+    """Return the charts of what has a line for each data set."""
+    charts = []
+    losses = [one for one in watched.watched if one.role == LOSS and one.dataset is not None]
+    if losses:
+        names = [one.metric for one in losses]
+        charts.append(HeadlineChart("datasets", *_family(names, [one.dataset or "" for one in losses])))
+    shares = [one for one in watched.watched if one.role == RATIO and one.dataset is not None and one.text == ""]
+    if shares or watched.mixture:
+        metrics = _family([one.metric for one in shares], [one.dataset or "" for one in shares])[1] if shares else []
+        charts.append(HeadlineChart("ratio", "Mixture", metrics))
+    return charts
+
+
+def _family(names: list[str], datasets: list[str]) -> tuple[str, list[str]]:
+    """Return the title of a family and its names, by ``prefix*`` where that is what they are."""
+    cut: Callable[[int], str] = lambda place: names[place].removesuffix(datasets[place])  # noqa: E731
+    prefix = cut(0)
+    if prefix.endswith("/") and all(cut(place) == prefix for place in range(len(names))):
+        return f"{prefix}*", [f"{prefix}*"]
+    return f"{names[0]} …" if len(names) > 1 else names[0], names

@@ -1,0 +1,351 @@
+"""Which metric of one run is judged as what, and why; the one place that decides it for live runs and past logs.
+
+A metric is known by the table of names (``metric_roles.py``), because the job declared it (``run.names()``), or because
+its name makes it likely and its values confirm it. Detectors know the table's names only: what has another name is
+given to them under the table's (``judged``), and what they find is reported under its own (``own_name``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stabilitybackend.base.name_sets import NameKey, key_of
+from stabilitybackend.base.stateful import Stateful, fresh
+from stabilitybackend.judging.detection.naming.candidates import Candidates
+from stabilitybackend.judging.detection.naming.families import COUNTS, GROWING, SHARES, Family, counts_of, shares_of
+from stabilitybackend.schema.metric_roles import (
+    GRAD_NORM,
+    LOSS,
+    LR,
+    RATIO,
+    ROLES,
+    SAMPLES,
+    TAKEN,
+    TOKENS,
+    best_of,
+    likely_role_of,
+    loss_rank,
+    mixture_of,
+    role_of,
+)
+
+__all__ = ["DATASET_ROLES", "Judged", "WatchedNames"]
+
+#: Roles that are judged of one metric a run: a second spelling of it is the same curve again.
+ONE_METRIC = (LOSS, GRAD_NORM, LR)
+#: What may be declared of each data set.
+DATASET_ROLES = (LOSS, RATIO, TOKENS, SAMPLES)
+#: Metrics whose first step is remembered, and families of them: more are of layers and experts.
+MAX_NAMES = 20_000
+MAX_FAMILIES = 64
+MAX_MEMBERS = 64
+#: Sets of metrics of which it is remembered what becomes of them.
+MAX_SETS = 256
+#: Rows after which a declared name that never came is reported as wrong: some evaluate and log every 50th step.
+MISSING_ROWS = 100
+#: The family of our own name: a ratio by its name alone, whatever its values add up to.
+_OURS = "ratio/*"
+
+
+class Judged(NamedTuple):
+    """Rows under the names that detectors know.
+
+    Args:
+        names: of the metrics. columns: the values of each, for every row: float64 (m, n), or a list of columns.
+    """
+
+    names: tuple[str, ...]
+    columns: NDArray[np.float64] | list[NDArray[np.float64]]
+
+
+class _Group(NamedTuple):
+    family: str
+    places: list[int]
+    metrics: list[str]
+    datasets: list[str]
+
+
+class _Plan(NamedTuple):
+    plain: list[tuple[int, str]]
+    places: list[int]
+    names: tuple[str, ...]
+    groups: list[_Group]
+    as_logged: bool
+
+
+class WatchedNames(Stateful):
+    """What the metrics of one run's primary rank are.
+
+    Attributes:
+        declared, datasets: what the job declared: role -> metric, and role -> data set -> metric.
+        chosen: role of ``ONE_METRIC`` -> the metric that is judged as it.
+        families: shares and counts of data sets, also those about which nothing is decided or that are none.
+        mixture: whether the job has declared one: what each row took is given to the detectors then.
+    """
+
+    declared: dict[str, str] = fresh(dict)
+    datasets: dict[str, dict[str, str]] = fresh(dict)
+    chosen: dict[str, str] = fresh(dict)
+    families: dict[str, Family] = fresh(dict)
+    candidates: Candidates = fresh(Candidates)
+    mixture: bool = False
+    #: Metric -> its first step.
+    first_steps: dict[str, int] = fresh(dict)
+    #: Rows since the newest declaration.
+    rows_since: int = 0
+    _ratios: str = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._plans: dict[tuple[str, ...], _Plan] = {}
+        #: Sets of metrics of which all is known.
+        self._settled: set[tuple[str, ...]] = set()
+
+    def restored(self) -> None:
+        self._forget_plans()
+
+    def _forget_plans(self) -> None:
+        self._plans, self._settled = {}, set()
+
+    # --- what the job says, and what it logs ---------------------------------------------------------------------
+
+    def declare(self, roles: Mapping[str, str], datasets: Mapping[str, Mapping[str, str]]) -> int | None:
+        """Take a declaration: what it names replaces what was declared of the same role.
+
+        Returns:
+            The first step with a row that means something else now, None where nothing changes.
+        """
+        before = (dict(self.declared), {role: dict(sets) for role, sets in self.datasets.items()})
+        self.declared.update({role: metric for role, metric in roles.items() if role in ROLES})
+        self.datasets.update({role: dict(sets) for role, sets in datasets.items() if role in DATASET_ROLES})
+        if (self.declared, self.datasets) == before:
+            return None
+        self.rows_since = 0
+        self._forget_plans()
+        known = list(self.first_steps)
+        steps = [step for step in (self._new_name(name, self.first_steps[name]) for name in known) if step is not None]
+        return min(steps, default=None)
+
+    def declare_mixture(self) -> None:
+        """Note that the job has declared a mixture."""
+        if not self.mixture:
+            self.mixture = True
+            self._forget_plans()
+
+    def rewound(self) -> None:
+        """Forget the newest counts: the rows that come next do not follow on them."""
+        for family in self.families.values():
+            if family.are == GROWING:
+                family.last = {}
+
+    def is_settled(self, names: Sequence[str]) -> bool:
+        """Return whether ``observe`` would find nothing in rows of these metrics: all is known of them."""
+        return key_of(names) in self._settled
+
+    def observe(self, names: Sequence[str], steps: NDArray[np.int64], values: NDArray[np.float64]) -> int | None:
+        """Look at rows of the primary rank before they are judged.
+
+        Args:
+            steps: int64 (n,). values: float64 (m, n).
+
+        Returns:
+            The first step with a row that means something else now than it did, None where none does.
+        """
+        self.rows_since += len(steps)
+        row = key_of(names)
+        if row in self._settled:
+            return None
+        changed: list[int] = []
+        first = int(steps[0])
+        fresh_names = [name for name in names if name not in self.first_steps]
+        if fresh_names and len(self.first_steps) < MAX_NAMES:
+            self.first_steps.update(dict.fromkeys(fresh_names, first))
+            for role in ONE_METRIC:
+                best, holder = best_of(role, fresh_names), self.chosen.get(role)
+                if best is not None and holder is not None and self.candidates.rank(holder) > 0:
+                    changed.append(self.first_steps[holder])  # its values alone had told
+                    del self.chosen[role]
+                if best is not None:
+                    self.chosen.setdefault(role, best)
+            changed += [step for name in fresh_names if (step := self._new_name(name, first)) is not None]
+            self._forget_plans()
+        places = {name: place for place, name in enumerate(names)}
+        for metric in self.candidates.observe(places, values, self.chosen):
+            role = self.candidates.role(metric)
+            changed += [self.first_steps[one] for one in (metric, self.chosen.get(role, metric))]
+            self.chosen[role] = metric
+        for key, family in self.families.items():
+            if family.are or not self._undecided(family, places):
+                continue
+            own = [name for name in family.members if name in places]
+            if family.observe(own, values[[places[name] for name in own]]) and family.is_mixture:
+                changed.append(family.first_step)
+                for name in family.members:
+                    self.candidates.remove(name)
+                if not self._ratios and key != _OURS and _OURS not in self.families:
+                    self._ratios = key
+        if changed:
+            self._forget_plans()
+        elif not self.candidates.undecided(places, self.chosen) and not any(
+            sum(name in places for name in family.members) > 1 for family in self.families.values() if not family.are
+        ):
+            self._settled = {*self._settled, row} if len(self._settled) < MAX_SETS else {row}
+        return min(changed, default=None)
+
+    def _undecided(self, family: Family, places: Mapping[str, int]) -> bool:
+        return any(name in places for name in family.members)
+
+    def _new_name(self, name: str, first: int) -> int | None:
+        """Place a metric; return its first step where it takes the place of another one, or was no one's before."""
+        changed = None
+        for role in ONE_METRIC if self.declared else ():
+            if self.declared.get(role) == name and self.chosen.get(role) != name:
+                before = self.chosen.get(role)
+                self.chosen[role] = name
+                self.candidates.remove(name)
+                changed = min(first, self.first_steps.get(before or name, first))
+        of_sets = ((r, s) for r, sets in self.datasets.items() for s, m in sets.items() if m == name and r != LOSS)
+        declared = next(of_sets, None) if self.datasets else None
+        known = mixture_of(name) if declared is None else None
+        if declared is not None:
+            self._member(f"declared {declared[0]}", declared[0], first, name, declared[1], declared=True)
+        elif not self._is_declared(name):
+            self.candidates.add(name)
+            if known is None or likely_role_of(name) is not None:
+                return changed
+            self._member(known.family, known.measure, first, name, known.dataset, declared=False)
+        return changed
+
+    def _member(self, key: str, measure: str, first: int, name: str, dataset: str, *, declared: bool) -> None:
+        family = self.families.get(key)
+        if family is None:
+            if len(self.families) >= MAX_FAMILIES:
+                return
+            family = self.families[key] = Family(measure, first, declared=declared)
+        if len(family.members) < MAX_MEMBERS:
+            family.members[name] = dataset
+
+    def _is_declared(self, name: str) -> bool:
+        if not self.declared and not self.datasets:
+            return False  # as mostly
+        return name in self.declared.values() or any(name in sets.values() for sets in self.datasets.values())
+
+    # --- what detectors get --------------------------------------------------------------------------------------
+
+    def judged(self, names: Sequence[str], values: NDArray[np.float64]) -> Judged:
+        """Return rows of float64 (m, n) as detectors get them; those of a metric that is not judged are left out."""
+        row = key_of(names)
+        plan = self._plans.get(row)
+        if plan is None:
+            if len(self._plans) >= MAX_SETS:
+                self._plans = {}
+            plan = self._plans[row] = self._plan(row)
+        if plan.as_logged:
+            return Judged(row, values)
+        if not plan.groups:
+            return Judged(plan.names, values[plan.places])
+        found = {name: values[place] for place, name in plan.plain}
+        for group in plan.groups:
+            family = self.families[group.family]
+            counts = counts_of(family, group.metrics, values[group.places])
+            shares = shares_of(counts) if family.are in (COUNTS, GROWING) else counts
+            if group.family == self._ratios:
+                found.update({f"{RATIO}/{one}": share for one, share in zip(group.datasets, shares, strict=True)})
+            if self.mixture:
+                measure = family.measure or RATIO
+                taken = shares if family.are not in (COUNTS, GROWING) else counts
+                found.update({
+                    f"{TAKEN}{measure}/{one}": column for one, column in zip(group.datasets, taken, strict=True)
+                })  # fmt: skip
+        return Judged(tuple(found), list(found.values()))
+
+    def _plan(self, row: tuple[str, ...]) -> _Plan:
+        plain = [(place, known) for place, name in enumerate(row) if (known := self.known_as(name)) is not None]
+        groups = []
+        for key, family in self.families.items():
+            own = [(place, name) for place, name in enumerate(row) if name in family.members]
+            alone = len(own) == 1 and family.are in (COUNTS, GROWING)  # of one count there is no share
+            if own and not alone and family.is_mixture and (key == self._ratios or self.mixture):
+                places, metrics = [place for place, _ in own], [name for _, name in own]
+                groups.append(_Group(key, places, metrics, [family.members[name] for name in metrics]))
+        as_logged = not groups and plain == list(enumerate(row))
+        return _Plan(plain, [place for place, _ in plain], NameKey(name for _, name in plain), groups, as_logged)
+
+    def known_as(self, metric: str) -> str | None:
+        """Return the name under which detectors get the values of a metric, None for one that they do not get."""
+        for role, sets in self.datasets.items():
+            if role == LOSS and metric in sets.values():
+                return f"{LOSS}/{next(one for one, name in sets.items() if name == metric)}"
+        for role, name in self.declared.items():
+            if name == metric:
+                return metric if role_of(metric) == role else role
+        own = role_of(metric)
+        for one, chosen in self.chosen.items():
+            if chosen == metric:
+                return metric if own == one else one
+            if own == one:
+                return None  # another metric has this role
+        return None if own is not None and self.declared.get(own) in self.first_steps else metric
+
+    def own_name(self, known: str) -> str:
+        """Return the metric that detectors know under a name."""
+        for role, metric in {**self.chosen, **self.declared}.items():
+            if role == known and metric in self.first_steps:
+                return metric
+        kind, _, dataset = known.partition("/")
+        if dataset:
+            named = self.datasets.get(kind, {}).get(dataset)
+            if named is not None:
+                return named
+            if kind == RATIO and self._ratios:
+                members = self.families[self._ratios].members
+                return next((name for name, one in members.items() if one == dataset), known)
+            if kind.startswith(TAKEN):
+                return self._of_mixture(kind.removeprefix(TAKEN), dataset) or known
+        return known
+
+    def _of_mixture(self, measure: str, dataset: str) -> str | None:
+        return next(
+            (name for family in self.mixtures(measure) for name, one in family.members.items() if one == dataset), None
+        )
+
+    def mixtures(self, measure: str) -> Iterator[Family]:
+        """Yield the families whose values are shares (``ratio``), or counts of ``tokens`` or ``samples``."""
+        for family in self.families.values():
+            if family.is_mixture and (family.measure or RATIO) == measure:
+                yield family
+
+    # --- what others ask -----------------------------------------------------------------------------------------
+
+    def judged_row(self, values: Mapping[str, float]) -> Mapping[str, float]:
+        """Return one row as detectors get it."""
+        names = tuple(values)
+        plan = self._plans.get(names)
+        if plan is not None and plan.as_logged:
+            return values
+        known, columns = self.judged(names, np.array([[value] for value in values.values()], float))
+        return {name: float(column[0]) for name, column in zip(known, columns, strict=True)}
+
+    def is_judged(self, metric: str, wants: Callable[[str], bool]) -> bool:
+        """Return whether detectors get anything of a metric; ``wants``: whether they take a name that they know."""
+        known = self.known_as(metric)
+        if known is not None and wants(known):
+            return True
+        return any(
+            metric in family.members and family.is_mixture and (self.mixture or key == self._ratios)
+            for key, family in self.families.items()
+        )
+
+    def of_training(self, metric: str) -> bool:
+        """Return whether a metric that the table of names does not have tells which rank logs the training."""
+        return self._is_declared(metric) or likely_role_of(metric) is not None or loss_rank(metric) == 1
+
+    def compared_as(self, metric: str) -> str | None:
+        """Return the name under which a metric's own values are compared with others', None where they are not."""
+        if self._ratios and (dataset := self.families[self._ratios].members.get(metric)) is not None:
+            return f"{RATIO}/{dataset}" if self.families[self._ratios].are == SHARES else None
+        return self.known_as(metric)

@@ -1,0 +1,527 @@
+"""Feeds the detectors of one run: which rank they see, in which order, which forks they learn of, and what again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby, takewhile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stabilitybackend.base.name_sets import key_of
+from stabilitybackend.base.saving import SavedPart, Unfit, part_of, restore
+from stabilitybackend.base.stateful import Stateful, fresh
+from stabilitybackend.judging.detection.naming.mixture_schedule import MixtureSchedule
+from stabilitybackend.judging.detection.naming.watched_names import WatchedNames
+from stabilitybackend.judging.detection.other_metrics import OtherMetrics
+from stabilitybackend.judging.detectors.curve.detector import CurvesDetector
+from stabilitybackend.judging.detectors.engine.bank import BEFORE_FIRST_STEP, DetectorBank
+from stabilitybackend.judging.detectors.engine.base import Detector, Finding, Mark, Row, State
+from stabilitybackend.judging.detectors.engine.long_past import LongPast
+from stabilitybackend.judging.detectors.engine.row_blocks import RowBlock
+from stabilitybackend.judging.detectors.registry import DETECTORS, Settings
+from stabilitybackend.judging.detectors.repeat_data import RepeatDataDetector
+from stabilitybackend.lineage.changes import LineageEvent, Placed
+from stabilitybackend.lineage.fold import LineageFold
+from stabilitybackend.lineage.returns import left_by
+from stabilitybackend.lineage.tree import FoldedSegment, PathRange
+from stabilitybackend.schema.metric_roles import (
+    LOSS,
+    LR,
+    dataset_of,
+    is_of_evaluation,
+    is_of_reward,
+    likely_role_of,
+    loss_rank,
+    may_rise,
+    mixture_of,
+    of_machine,
+    role_of,
+)
+from stabilitybackend.storage.points.store import RunStore
+from stabilitybackend.storage.query import query
+
+#: Metrics that tell which rank is the one that people look at and detectors judge.
+PRIMARY_METRICS = ("loss", "grad_norm", "lr")
+#: Points of the branch that was left that a fork's mark holds, for each metric: what is trained again soon.
+DISCARDED_POINTS = 512
+#: Losses that a fork's mark holds.
+DISCARDED_METRICS = 32
+#: Resumes without going back that are remembered, newest ones: they have no segment.
+MAX_RESUMES = 64
+#: Steps that are judged again at most when a metric turns out to be another one: some ten thousand rows, half a second.
+MAX_AGAIN_STEPS = 20_000
+#: Names that are looked at before others may be served.
+NAMES_A_SLICE = 64
+
+__all__ = ["PRIMARY_METRICS", "Found", "Judge"]
+
+#: What a detector found, with the log time of the row that it found it at, unix seconds.
+Found = tuple[float, Finding]
+
+
+class Judge(Stateful):
+    """The detectors of one run, fed with the effective rows of one rank in the order of their steps.
+
+    A fork's mark is given right before the first row of the new segment: by then all rows that the primary rank had
+    logged on the branch that it left have been stored, whoever of the ranks reported the fork first.
+
+    Args:
+        store: the run's points; what is given to ``take`` is in it already.
+        fold: the run's lineage.
+    """
+
+    #: The rank that is judged, None before any rank logged one of PRIMARY_METRICS.
+    primary: int | None = None
+    #: Whether a name told so: the first that logs anything of a training is judged until another one logs a loss.
+    primary_known: bool = False
+    #: Segments whose mark the detectors have got, and the one whose rows they saw last.
+    _marked: set[int] = fresh(lambda: {0})
+    _fed_segment: int = 0
+    _source: str | None = None
+    _resumes: list[Mark] = fresh(list)
+    #: Which metric is what.
+    names: WatchedNames = fresh(WatchedNames)
+    #: Metrics that no detector looks at.
+    others: OtherMetrics = fresh(OtherMetrics)
+    #: Which mixture is declared for which steps.
+    mixtures: MixtureSchedule = fresh(MixtureSchedule)
+    #: The lowest rank that declared names: what others of the job declare is the same.
+    _names_rank: int | None = None
+
+    def __init__(self, store: RunStore, fold: LineageFold) -> None:
+        super().__init__()
+        self.fold = fold
+        #: The run's points; another object once they were read from the archive.
+        self.store = store
+        made = {name: make() for name, make in DETECTORS.items()}
+        of_primary, of_ranks, side_by_side = (
+            {name: make for name, make in DETECTORS.items() if (made[name].every_rank, made[name].side_by_side) == feed}
+            for feed in ((False, False), (True, False), (True, True))
+        )
+        self._bank = DetectorBank(of_primary)
+        self._ranks = DetectorBank(of_ranks, in_order=False)
+        self._side_by_side = DetectorBank(side_by_side, in_order=False)
+        #: The newest set of metrics that tells nothing of its rank.
+        self._silent: tuple[str, ...] = ()
+        #: Detectors of the primary rank that have to judge the past again -> why (``judge_again``).
+        self.unfit: dict[str, str] = {}
+        #: Step -> what was found in its row, of rows that ``take`` has not got yet (``judge_ahead``).
+        self._ahead: dict[int, list[Found]] = {}
+
+    def detector(self, name: str) -> Detector | None:
+        """Return a detector of the primary rank as it is now, None where there is none of that name."""
+        return self._bank.detectors.get(name)
+
+    @property
+    def past(self) -> LongPast:
+        """What is new in each loss of the effective path, a byte a point: a copy."""
+        return self._bank.past(RepeatDataDetector.name)
+
+    @property
+    def past_points(self) -> int:
+        """How many losses ``past`` has taken; without a copy."""
+        detector = self._bank.detectors.get(RepeatDataDetector.name)
+        return 0 if detector is None else detector.past.points
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Exceptions by detector name."""
+        return {**self._bank.failures, **self._ranks.failures, **self._side_by_side.failures}
+
+    @property
+    def followed(self) -> list[str]:
+        """Metrics that no detector has a role for, and that leave a note when they leave their own past."""
+        return [metric for metric in self.others.metrics if self._is_other(metric)]
+
+    @property
+    def newest_step(self) -> int:
+        """The newest step of the effective path that was judged."""
+        return self._bank.last_step
+
+    def configure(self, settings: Settings) -> None:
+        """Set the parameters of the detectors from here on, those not named to their default.
+
+        Raises:
+            SettingError: a setting is out of range, or unknown to its detector.
+        """
+        self._bank.configure(settings)
+        self._ranks.configure(settings)
+        self._side_by_side.configure(settings)
+
+    def classify_names(self, names: Iterable[str]) -> Generator[None, None, None]:
+        """Find out what names alone tell, in slices: the row that brings thousands of them is judged in one go."""
+        for at, name in enumerate(names):
+            if at % NAMES_A_SLICE == 0:
+                yield
+            for found_out in (loss_rank, mixture_of, is_of_evaluation, self._bank.wants, self._ranks.wants):
+                found_out(name)
+
+    def take(self, placed: Sequence[Placed], *, compared: bool = False) -> list[Found]:
+        """Judge rows that have just been stored and return what changed.
+
+        Args:
+            placed: rows of one process, of several sets of metrics where these were logged in turn.
+            compared: ``compare`` has got them.
+        """
+        first = placed[0]
+        found = [one for each in placed for one in self._choose_primary(each)]
+        if first.rank is None or first.segment != self.fold.tree.head or first.aside:
+            return self._own_names(found)
+        if first.rank == self.primary:
+            found += self._observe(placed)
+            found += self._marks(int(first.steps[0]), first)
+            if self.mixtures.row(int(first.steps[0])):
+                self.names.declare_mixture()
+            self._fed_segment, self._source = first.segment, first.source
+            if self._ahead:
+                self.mixtures.due(int(first.steps[-1]), float(first.times[-1]))
+                found += [one for step in first.steps.tolist() for one in self._ahead.pop(step, ())]
+                return self._own_names(found + self._side_by_side_of(() if compared else placed))
+            for stage in self._stages(placed):
+                found += self._mixture_marks(stage[0])
+                found += self._judged(stage)
+        found += _feed(self._ranks, placed)
+        return self._own_names(found + self._side_by_side_of(() if compared else placed))
+
+    def steady_to(self, source: str, segment: int, names: Sequence[str]) -> float:
+        """Return the step before which rows of the judged rank may be given to ``judge_ahead``, -1 where none may.
+
+        Args:
+            source: a process of that rank. segment: the head, where its rows belong. names: of their metrics.
+        """
+        went_on = self._source not in (None, source) and segment == self._fed_segment
+        plain = segment in self._marked and not went_on and self.names.is_settled(names)
+        return self.mixtures.steady_to if plain else -1
+
+    def judge_ahead(self, placed: Placed) -> bool:
+        """Judge rows that ``take`` gets later, at once or in parts; return whether anything is found in them.
+
+        Detectors know their own rows and nothing else of the run: what they find is that of rows that come one by one.
+
+        Args:
+            placed: rows as ``steady_to`` allows, whose steps and times rise.
+        """
+        steps = dict(zip(placed.times.tolist(), placed.steps.tolist(), strict=True))
+        self._ahead = {step: [] for step in steps.values()}
+        found = self._judged([placed]) + _feed(self._ranks, [placed])
+        for time, finding in found:
+            self._ahead[steps[time]].append((time, finding))
+        return bool(found)
+
+    def _judged(self, stage: Sequence[Placed]) -> list[Found]:
+        """Let all judge rows; those of other metrics know of each event that was found up to their row."""
+        turns = [turn for each in stage for turn in self.others.take(each, self._is_other)]
+        found, rest = list[Found](), list(stage)
+        for turn in sorted(turns, key=lambda one: one.step):
+            split = [(each, int(each.steps.searchsorted(turn.step, "right"))) for each in rest]
+            now = [each.at(each.segment, slice(None, at)) for each, at in split if at]
+            rest = [each.at(each.segment, slice(at, None)) for each, at in split if at < len(each.steps)]
+            found += _feed(self._bank, now, self.names) if now else []
+            found += self.others.report(turn, self._bank.context)
+        return found + (_feed(self._bank, rest, self.names) if rest else [])
+
+    def _is_other(self, metric: str) -> bool:
+        """Say whether no detector looks at a metric, and it is none of the machine's or a learning rate."""
+        judged = self.names.known_as(metric) is None or self.names.is_judged(metric, self._bank.wants)
+        return not judged and not of_machine(metric) and likely_role_of(metric) != LR
+
+    def end_ahead(self) -> None:
+        """Note that ``take`` has got all those rows that will come."""
+        self._ahead.clear()
+
+    def take_other(self, placed: Placed, steps: Sequence[int], times: Sequence[float]) -> list[Found]:
+        """Do the same with rows of a rank above the judged one, in the head; ``steps`` and ``times`` are theirs."""
+        values, rank = placed.values, placed.rank or 0
+        found = self._ranks.feed_rank(placed.names, steps, times, lambda place: values[place].tolist(), rank)
+        return self._own_names(found + self._side_by_side_of([placed]))
+
+    def compare(
+        self, names: Sequence[str], steps: NDArray[np.int64], times: NDArray[np.float64],
+        values: NDArray[np.float64], ranks: Sequence[int],
+    ) -> list[Found]:  # fmt: skip
+        """Compare rows of ranks in the head that log no time of their own work; as of ``DetectorBank.feed_table``."""
+        return self._own_names(self._side_by_side.feed_table(names, steps, times, values, ranks))
+
+    def _side_by_side_of(self, placed: Sequence[Placed]) -> list[Found]:
+        feed = self._side_by_side.feed_table
+        return [f for one in placed for f in feed(one.names, one.steps, one.times, one.values, [one.rank or 0])]
+
+    def declared(self, event: LineageEvent) -> list[Found]:
+        """Take the names or the mixture that the job declares and return what changed."""
+        rank, data = event.source.rank, event.data
+        if event.type == "mixture":
+            self.mixtures.declared(rank, event.step, data)
+            return []
+        if rank is None or (self._names_rank is not None and rank > self._names_rank):
+            return []
+        self._names_rank, self._silent = rank, ()
+        return self._own_names(self._again(self.names.declare(data.get("roles") or {}, data.get("datasets") or {})))
+
+    def forked(self, segment: FoldedSegment) -> list[Found]:
+        """Go back to where the new head's segment starts, and return what changed."""
+        self._resumes = [mark for mark in self._resumes if mark.step <= segment.kept_step]
+        self.mixtures.forked(segment.kept_step)
+        part = self.fold.tree.path(since=segment.fork_step + 1)[-1]
+        banks = (self._ranks, self._side_by_side) if part.segment == segment.id else ()
+        found = [(segment.created, finding) for bank in banks for finding in bank.mark(self._fork(part))]
+        if self.primary is None:
+            return found
+        found += self.others.rewound(segment.kept_step, segment.created)
+        return self._own_names(found + self._feed_again(self._bank.rewind(segment.kept_step)))
+
+    # --- names ---------------------------------------------------------------------------------------------------
+
+    def _observe(self, placed: Sequence[Placed]) -> list[Found]:
+        """Find out what the metrics of rows are; where earlier rows mean something else now, judge these again."""
+        steps = [
+            step for each in placed if (step := self.names.observe(each.names, each.steps, each.values)) is not None
+        ]
+        return self._again(min(steps, default=None), before=int(placed[0].steps[0]))
+
+    def _again(self, step: int | None, before: int | None = None) -> list[Found]:
+        newest = self._bank.last_step
+        if step is None or self.primary is None or newest - step > MAX_AGAIN_STEPS:
+            return []
+        if BEFORE_FIRST_STEP < newest < step:
+            return []
+        return self._feed_again(self._bank.rewind(step - 1), before)
+
+    def _own_names(self, found: list[Found]) -> list[Found]:
+        """Report what was found under the names that the job logs."""
+        named = [
+            (time, finding if (name := self._own_name(finding)) == finding.metric else replace(finding, metric=name))
+            for time, finding in found
+        ]
+        return [(time, one) for time, finding in named if (one := self._may_rise(finding)) is not None]
+
+    def _may_rise(self, finding: Finding) -> Finding | None:
+        """Return a finding of a loss that may rise without harm as a note: by its name, or its sign beside a reward.
+
+        A note that stays where it is needs nobody. None: that such a loss does not fall is no finding.
+        """
+        if finding.detector != CurvesDetector.name or finding.metric is None:
+            return finding
+        rewarded = (finding.evidence.get("below_zero") or finding.kind == "plateau") and any(
+            map(is_of_reward, self.store.metrics())
+        )
+        if not rewarded and not may_rise(finding.metric):
+            return finding
+        if finding.kind == "plateau":
+            return None
+        if finding.severity == "info":
+            return finding
+        state: State = "resolved" if finding.recovery == "none" and finding.state == "open" else finding.state
+        text = f"{finding.text} A loss of reinforcement or adversarial training may rise: this is no alarm."
+        return replace(finding, severity="info", state=state, text=text)
+
+    def _own_name(self, finding: Finding) -> str | None:
+        return finding.metric and self.names.own_name(finding.metric)
+
+    def _choose_primary(self, placed: Placed) -> list[Found]:
+        """The lowest rank that logs the loss is the one whose curve people see and detectors judge.
+
+        Where no name is known it is the lowest that logs anything of a training, until another one has a known name.
+        """
+        lower = self.primary is None or (placed.rank is not None and placed.rank < self.primary)
+        if placed.rank is None or (self.primary_known and not lower):
+            return []
+        known = self._is_of_training(placed.names)
+        if placed.rank == self.primary:
+            self.primary_known = known
+            return []
+        if not known and (self.primary_known or not lower or all(loss_rank(name) is None for name in placed.names)):
+            return []
+        had_one, self.primary, self.primary_known = self.primary is not None, placed.rank, known
+        if not had_one:
+            return []
+        self._source, self._resumes, self.others = None, [], OtherMetrics()
+        return self._feed_again(self._bank.rewind(BEFORE_FIRST_STEP), before=int(placed.steps[0]))
+
+    def _is_of_training(self, names: Sequence[str]) -> bool:
+        """Say whether a name of these tells that their rank logs the training; asked again and again of the same."""
+        row = key_of(names)
+        if row != self._silent:
+            training = self.names.of_training
+            if any(name in PRIMARY_METRICS or role_of(name) == LOSS or training(name) for name in names):
+                return True
+            self._silent = row
+        return False
+
+    # --- marks ---------------------------------------------------------------------------------------------------
+
+    def _marks(self, step: int, placed: Placed) -> list[Found]:
+        """Give the marks that are due before the row of ``step``, the first one of ``placed``."""
+        time = float(placed.times[0])
+        if placed.segment not in self._marked:
+            return [(time, finding) for mark in self._forks(step) for finding in self._bank.mark(mark)]
+        went_on = self._source is not None and placed.source != self._source and placed.segment == self._fed_segment
+        if not went_on or step <= self._bank.last_step:
+            return []
+        mark = _resume(self._bank.last_step, step, time)
+        self._resumes = [*self._resumes[-(MAX_RESUMES - 1) :], mark]
+        ended = self.others.rewound(self._bank.last_step, time)
+        return [*ended, *((time, finding) for finding in self._bank.mark(mark))]
+
+    def _mixture_marks(self, placed: Placed) -> list[Found]:
+        """Give the declarations of a mixture that hold from the first row of ``placed`` on."""
+        time = float(placed.times[0])
+        marks = self.mixtures.due(int(placed.steps[0]), time)
+        return [(time, finding) for mark in marks for finding in self._bank.mark(mark)]
+
+    def _stages(self, placed: Sequence[Placed]) -> Iterator[Sequence[Placed]]:
+        """Yield rows in parts between which another mixture is declared."""
+        rest = list(placed)
+        while rest:
+            first, last = (f(int(each.steps[at]) for each in rest) for f, at in ((min, 0), (max, -1)))
+            step = self.mixtures.next_step(first)
+            if step is None or step > last:
+                yield rest
+                return
+            split = [(each, int(each.steps.searchsorted(step))) for each in rest]
+            yield [each.at(each.segment, slice(None, at)) for each, at in split if at]
+            rest = [each.at(each.segment, slice(at, None)) for each, at in split if at < len(each.steps)]
+
+    def _forks(self, step: int) -> Iterator[Mark]:
+        """Give the marks of the segments of the effective path that begin at or before ``step`` and have none yet."""
+        unmarked = list(takewhile(lambda part: part.segment not in self._marked, reversed(self.fold.tree.path())))
+        for part in reversed(unmarked):
+            if part.first <= step:
+                self._marked.add(part.segment)
+                yield self._fork(part)
+
+    def _fork(self, part: PathRange) -> Mark:
+        segment = self.fold.tree[part.segment]
+        if segment.cause == "resume":
+            return _resume(segment.fork_step, segment.fork_step + 1, segment.created)
+        left = self._left_behind(segment)
+        because = f" ({segment.reason})" if segment.reason else ""
+        data = {
+            "fork_step": segment.fork_step,
+            "cause": segment.cause,
+            "reason": segment.reason,
+            "changes": dict(segment.changes),
+            "last_step": max((points[-1][0] for points in left.values()), default=segment.fork_step),
+            "left_behind": left,
+        }
+        where = "" if segment.returns_to is None else " of the branch that it had left"
+        text = f"the run went back to step {segment.fork_step}{where}{because}"
+        return Mark("fork", segment.fork_step + 1, segment.created, text, data)
+
+    def _left_behind(self, segment: FoldedSegment) -> dict[str, list[tuple[int, float]]]:
+        """Return what the branch that ``segment`` left had logged past its fork step."""
+        before = left_by(self.fold.tree, self.fold.heads, segment.id)
+        if self.primary is None or before is None:
+            return {}
+        known = {name: self.names.known_as(name) or "" for name in self.store.metrics()}
+        losses = [name for name, judged in known.items() if role_of(judged) == LOSS or dataset_of(judged)]
+        rows = query.effective_rows(
+            self.store,
+            self.fold,
+            losses[:DISCARDED_METRICS],
+            self.primary,
+            segment.fork_step + 1,
+            head=before,
+            limit=DISCARDED_POINTS,
+        )
+        left: dict[str, list[tuple[int, float]]] = {}
+        for step, _, metric, value in rows:
+            left.setdefault(known[metric], []).append((step, value))
+        return left
+
+    # --- again ---------------------------------------------------------------------------------------------------
+
+    def _feed_again(self, after: int, before: int | None = None) -> list[Found]:
+        """Give the effective rows after step ``after`` again, up to ``before``, and the marks between them."""
+        assert self.primary is not None
+        path = self.fold.tree.path()
+        self._marked = {0, *(part.segment for part in path if part.first <= after)}
+        resumes = [mark for mark in self._resumes if mark.step > after]
+        self.names.rewound()
+        self.mixtures.rewound(after)
+        wanted = [name for name in self.store.metrics() if self.names.is_judged(name, self._bank.wants)]
+        rows = query.effective_rows(self.store, self.fold, wanted, self.primary, after + 1)
+        found: list[Found] = []
+        for row in _grouped(rows):
+            if before is not None and row.step >= before:
+                break
+            marks = [*self._forks(row.step)] if path[-1].segment not in self._marked else []
+            while resumes and resumes[0].step <= row.step:
+                marks.append(resumes.pop(0))
+            marks += self.mixtures.due(row.step, row.time)
+            found += [(row.time, finding) for mark in marks for finding in self._bank.mark(mark)]
+            judged = row._replace(values=self.names.judged_row(row.values))
+            found += [(row.time, finding) for finding in self._bank.feed_row(judged)]
+            self._fed_segment = next(part.segment for part in reversed(path) if part.first <= row.step)
+        return found
+
+    # --- snapshots -----------------------------------------------------------------------------------------------
+
+    def saved(self) -> list[SavedPart]:
+        """Return the whole state for ``restore``: each detector is a part of its own."""
+        return [
+            part_of("judge", self),
+            *self._bank.saved("detectors"),
+            *self._ranks.saved("ranks"),
+            *self._side_by_side.saved("compared"),
+        ]
+
+    def restore(self, saved: Mapping[str, SavedPart]) -> None:
+        """Take over what ``saved`` returned. Call ``judge_again`` once the run's points are there.
+
+        Raises:
+            Unfit: what the detectors share is of another version, or a detector of every rank: how the rows of ranks
+                came in turn, the frames alone tell.
+        """
+        restore(self, saved.get("judge"), "judge")
+        unfit = self._ranks.restore("ranks", saved) | self._side_by_side.restore("compared", saved)
+        for name, why in unfit.items():
+            raise Unfit(f"detector {name}: {why}")
+        self.unfit = self._bank.restore("detectors", saved)
+
+    def judge_again(self) -> None:
+        """Let the detectors whose state was not taken over judge the stored points, as if they always had. Slow.
+
+        What they find there has been reported, or is past: it is not reported again. All detectors judge, since they
+        leave events to each other; the others stay as they are.
+        """
+        unfit, self.unfit = self.unfit, {}
+        if not unfit or self.primary is None:
+            return
+        bank, marked, fed_segment = self._bank, self._marked, self._fed_segment
+        self._bank = bank.empty()
+        self._feed_again(BEFORE_FIRST_STEP)
+        bank.replace(unfit, self._bank)
+        self._bank, self._marked, self._fed_segment = bank, marked, fed_segment
+
+
+def _feed(bank: DetectorBank, placed: Sequence[Placed], known: WatchedNames | None = None) -> list[Found]:
+    blocks = []
+    for each in placed:
+        names, columns = (each.names, each.values) if known is None else known.judged(each.names, each.values)
+        wanted = {name: columns[place].tolist() for place, name in bank.wanted(names)}
+        if wanted:
+            blocks.append(RowBlock(names, each.steps.tolist(), each.times.tolist(), wanted))
+    return bank.feed_blocks(blocks, placed[0].rank or 0) if blocks else []
+
+
+def _resume(last_step: int, step: int, time: float) -> Mark:
+    data = {"fork_step": last_step, "cause": "resume", "reason": "", "changes": {}, "last_step": last_step}
+    data["left_behind"] = {}
+    return Mark("fork", step, time, f"another process went on after step {last_step}", data)
+
+
+def _grouped(rows: Iterable[tuple[int, float, str, float]]) -> Iterator[Row]:
+    """Give the rows again that were logged at once: what has one step and one time, each metric once in a row."""
+    for (step, time), values in groupby(rows, key=lambda row: (row[0], row[1])):
+        logged = list[dict[str, float]]()
+        seen = Counter[str]()
+        for _, _, metric, value in values:
+            if seen[metric] == len(logged):
+                logged.append({})
+            logged[seen[metric]][metric] = value
+            seen[metric] += 1
+        for row in logged:
+            yield Row(step, time, row)

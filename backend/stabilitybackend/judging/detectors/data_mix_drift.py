@@ -1,0 +1,386 @@
+"""Finds that the mixture of the data has changed: ``ratio/*`` that leave their level, above all after a resume."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import ClassVar
+
+from stabilitybackend.schema.metric_roles import LOSS, SHARE_OF, TAKEN, role_of
+
+from .data_mix_report import MixEvent, worded
+from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State, fresh
+from .engine.row_blocks import QuietRows
+from .stats.before_fork import FORK_CONFIRM, FORK_POINTS, FORK_WINDOW
+from .stats.levels import LARGEST, Level, level_of, percent
+from .stats.own_past import more_than_before
+from .stats.robust import MEDIAN_ERROR, median
+from .stats.shares import (
+    BLOCK_NOISE,
+    BLOCK_POINTS,
+    USUAL_BLOCKS,
+    ShareTrack,
+)  # fmt: skip
+
+#: Ratios of one run that are watched; further ones are ignored.
+MAX_RATIOS = 64
+#: A sudden shift far from a fork, with the loss in its place, is an alarm from this fraction on: a new stage of a
+#: curriculum looks the same, and people know that they changed it. A mixture that moved so far before has stages.
+LARGE_SHIFT = 0.5
+#: Shares below it are taken as this one where they are compared by a factor.
+SMALLEST_SHARE = 1e-6
+#: Moves of the run's own past far from forks that are remembered, the newest ones. A mixture that moves in steps, in
+#: waves or shard by shard has moved before.
+REMEMBERED = 16
+#: The loss moved when its median did by so many sigmas of the median, and by this fraction.
+LOSS_SIGMAS, LOSS_FRACTION = 5.0, 0.02
+LOSS_POINTS = 64
+LOSS_AFTER_POINTS = 12
+#: Back: the median of a block is within this part of the shift.
+BACK = 0.4
+#: Blocks after which the new level is the usual one.
+ACCEPT_BLOCKS = 8
+
+__all__ = ["DataMixDriftDetector"]
+
+
+class DataMixDriftDetector(Detector):
+    """Opens one incident when shares of the data leave their level, however many ``ratio/*`` metrics show it.
+
+    Idea: ratios of small batches are noisy (a draw per sample), so that they are judged by the middle half of 16
+    points against the median of the last 16 blocks; noise and wander of the past are the unit. Two blocks in a row
+    away from the level are an event. In the first 50 points after a fork three of five points 4 sigmas away from
+    the level at the fork step are enough: a sampler whose state was not restored is the usual cause. A sudden shift
+    without a fork is an alarm when it is large, the mixture did not move before, and the other shares kept their
+    proportions (one source failed, and is named; a new stage has new weights for all), otherwise a note (``info``),
+    as is a steady ramp: that the loss moves with it is reported, and says nothing about whether somebody wanted it. A
+    mixture that has moved like that before (in steps, in waves, shard by shard) is not reported.
+
+    Args:
+        min_shift: smallest shift that counts, as a fraction of the level.
+
+    Source: IDEFICS-80B's log of its training (the image-to-text ratio drifted after a resume); the resume rule of the
+    project's detection notes, section 5.
+
+    Example:
+        >>> detector = DataMixDriftDetector()
+        >>> shares = [0.43 + 0.01 * (i % 3 - 1) for i in range(200)]
+        >>> found = []
+        >>> for step, share in enumerate(shares):
+        ...     found += detector.update(Point(step, "ratio/image_text", share, 0.0))
+        >>> data = {"fork_step": 150, "cause": "restart"}
+        >>> found += detector.note(Mark("fork", 151, 0.0, "the run went back to step 150", data))
+        >>> for step in range(151, 160):
+        ...     found += detector.update(Point(step, "ratio/image_text", 0.8, 0.0))
+        >>> [(f.severity, f.onset_step, f.step, f.evidence["after_fork"]) for f in found]
+        [('warning', 151, 153, 150)]
+    """
+
+    name: ClassVar[str] = "data_mix_drift"
+    kinds: ClassVar[tuple[str, ...]] = ("data_mix_drift",)
+    title: ClassVar[str] = "Data mixture drifts"
+    parameters: ClassVar[dict[str, Parameter]] = {
+        "sensitivity": SENSITIVITY,
+        "min_shift": Parameter(
+            0.03, 0.001, 1.0, "fraction", "Smallest shift of a share that counts. Higher: larger shifts only."
+        ),
+    }
+
+    _tracks: dict[str, ShareTrack] = fresh(dict)
+    _event: MixEvent | None = None
+    _loss: deque[float] = fresh(deque, maxlen=LOSS_POINTS)
+    _fork: tuple[int, str, str] | None = None
+    #: By how much the newest moves far from forks changed a share, as the logarithm of the factor.
+    _moves: deque[float] = fresh(deque, maxlen=REMEMBERED)
+    #: Where a ratio came from that was accepted elsewhere: the way back is no second alarm.
+    _homes: dict[str, tuple[int, float]] = fresh(dict)
+    _loss_metric: str | None = None
+    #: Ratios beyond MAX_RATIOS, each time they were logged.
+    dropped: int = 0
+
+    def configured(self) -> None:
+        self._by = self.settings["sensitivity"]
+        self._shift = self.settings["min_shift"] / (self._by or 1.0)
+
+    @classmethod
+    def story(cls) -> Sequence[Row | Mark]:
+        share = [0.43 + 0.004 * (7 * step % 5 - 2) + (0.19 if 300 <= step < 340 else 0.0) for step in range(400)]
+        rows = [Row(step, 1e9 + step, {"ratio/image_text": share[step]}) for step in range(400)]
+        data = {"fork_step": 299, "cause": "restart", "reason": "", "changes": {}, "last_step": 299, "left_behind": {}}
+        fork = Mark("fork", 300, 1e9 + 300, "another process went on after step 299", data)
+        return [*rows[:300], fork, *rows[300:]]
+
+    def wants(self, metric: str) -> bool:
+        return metric.startswith(SHARE_OF) or role_of(metric) == LOSS
+
+    def note(self, mark: Mark) -> list[Finding]:
+        if mark.kind == "fork":
+            self._fork = (mark.step, mark.text, str(mark.data.get("cause", "")))
+            for track in self._tracks.values():
+                track.fork()
+        return []
+
+    def update(self, point: Point) -> list[Finding]:
+        step, metric, value, _, _ = point
+        if not -LARGEST < value < LARGEST or (self.context.mixture and metric.startswith(SHARE_OF)):
+            return []  # declared shares are judged by mixture.py
+        track = self._tracks.get(metric)
+        if track is None:
+            if not metric.startswith(SHARE_OF):
+                return self._loss_point(metric, step, value)
+            if len(self._tracks) >= MAX_RATIOS:
+                self.dropped += 1
+                return []
+            track = self._tracks[metric] = ShareTrack()
+        found = [] if track.after_fork is None else self._near_fork(metric, track, step, value)
+        block = track.block
+        block.append((step, value))
+        if len(block) < BLOCK_POINTS:
+            return found
+        found = found + self._judge(metric, track, step)
+        track.next_block()
+        return found
+
+    def take_quiet(self, rows: QuietRows, start: int, stop: int) -> int:
+        if self._event is not None or self.context.mixture or any(name.startswith(TAKEN) for name in rows.columns):
+            return start
+        shares = [name for name in rows.columns if name.startswith(SHARE_OF)]
+        losses = [name for name in rows.columns if role_of(name) == LOSS]
+        if any(name not in rows.ranges for name in shares + losses) or (losses and self._loss_metric is None):
+            return start
+        known = [(self._tracks[name], rows.columns[name]) for name in shares if name in self._tracks]
+        if len(known) < len(shares) or any(track.after_fork is not None for track, _ in known):
+            return start
+        stop = self._quiet_blocks(known, rows.steps, start, stop)
+        if self._loss_metric in losses:
+            self._loss.extend(rows.columns[self._loss_metric][max(start, stop - LOSS_POINTS) : stop])
+        return stop
+
+    def _quiet_blocks(
+        self, shares: Sequence[tuple[ShareTrack, Sequence[float]]], steps: Sequence[int], start: int, stop: int
+    ) -> int:
+        """Take points up to the one that fills a block of a share that was away from its level; return its place."""
+        while start < stop:
+            end = min([start + BLOCK_POINTS - len(track.block) for track, _ in shares], default=stop)
+            full = [track for track, _ in shares if start + BLOCK_POINTS - len(track.block) == end <= stop]
+            judged = any(track.shifted for track in full)
+            end = end - 1 if judged else min(end, stop)
+            for track, values in shares:
+                track.block.extend(zip(steps[start:end], values[start:end], strict=True))
+            if judged:
+                return end
+            for track in full:
+                track.full(self._by, self._shift)
+                track.next_block()
+            start = end
+        return start
+
+    def _near_fork(self, metric: str, track: ShareTrack, step: int, value: float) -> list[Finding]:
+        """Judge one of the first points after a fork against the level at the fork step."""
+        if not self._by or self._fork is None:
+            track.after_fork = None
+            return []
+        level = track.near_fork(step, value, self._by, self._shift)
+        return [] if level is None else self._open(metric, track, level, step, at_fork=True)
+
+    def _judge(self, metric: str, track: ShareTrack, step: int) -> list[Finding]:
+        """Judge a full block."""
+        was_away = bool(track.shifted)
+        centre = track.full(self._by, self._shift)
+        if not was_away:
+            return []
+        event, level = self._event, track.level()
+        if level is None:
+            track.rebase()
+            return []
+        if event is not None and event.metric == metric:
+            track.shifted.append((step, centre))
+            return self._advance(event, track, centre, step)
+        if event is not None and metric in event.also:
+            track.shifted.append((step, centre))
+            if len(track.shifted) > ACCEPT_BLOCKS:
+                track.rebase()
+            return []
+        # Away for one block so far: the second one in a row decides.
+        before, shift = level[0], track.shifted[-1][1] - level[0]
+        if (centre - before) * shift <= 0 or abs(centre - before) < 0.5 * abs(shift):
+            track.shifted.clear()
+            track.learn(centre)
+            return []
+        track.shifted.append((step, centre))
+        return self._open(metric, track, (before, track.block_sigma()), step, at_fork=False)
+
+    def _advance(self, event: MixEvent, track: ShareTrack, centre: float, step: int) -> list[Finding]:
+        """Follow the ratio that the open event is about by one block."""
+        event.blocks.append(centre)
+        event.points += BLOCK_POINTS
+        event.now = step
+        if abs(centre - event.before) < max(BACK * abs(event.after - event.before), 3 * BLOCK_NOISE * event.sigma):
+            back = next(
+                (at for at, share in track.block if abs(share - event.before) < 0.5 * abs(event.after - event.before)),
+                step,
+            )
+            track.shifted.clear()
+            return self._close("recovered", step, back)
+        if len(event.blocks) < ACCEPT_BLOCKS:
+            if len(event.blocks) in (1, 2):
+                event.after = median(event.blocks)
+            return self._loss_moved(event, step)
+        event.after = centre if event.ramp else median(event.blocks)
+        track.rebase()
+        self._homes[event.metric] = (event.onset, event.before)
+        return self._close("resolved", step, None)
+
+    # --- events --------------------------------------------------------------------------------------------------
+
+    def _open(self, metric: str, track: ShareTrack, level: Level, step: int, *, at_fork: bool) -> list[Finding]:
+        before, sigma = level
+        onset, after = track.shifted[0][0], track.shifted[-1][1]
+        event = self._event
+        if event is not None and step - event.now > ACCEPT_BLOCKS * BLOCK_POINTS * self.context.interval:
+            return [*self._close("resolved", step, None), *self._open(metric, track, level, step, at_fork=at_fork)]
+        if event is not None:
+            if metric not in event.also and metric != event.metric:
+                event.also[metric] = [before, after]
+            return []
+        fork = self._fork if self._fork is not None and self._near(onset, self._fork[0]) else None
+        onset = max(onset, fork[0]) if fork is not None else onset
+        lone = metric if fork is not None else self._lone(onset, metric)
+        also: dict[str, list[float]] = {}
+        if lone is not None and lone != metric and self._tracks[lone].shifted:
+            # The first share that is seen to move is not always the one that moved the others.
+            also, metric, track = {metric: [before, after]}, lone, self._tracks[lone]
+            before, sigma = track.level() or level
+            after, _ = track.since(onset)
+        ramp = not at_fork and not track.sudden(before, after)
+        home = self._homes.pop(metric, None)
+        is_back = home is not None and abs(after - home[1]) < BACK * abs(before - home[1])
+        stages = any(move > math.log(1 + LARGE_SHIFT) for move in self._moves)
+        if self._moved_before(before, after, at_fork=fork is not None) and not is_back:
+            track.rebase()
+            return []
+        changed = self._changes() if fork is not None else []
+        if home is not None and is_back:
+            changed.append(f"back at the level of before step {home[0]}")
+        elif lone is None:
+            changed.append("the other shares changed among themselves, too: all weights are new, as with a new stage")
+        # A mixture that did not move as far back as is remembered; one that was at this level for a while is a stage.
+        large = abs(after - before) > LARGE_SHIFT * abs(before) and len(track.usual) == USUAL_BLOCKS and not stages
+        alarm = (fork is not None or large) and not ramp and not changed
+        losses = list(self._loss)
+        event = self._event = MixEvent(
+            metric, onset, step, "warning" if alarm else "info", step, before, sigma, after,
+            fork=fork[0] if fork is not None else None, fork_text=fork[1] if fork is not None else "", ramp=ramp,
+            points=len(track.shifted) * BLOCK_POINTS if not at_fork else FORK_CONFIRM,
+            loss_before=level_of(losses[: -2 * BLOCK_POINTS], 0.002) if len(losses) >= 3 * BLOCK_POINTS else None,
+            explained_by=changed,
+            also=also,
+        )  # fmt: skip
+        if not at_fork:
+            event.loss_after = losses[-BLOCK_POINTS:]
+            event.blocks = [centre for _, centre in track.shifted]
+        self.claim(event.metric, event.onset)
+        found = self._loss_moved(event, step)
+        return found or [self._finding(event, "open", step, None)]
+
+    def _moved_before(self, before: float, after: float, *, at_fork: bool) -> bool:
+        """Return whether this move is of the run's own habit; remember it, unless a fork explains it."""
+        move = _move(before, after)
+        known = more_than_before(self._moves)
+        if not at_fork:
+            self._moves.append(move)
+        return move <= known
+
+    def _lone(self, onset: int, metric: str) -> str | None:
+        """Return the one share whose source has another weight, None where more sources have one.
+
+        By all points since the onset. A source that runs dry, is stuck, or has a wrong weight leaves the proportions of
+        the others as they were: it is the one that explains them best when it is left out. They count as kept where
+        that is likelier than that they moved among themselves as far as it did: of few and small batches nobody can
+        tell. ``metric`` is the answer where fewer than three are known: of two shares each is what the other leaves.
+        """
+        tracks = self._tracks.items()
+        known = [(of, usual[0], *one.since(onset)) for of, one in tracks if (usual := one.level()) is not None]
+        if len(known) < 3:
+            return metric
+        before, after = sum(one[1] for one in known), sum(one[2] for one in known)
+        best: tuple[float, str | None] = (1.0, None)
+        for at, (name, level, now, _) in enumerate(known):
+            rest, move = before - level, _move(level, now)
+            scale = (after - now) / rest if rest > 0 else 1.0
+            worst = 0.0
+            for _, other, share, sigma in known[:at] + known[at + 1 :]:
+                noise = sigma / self._by
+                likelier = noise * math.sqrt(2 * math.log(max(1.0, scale * other * move / noise)))
+                worst = max(worst, abs(share - scale * other) / max(likelier, self._shift * other, SMALLEST_SHARE))
+            if worst < best[0]:
+                best = worst, name
+        return best[1]
+
+    def _near(self, onset: int, fork: int) -> bool:
+        # Of small batches the first point beyond half of the shift may lie before it.
+        return -FORK_WINDOW <= (onset - fork) / self.context.interval <= FORK_POINTS
+
+    def _changes(self) -> list[str]:
+        """Return what was declared to have changed the mixture at the newest fork."""
+        mark = self.context.last_fork()
+        changes = mark.data.get("changes") if mark is not None else None
+        words = ("mix", "ratio", "weight", "sampl")
+        named = [str(name) for name in changes or () if any(word in str(name) for word in words)]
+        return [f"declared at the fork: {name}" for name in named]
+
+    def _loss_point(self, metric: str, step: int, value: float) -> list[Finding]:
+        event = self._event
+        if metric != self._loss_metric:
+            if self._loss_metric is not None:
+                return []  # a second spelling
+            self._loss_metric = metric
+        if event is None:
+            self._loss.append(value)
+            return []
+        if len(event.loss_after) < LOSS_POINTS:
+            event.loss_after.append(value)
+            if len(event.loss_after) % LOSS_AFTER_POINTS == 0:
+                return self._loss_moved(event, step)
+        else:
+            self._loss.append(value)
+        return []
+
+    def _loss_moved(self, event: MixEvent, step: int) -> list[Finding]:
+        """Report the event again when the loss has moved with it."""
+        if event.loss_before is None or event.loss_moved is not None or len(event.loss_after) < LOSS_AFTER_POINTS:
+            return []
+        before, sigma = event.loss_before
+        after = median(event.loss_after[-LOSS_AFTER_POINTS:])
+        error = LOSS_SIGMAS * sigma * MEDIAN_ERROR / LOSS_AFTER_POINTS**0.5
+        if abs(after - before) <= max(error, LOSS_FRACTION * abs(before)):
+            return []
+        event.loss_moved = percent(after, before)
+        return [self._finding(event, "open", step, None)]
+
+    def _close(self, state: State, step: int, back: int | None) -> list[Finding]:
+        event = self._event
+        if event is None:
+            return []
+        self._event = None
+        self.claim(event.metric, event.onset, step)
+        self._loss.extend(event.loss_after)
+        for metric in event.also:
+            if self._tracks[metric].shifted:
+                self._tracks[metric].rebase()
+        return [self._finding(event, state, step, back)]
+
+    def _finding(self, event: MixEvent, state: State, now_step: int, back: int | None) -> Finding:
+        """Say what is known of the event now."""
+        text, evidence = worded(event, state, back)
+        title = f"Data mixture drift at step {event.onset} ({event.metric.removeprefix(SHARE_OF)})"
+        score = min(abs(event.after - event.before) / event.sigma, 1e9)
+        return self.finding(
+            event, now_step, state, title=title, text=text, recovered_step=back, score=score, evidence=evidence
+        )
+
+
+def _move(before: float, after: float) -> float:
+    """Return by how much a share changed, as the logarithm of the factor."""
+    return abs(math.log(max(after, SMALLEST_SHARE) / max(before, SMALLEST_SHARE)))

@@ -1,0 +1,298 @@
+"""What all detectors of a run may look at beside their own points: learning rate, gradient norm, batch size, forks.
+
+The bank keeps one ``Context`` and hands it to every detector of the run. It is filled with a whole row before any
+point of that row is judged, so that it does not matter in which order a row names its metrics. It is part of the
+snapshots, rewinds with the detectors, and holds a bounded past only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from operator import lt
+from statistics import median
+from typing import NamedTuple
+
+from stabilitybackend.schema.metric_roles import BATCH_SIZE, GRAD_NORM, LOSS, LR, SEQUENCE_LENGTH, dataset_of, role_of
+
+from .base import Claim, Mark
+
+#: Values of a companion metric that are remembered.
+COMPANION_POINTS = 64
+#: Excuses that are remembered, newest ones.
+MAX_EXCUSES = 32
+#: Marks that are remembered, newest ones.
+MAX_MARKS = 16
+#: A change of the learning rate or the batch size by this fraction from one value to the next is a step, not a slope.
+JUMP = 0.1
+#: A sequence length that held for so many points is a setting; one that is another in each batch is its padding.
+STOOD_POINTS = 4
+#: What is known to have changed so many points before an onset still explains it.
+EXCUSE_POINTS = 12
+#: Claims that are remembered, by metric.
+MAX_CLAIMS = 256
+#: Events of the loss that move the losses of all data sets with it: those are claimed with it.
+COVERS_DATASETS = frozenset({"resume_artifact", "repeat_data", "divergence"})
+#: A distance between two rows of so many usual ones is a gap; a large step of the rate behind one is a resume.
+GAP_INTERVALS = 5
+#: Distances between rows that the usual one is taken from.
+INTERVALS = 15
+
+__all__ = ["Claim", "Companion", "CompanionColumn", "Context", "Excuse"]
+
+#: A role, its values, one a row, and the least and the largest of them; None where one is not finite.
+CompanionColumn = tuple[str, Sequence[float], tuple[float, float] | None]
+
+
+class Excuse(NamedTuple):
+    """A known reason why a curve may move, from a step on.
+
+    Args:
+        kind: ``lr_jump``, ``batch_size``, ``gap`` or ``fork``.
+        step: the first step that it concerns.
+        text: one plain clause, e.g. ``the learning rate went from 0.0003 to 0.00015``.
+        before, after: the value of what changed, NaN where it has none.
+    """
+
+    kind: str
+    step: int
+    text: str
+    before: float = math.nan
+    after: float = math.nan
+
+
+@dataclass(slots=True)
+class Companion:
+    """The newest finite values of one metric."""
+
+    #: (step, value), oldest first.
+    values: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=COMPANION_POINTS))
+
+    @property
+    def last(self) -> float:
+        """The newest value, NaN when there is none."""
+        return self.values[-1][1] if self.values else math.nan
+
+    def at(self, step: int) -> float:
+        """Return the value of ``step``, NaN where none is remembered."""
+        return next((value for at, value in reversed(self.values) if at == step), math.nan)
+
+    def before(self, step: int) -> float:
+        """Return the newest value of an earlier step, NaN where none is remembered."""
+        return next((value for at, value in reversed(self.values) if at < step), math.nan)
+
+    def held(self, points: int) -> bool:
+        """Return whether the newest points all have one value."""
+        newest = list(self.values)[-points:]
+        return len(newest) == points and len({value for _, value in newest}) == 1
+
+    def usual(self, before: int) -> float:
+        """Return the median of what is remembered of the steps before ``before``, NaN when that is nothing."""
+        past = [value for at, value in self.values if at < before]
+        return median(past) if past else math.nan
+
+
+@dataclass(slots=True)
+class Context:
+    """What is known of a run beside the curve that a detector judges."""
+
+    lr: Companion = field(default_factory=Companion)
+    grad_norm: Companion = field(default_factory=Companion)
+    batch_size: Companion = field(default_factory=Companion)
+    sequence_length: Companion = field(default_factory=Companion)
+    #: The newest row's step and time; -1 and 0 before the first.
+    step: int = -1
+    time: float = 0.0
+    #: Rows with a new step so far.
+    rows: int = 0
+    #: Newest marks, oldest first.
+    marks: deque[Mark] = field(default_factory=lambda: deque(maxlen=MAX_MARKS))
+    #: Newest known reasons for a curve to move, oldest first.
+    excuses: deque[Excuse] = field(default_factory=lambda: deque(maxlen=MAX_EXCUSES))
+    #: The usual distance between two rows, steps, >= 1.
+    interval: float = 1.0
+    _claims: dict[str, Claim] = field(default_factory=dict)
+    _intervals: deque[int] = field(default_factory=lambda: deque(maxlen=INTERVALS))
+    _warming: bool = True
+    #: Whether what the job takes of each data set is compared with what it declared: then nobody else judges shares.
+    mixture: bool = False
+
+    # --- filled by the bank --------------------------------------------------------------------------------------
+
+    def enter(self, step: int, time: float) -> None:
+        """Note the next row."""
+        if step > self.step:
+            if self.step >= 0:
+                distance = step - self.step
+                if distance != self.interval:
+                    if len(self._intervals) == INTERVALS and distance > GAP_INTERVALS * self.interval:
+                        self.excuses.append(Excuse("gap", step, f"nothing was logged for {distance} steps"))
+                    self._intervals.append(distance)
+                    self.interval = max(1.0, median(self._intervals))
+                else:
+                    self._intervals.append(distance)
+            self.rows += 1
+            self.step = step
+        self.time = time
+
+    def enter_all(self, steps: Sequence[int], times: Sequence[float]) -> None:
+        """Note some rows, which ``enter`` would take one by one; those at the usual distance cost next to nothing."""
+        if max(steps) <= self.step:  # of a rank behind the first one
+            self.time = times[-1]
+            return
+        at = 1
+        for step, time in zip(steps[:at], times[:at], strict=True):
+            self.enter(step, time)
+        count, distance = len(steps) - at, self.interval
+        if count and steps[0] == self.step and distance == int(distance):
+            last = steps[0] + int(distance) * count
+            if steps[-1] == last and list(steps) == list(range(steps[0], last + 1, int(distance))):
+                self.advance(steps, times, (), at, len(steps))
+                return
+        for step, time in zip(steps[at:], times[at:], strict=True):
+            self.enter(step, time)
+
+    def companion(self, role: str, value: float) -> None:
+        """Note a value of the newest row that detectors look up: learning rate, gradient norm, batch size."""
+        if not math.isfinite(value):
+            return
+        if role == GRAD_NORM:
+            self.grad_norm.values.append((self.step, value))
+        elif role == LR:
+            self._jumped(self.lr, value, "lr_jump", "learning rate")
+        elif role == BATCH_SIZE:
+            self._jumped(self.batch_size, value, "batch_size", "batch size")
+        elif role == SEQUENCE_LENGTH and not self.sequence_length.held(STOOD_POINTS):
+            self.sequence_length.values.append((self.step, value))
+        elif role == SEQUENCE_LENGTH:  # it excuses what a batch of another size does
+            self._jumped(self.sequence_length, value, "batch_size", "sequence length")
+
+    def _jumped(self, companion: Companion, value: float, kind: str, name: str) -> None:
+        last = companion.last
+        if value != last and last == last:
+            if abs(value - last) > JUMP * abs(last) and not (kind == "lr_jump" and self._warming and value > last):
+                text = f"the {name} went from {last:.4g} to {value:.4g}"
+                self.excuses.append(Excuse(kind, self.step, text, last, value))
+            if kind == "lr_jump" and value < last:
+                self._warming = False
+        companion.values.append((self.step, value))
+
+    def calm(self, steps: Sequence[int], companions: Sequence[CompanionColumn], start: int, stop: int) -> int:
+        """Return up to which row, after the newest one, at ``start``, nothing comes that explains a move of a curve.
+
+        Args:
+            steps: of rows that are evenly spaced. companions: of the same rows. stop: at most.
+        """
+        evenly = start + 1 < stop and steps[start + 1] - steps[start] == self.interval
+        if not evenly or len({role for role, _, _ in companions}) < len(companions):
+            return start + 1
+        for role, values, among in companions:
+            if among is None:
+                return start + 1
+            if role == GRAD_NORM or among[0] == among[1]:
+                continue
+            before, seen = values[start], self.sequence_length.values
+            known = [value for _, value in seen][-STOOD_POINTS:] if role == SEQUENCE_LENGTH else []
+            for at in range(start + 1, stop):
+                value = values[at]
+                if abs(value - before) > JUMP * abs(before) and _is_setting(known, values, start, at):
+                    stop = at
+                    break
+                before = value
+        return stop
+
+    def advance(
+        self, steps: Sequence[int], times: Sequence[float], companions: Sequence[CompanionColumn], start: int, stop: int
+    ) -> None:
+        """Note rows that ``calm`` found: what ``enter`` and ``companion`` do for each of them."""
+        count = stop - start
+        if not count:
+            return
+        self._intervals.extend([steps[start] - self.step] * min(count, INTERVALS))
+        self.rows += count
+        self.step, self.time = steps[stop - 1], times[stop - 1]
+        newest = max(start, stop - COMPANION_POINTS)
+        for role, values, among in companions:
+            companion = self._companion_of(role)
+            if role == LR and self._warming and among is not None and among[0] < among[1]:
+                self._warming = not any(map(lt, values[start:stop], values[start - 1 : stop - 1]))
+            companion.values.extend(zip(steps[newest:stop], values[newest:stop], strict=True))
+
+    def _companion_of(self, role: str) -> Companion:
+        of = {GRAD_NORM: self.grad_norm, LR: self.lr, SEQUENCE_LENGTH: self.sequence_length}
+        return of.get(role, self.batch_size)
+
+    def mark(self, mark: Mark) -> None:
+        """Note that something happened to the run; a declared mixture is no reason for a curve to move."""
+        if mark.kind == "mixture":
+            return
+        self.marks.append(mark)
+        if mark.kind == "fork":
+            self._warming = True
+        self.excuses.append(Excuse(mark.kind, mark.step, mark.text))
+
+    # --- asked by detectors --------------------------------------------------------------------------------------
+
+    @property
+    def warming_up(self) -> bool:
+        """Whether the learning rate has only risen since the start or the last fork, and still does."""
+        rates = self.lr.values
+        return self._warming and len(rates) >= 2 and rates[-1][1] > rates[0][1]
+
+    def excuses_between(self, first: int, last: int) -> list[Excuse]:
+        """Return the known reasons with a step from ``first`` to ``last``, oldest first."""
+        return [excuse for excuse in self.excuses if first <= excuse.step <= last]
+
+    def last_fork(self) -> Mark | None:
+        """Return the newest fork, None when the run never went back nor restarted."""
+        return next((mark for mark in reversed(self.marks) if mark.kind == "fork"), None)
+
+    def open_claims(self) -> dict[str, Claim]:
+        """Return the events that are claimed and not over, by metric."""
+        return {metric: claim for metric, claim in self._claims.items() if claim.ended_step is None}
+
+    def claims_since(self, step: int) -> dict[str, Claim]:
+        """Return the events that are claimed and not over, or were over at a step or later, by metric."""
+        return {m: claim for m, claim in self._claims.items() if claim.ended_step is None or claim.ended_step >= step}
+
+    def claim(self, metric: str, claim: Claim) -> None:
+        """Say that ``claim.detector`` follows an event of ``metric``; again with ``ended_step`` when it is over."""
+        self._claims.pop(metric, None)
+        self._claims[metric] = claim
+        while len(self._claims) > MAX_CLAIMS:
+            del self._claims[next(iter(self._claims))]
+
+    def release(self, metric: str, detector: str) -> None:
+        """Take a detector's claim back: what comes now is no part of its event."""
+        if metric in self._claims and self._claims[metric].detector == detector:
+            del self._claims[metric]
+
+    def take_claims(self, other: Context, detectors: Collection[str], known: Collection[str]) -> None:
+        """Let ``detectors`` claim what they claim in ``other``; who is not among the ``known`` ones claims nothing."""
+        kept = {m: claim for m, claim in self._claims.items() if claim.detector in set(known) - set(detectors)}
+        taken = {m: claim for m, claim in other._claims.items() if claim.detector in detectors}
+        self._claims = {**taken, **kept}
+
+    def claimed(self, metric: str, detector: str, within_steps: float = 0) -> Claim | None:
+        """Return the claim of another detector on ``metric`` that is open or ended less than ``within_steps`` ago."""
+        if not self._claims:
+            return None
+        claims = [self._claims.get(metric)]
+        if dataset_of(metric) is not None:
+            claims += [c for m, c in self._claims.items() if c.kind in COVERS_DATASETS and role_of(m) == LOSS]
+        for claim in claims:
+            if claim is None or claim.detector == detector:
+                continue
+            if claim.ended_step is None or self.step - claim.ended_step < within_steps:
+                return claim
+        return None
+
+
+def _is_setting(known: Sequence[float], values: Sequence[float], start: int, at: int) -> bool:
+    """Return whether what stood before a place stood long enough; ``known`` ends with the value at ``start``."""
+    if not known:
+        return True  # of another role: each step of it counts
+    before = [*known, *values[start + 1 : at]][-STOOD_POINTS:]
+    return len(before) == STOOD_POINTS and len(set(before)) == 1

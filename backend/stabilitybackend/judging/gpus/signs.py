@@ -1,0 +1,167 @@
+"""Says of one thing that an agent saw at a GPU how bad it is and what it is about. Pure, one event at a time.
+
+Agents report facts and changes (docs/wire.md, event ``gpu``); what they mean is decided here. Severity: ``critical``
+stops or endangers the job, ``warning`` asks for something at the next stop, ``info`` is only known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stabilitybackend.judging.detectors.engine.base import Severity
+from stabilitybackend.judging.gpus.meanings import MEANINGS
+from stabilitybackend.judging.gpus.xids import Family, XidClass, xid_of
+from stabilitybackend.schema.json_data import SENTENCE_CHARS
+
+__all__ = ["RECOVERY_ACTIONS", "Sign", "sign_of"]
+
+#: Repeats that one event may stand for: agents report a storm of the same Xid as one event with their number.
+MAX_REPEATS = 1_000_000
+#: What NVIDIA's driver asks for (NVML field 230, GET_GPU_RECOVERY_ACTION; nvidia-ml-py 13.615), as class and in words.
+RECOVERY_ACTIONS: Mapping[int, tuple[XidClass, str]] = {
+    1: ("reset", "reset the GPU"),
+    2: ("reboot", "reboot the node"),
+    3: ("reset", "let peer-to-peer traffic end, then reset the GPU if it still asks for that"),
+    4: ("reset", "let its work end, then reset the GPU"),
+    5: ("reset", "recover the IMEX domain (memory sharing between nodes)"),
+    6: ("reset", "reset the GPU's bus"),
+    7: ("reboot", "reboot the system"),
+}
+#: Drain and reset: NVIDIA tells it of contained memory errors (manual of nvidia-smi, GPU Recovery Action). Work that
+#: did not meet the error goes on and may start again; the reset is for the next stop.
+_WHEN_DRAINED = 4
+#: Corrected memory errors from which they are worth a warning, count since the driver was loaded.
+#: Source: Meta's GPU cluster monitoring (facebookresearch/gcm, its NVML health check).
+CORRECTED_MANY = 50_000_000
+#: Retired memory pages from which a GPU of before 2020 is to be looked at. Source: the same.
+RETIRED_MANY = 10
+#: Xids of the fifth generation of NVLink: the kernel's line says whether it is fatal (NVIDIA's catalog, decode table).
+_WITH_SUB_CODE = range(144, 151)
+_NOT_FATAL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
+#: Share of time at lowered clocks from which a GPU is unwell: gpud calls 0.6 events a minute over 10 min unhealthy.
+THROTTLED_SHARE = 0.6
+#: Share of time below which heat is only worth knowing: one short dip of the clocks in a minute.
+THROTTLED_LITTLE = 0.05
+#: A call of NVML that did not come back for so long endangers the job, seconds. Shorter ones happen on busy nodes.
+CALL_HANGS_S = 10.0
+
+
+@dataclass(slots=True)
+class Sign:
+    """One thing that was seen.
+
+    Args:
+        what: as in docs/wire.md, e.g. ``xid``. xid: its number.
+        cls: how much it asks for. family: what it is about. severity: see above.
+        text: one clause for people, without a full stop at its end.
+        first, last: when it was seen, unix seconds of the node. count: how often.
+        lasts: it is a condition that is still on.
+    """
+
+    what: str
+    cls: XidClass
+    family: Family
+    severity: Severity
+    text: str
+    first: float
+    last: float
+    xid: int | None = None
+    count: int = 1
+    lasts: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Return what makes it the same sign again."""
+        if self.what == "throttle":
+            return f"throttle:{self.facts.get('reason')}"
+        if self.what == "nvlink":
+            return "nvlink:down" if "down" in self.facts else "nvlink:errors"
+        if self.what == "temperature":
+            return f"temperature:{self.facts.get('sensor')}"
+        return self.what if self.xid is None else f"xid:{self.xid}"
+
+
+def sign_of(data: Mapping[str, Any], time: float) -> Sign | None:
+    """Return what a ``gpu`` event says (``schema.events.GpuChange``), None for one that says nothing we know."""
+    what = data["what"]
+    facts = {name[:40]: fact for name, fact in list((data.get("facts") or {}).items())[:16]}
+    line = " ".join((data.get("text") or "").split())[:SENTENCE_CHARS].rstrip(".")
+    lasts = data.get("state") == "on"
+    if what == "xid":
+        return _xid(facts, data, line, time)
+    judged = _judged(what, facts)
+    if judged is None:
+        return None
+    cls, family, severity, words = judged
+    return Sign(what, cls, family, severity, line or words, time, time, lasts=lasts, facts=facts)
+
+
+def _xid(facts: dict[str, Any], data: Mapping[str, Any], line: str, time: float) -> Sign | None:
+    number = _number(facts, "xid")
+    number = _number(data, "xid") if number is None else number
+    if number is None or not 0 < number < 100_000:
+        return None
+    row = xid_of(int(number))
+    severity: Severity = "critical" if row.critical else "info" if row.cls in ("symptom", "watch") else "warning"
+    if row.number in (63, 92):
+        severity = "warning"  # a reset at the next stop, or a memory that wears out
+    if row.number in _WITH_SUB_CODE and _NOT_FATAL.search(line):
+        row, severity = row._replace(cls="watch"), "warning"
+    text = f"Xid {row.number}: {row.meaning}"
+    repeats = min(MAX_REPEATS, max(0, int(_number(facts, "repeats") or 0)))
+    facts = facts | {"said": line}
+    return Sign("xid", row.cls, row.family, severity, text, time, time, row.number, 1 + repeats, facts=facts)
+
+
+def _judged(what: str, facts: Mapping[str, Any]) -> tuple[XidClass, Family, Severity, str] | None:
+    """Return class, family, severity and words of anything that is no Xid."""
+    if what == "recovery_action":
+        action = _number(facts, "action")
+        cls, words = RECOVERY_ACTIONS.get(int(action or 0), ("reset", f"recovery action {action}"))
+        return cls, "gpu", "warning" if action == _WHEN_DRAINED else "critical", f"the driver asks: {words}"
+    if what == "throttle":
+        return _throttle(str(facts.get("reason") or ""), _share(facts))
+    if what == "ecc_corrected":
+        count = _number(facts, "count", "total", "corrected") or 0
+        return "watch", "hbm", "warning" if count > CORRECTED_MANY else "info", "memory errors that were corrected"
+    if what == "retired_pages":
+        many = (_number(facts, "count", "pages", "total") or 0) > RETIRED_MANY
+        return "watch", "hbm", "warning" if many else "info", "memory pages are taken out of use"
+    if what == "call_hangs":
+        long = (_number(facts, "seconds") or 0) >= CALL_HANGS_S
+        severity: Severity = "critical" if long else "warning"
+        return "reset", "processor", severity, "a call to its driver does not return"
+    if what == "nvlink":
+        down = facts.get("down") or str(facts.get("state") or "") in ("down", "inactive")
+        return (
+            "reset",
+            "link",
+            "critical" if down else "warning",
+            "a link to another GPU " + ("is down" if down else "has errors"),
+        )
+    return MEANINGS.get(what)
+
+
+def _throttle(reason: str, share: float | None) -> tuple[XidClass, Family, Severity, str]:
+    unwell = share is not None and share >= THROTTLED_SHARE
+    little = share is not None and share < THROTTLED_LITTLE
+    if reason == "power_brake":
+        return "watch", "power", "info" if little else "warning", "its clocks are lowered: the power supply asks for it"
+    if reason == "sw_thermal":
+        return "watch", "thermal", "warning" if unwell else "info", "its clocks are lowered by the driver: it is warm"
+    # hw_slowdown stands for heat or power brake where the GPU does not say which.
+    return "watch", "thermal", "info" if little else "warning", "its clocks are lowered by the hardware: it is too hot"
+
+
+def _share(facts: Mapping[str, Any]) -> float | None:
+    share = _number(facts, "share")
+    return share / 100 if share is not None and share > 1 else share
+
+
+def _number(facts: Mapping[str, Any], *names: str) -> float | None:
+    """Return the first of some facts that is there."""
+    return next((float(facts[name]) for name in names if facts.get(name) is not None), None)

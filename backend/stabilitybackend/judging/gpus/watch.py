@@ -1,0 +1,335 @@
+"""Follows the GPUs of one run from what agents say of them: which there are, and what is wrong with one.
+
+A fold over events: the same events give the same faults. Only that a fault is over because nothing came for a while is
+decided by the clock, in ``tick``. One physical fault is one incident, however many signs it gives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from stabilitybackend.base.stateful import Stateful, fresh
+from stabilitybackend.judging.detectors.engine.base import Finding
+from stabilitybackend.judging.gpus.faults import BURST_S, GROUP_S, NodeGpu, PhysicalFault, finding_of, keeps_to_one_gpu
+from stabilitybackend.judging.gpus.inventory import MAX_GPUS_A_NODE, bus_key, devices_of, place
+from stabilitybackend.judging.gpus.signs import Sign, sign_of
+from stabilitybackend.lineage.changes import LineageEvent
+from stabilitybackend.schema.gpus import CriticalFault, KernelLogLine
+from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.json_data import MAX_RANKS, SENTENCE_CHARS
+
+#: Types of events that are for ``GpuWatch.event``.
+GPU_EVENTS = frozenset({"gpu", "gpu_inventory", "kernel"})
+#: Faults remembered per run; those that are over go first.
+MAX_FAULTS = 512
+#: Symptoms that are alone, remembered per run: the fault that they belong to may come after them.
+MAX_SYMPTOMS = 256
+#: Lines of kernel logs that are about no GPU, remembered per run for whoever asks why the job stopped.
+MAX_KERNEL_LINES = 128
+#: Without a condition that is on and without a need to reset a fault is over after so long without a sign, seconds.
+QUIET_S = 600.0
+#: A new agent has so long to report what is still wrong with its GPUs, seconds; its slow poll is 60 s.
+SEEN_AGAIN_AFTER_S = 75.0
+
+__all__ = ["GPU_EVENTS", "GpuWatch"]
+
+
+class GpuWatch(Stateful):
+    """The GPUs of one run, and the faults that are known of them."""
+
+    _devices: dict[str, NodeGpu] = fresh(dict)
+    _agents: dict[str, str] = fresh(dict)
+    _listed: dict[str, frozenset[str]] = fresh(dict)  # node -> GPUs of its newest inventory
+    _holders: dict[int, str] = fresh(dict)  # rank -> its GPU
+    _faults: dict[str, PhysicalFault] = fresh(dict)
+    _symptoms: dict[tuple[str, str, float], Sign] = fresh(dict)
+    #: GPU -> how often programs failed on it, and when one last did.
+    _application: dict[str, tuple[int, float]] = fresh(dict)
+    #: GPU that is there again -> since when, and until when its agent may report what is wrong with it.
+    _returned: dict[str, tuple[float, float | None]] = fresh(dict)
+    kernel_lines: list[KernelLogLine] = fresh(list)
+    #: GPUs not followed because there were more than MAX_RANKS.
+    not_followed: int = 0
+    _newest_step: int = -1
+
+    # --- events ---------------------------------------------------------------------------------------------------
+
+    def event(self, event: LineageEvent, now_step: int) -> list[Finding]:
+        """Take one of GPU_EVENTS and return what it says of a GPU; ``now_step``: -1 before the first step."""
+        self._newest_step = max(self._newest_step, now_step)
+        time, node, data = event.time, event.source.node, event.data
+        if event.type == "gpu_inventory":
+            return self._inventory(node, event.source.source, data, time)
+        if event.type == "kernel":
+            return self._kernel(node, data, time)
+        sign = sign_of(data, time)
+        if sign is None:
+            return []
+        # A call that hangs before it is about one GPU is about all of the node; what else names none says nothing, but
+        # for the kernel's lines: some forms of "fallen off the bus" do not say which GPU it was.
+        device = self._device(place(node, data), nameless=sign.what == "call_hangs")
+        if device is None:
+            return []
+        if data.get("state") == "off" or (sign.what == "recovery_action" and sign.facts.get("action") == 0):
+            return self._off(device, sign)
+        return self._seen(device, sign)
+
+    def _inventory(self, node: str, source: str, data: Mapping[str, Any], time: float) -> list[Finding]:
+        another, found = self._agents.get(node, source) != source, devices_of(node, data)
+        self._agents[node] = source
+        before, self._listed[node] = self._listed.get(node, frozenset()), frozenset(device.ident for device in found)
+        for gone in self._devices.keys() & (before - self._listed[node]):
+            self._devices[gone].missing = True
+        for device in found:
+            if device.ident not in self._devices and len(self._devices) >= MAX_RANKS:
+                self.not_followed += 1
+                continue
+            known = self._devices.get(device.ident)
+            if not device.missing and (another or (known is not None and known.missing)):
+                self._returned[device.ident] = (time, None)
+            self._devices[device.ident] = device
+            for rank in device.ranks:
+                held = self._devices.get(self._holders.get(rank, ""))
+                if held is not None and held is not device:
+                    held.ranks = [other for other in held.ranks if other != rank]
+                self._holders[rank] = device.ident
+        reported = []
+        for fault in self._open():
+            if fault.foreign and (ranks := self._ranks_on(fault)):
+                next(iter(fault.devices.values())).ranks = ranks
+                reported += self._report(fault)
+            moved = all(self._holders.get(rank, "") not in {*fault.devices, ""} for rank in fault.ranks)
+            # A new agent does not know whose the GPU was that it does not see: by its place the rank gets another one.
+            guessed = fault.node == node and any(self._is_missing(ident) for ident in fault.devices)
+            if fault.ranks and moved and not guessed and fault.last < time:
+                reported += self._end(fault, "The job runs on other GPUs now; this one is as it was left.")
+        return reported
+
+    def _is_missing(self, ident: str) -> bool:
+        device = self._devices.get(ident)
+        return device is not None and device.missing is True
+
+    def _ranks_on(self, fault: PhysicalFault) -> list[int]:
+        devices = (self._devices.get(ident) for ident in fault.devices)
+        return sorted({rank for device in devices if device is not None for rank in device.ranks})
+
+    def _kernel(self, node: str, data: Mapping[str, Any], time: float) -> list[Finding]:
+        what, line = data["what"], (data.get("text") or "")[:SENTENCE_CHARS]
+        if what != "xid":
+            self.kernel_lines.append(KernelLogLine(node, what, time, line, data.get("pid")))
+            del self.kernel_lines[:-MAX_KERNEL_LINES]
+            return []
+        device = self._device(place(node, data), nameless=True)
+        facts = {"xid": data.get("xid"), "source": "kernel"}
+        sign = sign_of({"what": "xid", "state": "event", "facts": facts, "text": line}, time)
+        return [] if device is None or sign is None else self._seen(device, sign)
+
+    def _device(self, reported: NodeGpu, *, nameless: bool = False) -> NodeGpu | None:
+        """Return the GPU that an event names, by its UUID, else by its bus or index on its node.
+
+        Args:
+            reported: the event's fields about it. nameless: whether one without a name stands for its whole node.
+        """
+        known = self._devices.get(reported.uuid) if reported.uuid else None
+        of_node = [] if known is not None else [one for one in self._devices.values() if one.node == reported.node]
+        if known is None:
+            bus = bus_key(reported.bus_id)
+            for device in of_node:
+                same_bus = reported.bus_id and bus_key(device.bus_id) == bus
+                if not (reported.uuid and device.uuid) and (
+                    same_bus or (not reported.bus_id and reported.index is not None and device.index == reported.index)
+                ):
+                    known = device
+                    break
+        if known is not None:
+            known.ranks = reported.ranks or known.ranks
+            return known
+        if not reported.is_named:
+            return reported if nameless else None
+        if len(self._devices) >= MAX_RANKS or len(of_node) >= MAX_GPUS_A_NODE:
+            self.not_followed += 1
+            return None
+        self._devices[reported.ident] = reported
+        return reported
+
+    # --- signs ----------------------------------------------------------------------------------------------------
+
+    def _seen(self, device: NodeGpu, sign: Sign) -> list[Finding]:
+        ident = device.ident
+        fault = next((fault for fault in self._open() if fault.takes(ident, sign)), None)
+        if fault is None and (sign.what == "lost" or sign.xid == 79):
+            fault = self._node_loss(device, sign)
+        if fault is None:
+            if sign.cls == "symptom":
+                self._symptoms[(ident, sign.name, sign.first)] = sign
+                while len(self._symptoms) > MAX_SYMPTOMS:
+                    del self._symptoms[next(iter(self._symptoms))]
+                return []
+            fault = self._new(device, sign)
+            news = True
+        else:
+            news = fault.add(ident, sign)
+        if sign.cls == "application" and sign.family == "software":
+            times, last = self._application.get(ident, (0, -math.inf))
+            self._application[ident] = (times + (sign.first - last > BURST_S), max(last, sign.last))
+            news |= self._suspects(fault, ident)
+            if fault.suspected:
+                fault.root.count = max(fault.root.count, self._application[ident][0])
+        return self._acquitted() + (self._report(fault) if news else [])
+
+    def _suspects(self, fault: PhysicalFault, ident: str) -> bool:
+        """Suspect the hardware where programs fail on this GPU and hardly on another; return whether that is news."""
+        times = self._application[ident][0]
+        others = max((count for other, (count, _) in self._application.items() if other != ident), default=0)
+        used = [device for device in self._devices.values() if device.ranks] or [*self._devices.values()]
+        before, fault.suspected = fault.suspected, len(used) > 1 and keeps_to_one_gpu(times, others)
+        return before != fault.suspected
+
+    def _acquitted(self) -> list[Finding]:
+        """Report the suspects that are none any more, because programs fail on other GPUs as well by now."""
+        suspects = [(fault, ident) for fault in self._open() if fault.suspected for ident in fault.devices]
+        return [
+            reported for fault, ident in suspects if self._suspects(fault, ident) for reported in self._report(fault)
+        ]
+
+    def _node_loss(self, device: NodeGpu, sign: Sign) -> PhysicalFault | None:
+        """Return the loss of another GPU of the node within GROUP_S, with this one added to it."""
+        for fault in self._open():
+            if fault.node == device.node and fault.is_loss and abs(sign.first - fault.last) <= GROUP_S:
+                fault.devices.setdefault(device.ident, replace(device))
+                return fault
+        return None
+
+    def _new(self, device: NodeGpu, sign: Sign) -> PhysicalFault:
+        ident = device.ident
+        before = {
+            (ident, name): symptom
+            for (of, name, _), symptom in self._symptoms.items()
+            if of == ident and 0 <= sign.first - symptom.last <= GROUP_S
+        }
+        self._symptoms = {key: one for key, one in self._symptoms.items() if one not in before.values()}
+        step = self._newest_step
+        key = f"gpu_fault:{ident}:{sign.name}:{sign.first:.0f}"
+        signs = {**before, (ident, sign.name): sign}
+        fault = PhysicalFault(key, device.node, {ident: replace(device)}, signs, sign.first, sign.last, step, step)
+        self._faults[key] = fault
+        while len(self._faults) > MAX_FAULTS:
+            del self._faults[min(self._faults, key=lambda k: (self._faults[k].over is None, self._faults[k].last))]
+        return fault
+
+    def _off(self, device: NodeGpu, sign: Sign) -> list[Finding]:
+        """A condition is over; a recovery action that is over says that the GPU was reset."""
+        reported = []
+        for fault in self._open():
+            known = fault.signs.get((device.ident, sign.name))
+            if known is None or not known.lasts:
+                continue
+            known.lasts, known.last = False, max(known.last, sign.last)
+            healed = _HEALED.get(sign.what)
+            waits = any(s.xid is not None and s.severity == "critical" for s in fault.signs.values())
+            if fault.lasts or (waits and healed is None):
+                reported += self._report(fault)
+            else:
+                reported += self._end(
+                    fault, f"{healed or 'The condition is over'}: {device.label} of {device.node} is back."
+                )
+        return reported
+
+    # --- the clock ------------------------------------------------------------------------------------------------
+
+    @property
+    def expects(self) -> bool:
+        """Whether a fault is open, or a GPU has just come back: ``tick`` may have something to say."""
+        return bool(self._returned or self._open())
+
+    def tick(self, now: float) -> list[Finding]:
+        """Return the faults that are over because nothing came any more. Call it about once a second."""
+        reported = []
+        for ident, (since, until) in list(self._returned.items()):
+            if until is None:
+                self._returned[ident] = (since, now + SEEN_AGAIN_AFTER_S)
+            elif not until - SEEN_AGAIN_AFTER_S <= now < until:
+                del self._returned[ident]
+                reported += self._seen_again(ident, since)
+        for fault in self._open():
+            resting = not fault.lasts and not fault.needs_reset
+            if resting and now - fault.last > QUIET_S:
+                reported += self._end(fault, f"Nothing more came for {QUIET_S / 60:.0f} min.")
+        return reported
+
+    def _seen_again(self, ident: str, since: float) -> list[Finding]:
+        """A GPU is there and its agent had time to say what is wrong: end the faults that were not reported again.
+
+        Args:
+            since: when a new agent, or a newly loaded driver, showed it, unix seconds of the node.
+        """
+        reported = []
+        for fault in self._open():
+            known = [device for other in fault.devices if (device := self._devices.get(other)) is not None]
+            counted = [device.missing for device in known if device.missing is not None]
+            # A fault of GPUs that no agent ever counted is one of the node: any GPU that is there is evidence for it.
+            its = ident in fault.devices if counted else fault.node == self._devices[ident].node
+            if its and not any(counted) and fault.last < since:
+                reported += self._end(fault, "The GPU is there again, and a new agent sees nothing wrong.")
+        return reported
+
+    def _open(self) -> list[PhysicalFault]:
+        """Return the open faults, newest first."""
+        return [fault for fault in reversed(self._faults.values()) if fault.over is None]
+
+    def _end(self, fault: PhysicalFault, why: str) -> list[Finding]:
+        fault.over = why
+        for sign in fault.signs.values():
+            sign.lasts = False
+        return self._report(fault)
+
+    def _report(self, fault: PhysicalFault) -> list[Finding]:
+        fault.now_step = max(fault.now_step, self._newest_step)
+        named = all(device.is_named for device in fault.devices.values())
+        on_node = any(device.ranks for device in self._devices.values() if device.node == fault.node)
+        fault.foreign = named and not fault.ranks and on_node
+        return [finding_of(fault)]
+
+    # --- what is asked --------------------------------------------------------------------------------------------
+
+    @property
+    def devices(self) -> Iterable[NodeGpu]:
+        """Return the GPUs, in the order in which they were first seen."""
+        return self._devices.values()
+
+    @property
+    def faults(self) -> list[PhysicalFault]:
+        """Return the faults, newest first."""
+        return sorted(self._faults.values(), key=lambda fault: fault.last, reverse=True)
+
+    def broken(self) -> list[CriticalFault]:
+        """Return the open critical faults, newest first and one a GPU."""
+        return [
+            CriticalFault(device.node, device.uuid, device.index, device.ranks, fault.root.text, fault.first)
+            for fault in self._open()
+            if fault.severity == "critical"
+            for device in fault.devices.values()
+        ]
+
+    @property
+    def symptoms(self) -> Iterable[tuple[str, Sign]]:
+        """Return (GPU, sign) of the symptoms that are alone, oldest first."""
+        return ((ident, sign) for (ident, _, _), sign in self._symptoms.items())
+
+    def load(self, incidents: Iterable[Incident]) -> None:
+        """Take note of the stored incidents of the run: what is reported of them from now on has to be newer."""
+        for incident in incidents:
+            fault = self._faults.get(incident.key)
+            if fault is not None:
+                fault.now_step = max(fault.now_step, incident.now_step)
+
+
+#: Conditions whose end says that the GPU was reset or came back, to the text about it.
+_HEALED = {
+    "recovery_action": "The driver asks for nothing any more",
+    "lost": "It answers again",
+    "reset_required": "It needs no reset any more",
+}

@@ -1,0 +1,429 @@
+"""Keeps the incidents of one run: findings become one incident per real event, with an advice and a history.
+
+Pure: no I/O and no clock. The worker stores what comes back. Incidents are frozen: a change makes another one, and
+nobody needs a copy. They hold all that the book needs to go on after a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+
+from msgspec.structs import replace
+
+from stabilitybackend.judging.detectors.engine.base import Finding
+from stabilitybackend.judging.incidents.causes import alarms, cause_of, first_to_read, may_cause
+from stabilitybackend.judging.incidents.from_finding import bounded, discarded, fields_of, gone_back, incident_id_of
+from stabilitybackend.judging.incidents.illness import interval_of, off_at, rates_of, spoiling
+from stabilitybackend.judging.incidents.rollback_target import Usable
+from stabilitybackend.judging.incidents.suggest import suggest
+from stabilitybackend.judging.incidents.suggestion import JobNow
+from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, facts
+from stabilitybackend.schema.incidents import Incident, RolledBack
+from stabilitybackend.schema.kinds import KINDS, kind_of
+from stabilitybackend.schema.runs import WorstIncident
+from stabilitybackend.schema.states.severity import NotBack
+
+#: Incidents kept per run. Beyond it the oldest ones that are over are dropped and counted.
+MAX_INCIDENTS = 2_000
+#: The detector of curves, and those that it replaced: what one of them opened and this one goes on with has the same
+#: metric, and begins as near as they agree on an onset, points.
+CURVES = "curve"
+OLDER_CURVES = frozenset({"spike", "level_shift", "divergence", "dataset_loss", "plateau", "grad_norm"})
+OLDER_REACH_POINTS = 16
+#: An incident belongs to the train of one like it when it opens so soon after the newest of that, seconds. As long as
+#: Alertmanager waits before it repeats a notification (``repeat_interval``, 4 h).
+TRAIN_GAP_S = 4 * 3_600.0
+#: What healed by itself, or was gone back for, so many times is news once more: once is chance, twice may be.
+RECURS_AT = 3
+#: Where a job took long to come back before, it is waited for this many times as long; at most so long, seconds.
+PATIENCE_FACTOR, MAX_PATIENCE_S = 2.0, 900.0
+
+#: What NVIDIA asks for before such a GPU is used again (docs/gpu.md). With other faults the job goes on.
+_GPU_CLASSES = frozenset({"reset", "reboot", "drain"})
+
+__all__ = ["MAX_INCIDENTS", "IncidentBook", "stops_job"]
+
+
+def stops_job(incident: Incident) -> bool:
+    """Say whether an incident stops its job now: a plan goes by it, and a status names it."""
+    if incident.state != "open" or incident.dead or not kind_of(incident.kind).stops_job:
+        return False
+    if incident.kind == "gpu_fault":
+        fault = facts(incident.evidence, GpuFaultFacts)
+        return fault.asks in _GPU_CLASSES and not fault.foreign
+    return incident.kind != "agent_lost" or incident.verdict.training == "stands"
+
+
+class IncidentBook:
+    """All incidents of one run.
+
+    Args:
+        run_id: the run.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self._incidents: dict[str, Incident] = {}
+        self._by_key: dict[str, str] = {}
+        #: Incident -> the step until which its advice is to wait.
+        self._until: dict[str, int] = {}
+        #: Step as of which advice was made last, and the job as it was then.
+        self.now_step = -1
+        self._job = JobNow()
+        #: Incidents dropped because there were more than MAX_INCIDENTS.
+        self.dropped = 0
+
+    def load(self, incidents: Iterable[Incident]) -> None:
+        """Take over stored incidents, in any order, instead of what is held."""
+        self._incidents.clear()
+        self._by_key.clear()
+        self._until.clear()
+        for incident in sorted(incidents, key=lambda incident: (incident.opened, incident.incident_id)):
+            self._keep(incident)
+        of_model = (one for one in self._incidents.values() if not one.dead and not kind_of(one.kind).of_machine)
+        self.now_step = max((one.now_step for one in of_model), default=-1)
+
+    def all(self) -> list[Incident]:
+        """Return all incidents, newest first."""
+        return sorted(self._incidents.values(), key=lambda i: (i.opened, i.onset_step, i.incident_id), reverse=True)
+
+    def get(self, incident_id: str) -> Incident | None:
+        """Return one incident, or None."""
+        return self._incidents.get(incident_id)
+
+    def of(self, kinds: Container[str]) -> list[Incident]:
+        """Return the incidents of some kinds, in the order in which they were opened."""
+        return [incident for incident in self._incidents.values() if incident.kind in kinds]
+
+    def spoiling(self) -> list[Incident]:
+        """Return the open incidents that one would go back for."""
+        return spoiling(self._incidents.values())
+
+    def rate_was_off(self, onset_step: int, interval: float) -> bool:
+        """Say whether the learning rate was off its past at a step or right before; interval: of two points, steps."""
+        return bool(off_at(onset_step, interval, rates_of(self._incidents.values())))
+
+    def culprits(self) -> set[int]:
+        """Return the ranks that the verdicts of open incidents blame."""
+        open_ones = (i for i in self._incidents.values() if i.state == "open" and not i.dead)
+        verdicts = [i.verdict for i in open_ones if kind_of(i.kind).blames]
+        return {rank for verdict in verdicts for rank in verdict.culprits}
+
+    def segments(self) -> set[int]:
+        """Return the segments in which incidents opened."""
+        return {incident.segment for incident in self._incidents.values()}
+
+    def versions(self, kinds: Container[str]) -> list[tuple[str, int]]:
+        """Return (id, version) of the incidents of some kinds: whether anything changed costs no copies."""
+        return [(name, one.version) for name, one in self._incidents.items() if one.kind in kinds]
+
+    def open_count(self) -> int:
+        """Return how many incidents are open, without those that are only worth knowing (``info`` of a detector)."""
+        return len(alarms(self._incidents.values()))
+
+    def worst(self) -> WorstIncident | None:
+        """Return the open incident to read first: the cause of the worst one, as bad as that is."""
+        found = first_to_read(self._incidents.values())
+        if found is None:
+            return None
+        first, worst = found
+        acknowledged = worst.status == "acknowledged"
+        advice = first.suggestion.action if first.suggestion else ""
+        return WorstIncident(
+            first.incident_id, first.kind, worst.severity, first.title, first.since, acknowledged, advice
+        )
+
+    def not_back(self) -> NotBack | None:
+        """Return the newest alarm on the effective path whose metric has not come back though it is over."""
+        for one in reversed(self._incidents.values()):
+            over = one.state == "resolved" and one.recovered_step is None and not one.dead
+            if over and one.alarm and one.status == "accepted":  # the status is read last: it costs a look at the facts
+                what = f"loss of {one.dataset}" if one.dataset else one.metric or kind_of(one.kind).label.lower()
+                return NotBack(what, one.onset_step)
+        return None
+
+    def stopper(self, status: str) -> str | None:
+        """Return the id of the open incident that stops the job, the newest of the kind that its status is about."""
+        every = ((incident, kind_of(incident.kind)) for incident in self._incidents.values())
+        stops = [
+            (kind.status != status, list(KINDS).index(kind.name), -incident.opened, incident.incident_id)
+            for incident, kind in every
+            if stops_job(incident) or (kind.status == status and incident.state == "open" and not incident.dead)
+        ]
+        return min(stops)[-1] if stops else None
+
+    def has_similar(self, finding: Finding, by: str) -> bool:
+        """Return whether an event is known already: by ``by`` where the finding is another's, by another where by it.
+
+        That is an alarm of its kind in the same stretch: what ``by`` says begins at the fork, others see it later.
+        """
+        if finding.key in self._by_key:
+            return False
+        own, others = finding.detector == by, [one for one in self.of({finding.kind}) if one.alarm and not one.dead]
+        if own:
+            return any(one.detector != by and one.onset_step >= finding.onset_step for one in others)
+        return any(
+            one.detector == by and one.state == "open" and one.onset_step <= finding.onset_step for one in others
+        )
+
+    def near(
+        self, kinds: Container[str], first_step: float, last_step: float, since: float, until: float, *, but: str
+    ) -> list[tuple[int, str, str]]:
+        """Return (onset step, kind, title) of the incidents of some kinds near a step or a time, in order of steps.
+
+        Args:
+            kinds: which ones.
+            first_step, last_step: both inclusive.
+            since, until: unix seconds, both inclusive; either the step or the time has to fit.
+            but: key of an incident that is left out.
+        """
+        found = [
+            (incident.onset_step, incident.kind, incident.title)
+            for incident in self._incidents.values()
+            if incident.kind in kinds
+            and (first_step <= incident.onset_step <= last_step or since <= incident.opened <= until)
+            and incident.key != but
+        ]
+        return sorted(found)
+
+    def apply(self, finding: Finding, *, segment: int, time: float, checkpoints: Usable) -> list[Incident]:
+        """Take a finding and return the incident that it opened or changed, and those whose advice follows from that.
+
+        A finding of an event that is known already changes that incident; one that says nothing new, or that is older
+        than what the incident knows (points fed again), changes nothing.
+
+        Args:
+            finding: what a detector or the liveness monitor found.
+            segment: segment in which the finding's step lies; an incident keeps the one in which it opened.
+            time: unix seconds, of the point or of the server.
+            checkpoints: those that can be gone back to, for the suggestion.
+
+        Returns:
+            Those that changed with their version one higher (1 for a new one), the finding's own first.
+        """
+        old = self.known(finding)
+        if old is not None and finding.now_step < old.now_step:
+            return []
+        new = self._opened(finding, segment, time) if old is None else replace(old, **fields_of(finding))
+        new = self._in_train(new)
+        if finding.state == "open":
+            new = replace(new, resolved=None, closed_step=None)
+        else:
+            closed_step = finding.now_step if new.closed_step is None else new.closed_step
+            new = replace(new, resolved=new.resolved or time, closed_step=closed_step)
+            if _healed(new) and kind_of(new.kind).of_machine and not new.recurring:
+                new = replace(new, severity="info")  # it healed before anybody was to act
+        if not kind_of(finding.kind).of_machine:
+            self.now_step = max(self.now_step, finding.now_step)
+        every = [*(one for one in self._incidents.values() if one.incident_id != new.incident_id), new]
+        advice = suggest(new, checkpoints, self.now_step, every, self._job)
+        new = replace(new, suggestion=advice, caused_by=cause_of(new, every))
+        own = self._commit(old, new, time)
+        if own is None:
+            return []
+        follow = self._follow_from(own, time)
+        advised = self.refresh_suggestions(checkpoints, time) if kind_of(own.kind).curable else []
+        again = {one.incident_id for one in advised}
+        return [own, *(one for one in follow if one.incident_id not in again), *advised]
+
+    def _follow_from(self, cause: Incident, time: float) -> list[Incident]:
+        """Return the open incidents that are known now to follow from another one: a cause may be seen later."""
+        if not may_cause(cause):
+            return []
+        every = list(self._incidents.values())
+        concerned = [one for one in every if one.state == "open" and one.incident_id != cause.incident_id]
+        changed = [self._commit(old, replace(old, caused_by=cause_of(old, every)), time) for old in concerned]
+        return [incident for incident in changed if incident is not None]
+
+    def turns_at(self) -> int | None:
+        """Return the step at which an advice turns by itself, None while none does: somebody waits until then."""
+        return min(self._until.values(), default=None)
+
+    def job_is(self, job: JobNow, checkpoints: Usable, time: float) -> list[Incident]:
+        """Take note of how the job is; where that changed, make the advice again and return what changed by that.
+
+        Args:
+            checkpoints, time: as of ``refresh_suggestions``.
+        """
+        if job == self._job:
+            return []
+        self._job = job
+        return self.refresh_suggestions(checkpoints, time)
+
+    def refresh_suggestions(self, checkpoints: Usable, time: float, now_step: int | None = None) -> list[Incident]:
+        """Make the suggestions of open incidents again; return what changed.
+
+        Call it where the checkpoints changed, where an incident opened or ended, and where an advice turns: all open
+        ones have the one advice of the run.
+
+        Args:
+            checkpoints: those that can be gone back to. time: unix seconds.
+            now_step: newest step of the run; None where it is as it was last.
+        """
+        self.now_step = self.now_step if now_step is None else now_step
+        every = list(self._incidents.values())
+        concerned = [one for one in every if one.state == "open" and not one.dead]
+        changed = [
+            self._commit(old, replace(old, suggestion=suggest(old, checkpoints, self.now_step, every, self._job)), time)
+            for old in concerned
+        ]
+        return [incident for incident in changed if incident is not None]
+
+    def rolled_back(self, ends: Mapping[int, int], time: float, by: RolledBack, kept_step: int) -> list[Incident]:
+        """Take note that the job went back, so that points are dead; return the incidents that changed.
+
+        Incidents whose onset is dead become dead, and resolved if they were open; so do those that nobody had seen yet
+        at the fork. One that was seen before the fork and ended after it is open again. Incidents about processes are
+        marked, but what happened has happened.
+
+        Args:
+            ends: segment that has dead points -> its last step that is not.
+            time: unix seconds.
+            by: what the job did.
+            kept_step: up to which the path stayed as it was: the step that it went back to, an earlier one where it
+                returned to a branch that it had left.
+        """
+        changed, by = [], replace(by, changes=bounded(by.changes))
+        for old in list(self._incidents.values()):
+            if old.segment not in ends or old.dead:
+                continue
+            of_machine = kind_of(old.kind).of_machine
+            dies = old.onset_step > ends[old.segment] or (old.step > kept_step and not of_machine)
+            if dies and of_machine:
+                new = replace(old, dead=True)
+            elif dies:
+                new = discarded(old, by, time)
+            elif of_machine or old.now_step <= kept_step:
+                continue
+            else:
+                new = gone_back(old, kept_step)
+            changed.append(self._commit(old, new, time))
+        return [incident for incident in changed if incident is not None]
+
+    def known(self, finding: Finding) -> Incident | None:
+        """Return the incident that a finding is about, None where it is a new one."""
+        found = self._incidents.get(self._by_key.get(finding.key, ""))
+        if found is not None or finding.detector != CURVES:
+            return found
+        older = (one for one in self._incidents.values() if one.detector in OLDER_CURVES and one.state == "open")
+        reach = OLDER_REACH_POINTS
+        near = (
+            one
+            for one in older
+            if abs(one.onset_step - finding.onset_step) <= reach * interval_of(one) and not one.dead
+        )
+        return next(
+            (one for one in near if (one.metric, one.alarm) == (finding.metric, finding.severity != "info")), None
+        )
+
+    def acknowledge(self, incident_id: str, who: str, time: float, at: float | None = None) -> Incident | None:
+        """Write down who has seen an incident and return it, None if there is none such. The first one counts.
+
+        Args:
+            time: now, unix seconds. at: when they acknowledged it, where that was before.
+        """
+        old = self._incidents.get(incident_id)
+        if old is None or old.acknowledged_by is not None:
+            return old
+        new = replace(old, acknowledged_by=who, acknowledged=time if at is None else at)
+        if kind_of(new.kind).about == "user" and new.state == "open":
+            # The job reports it once: nothing else will end it.
+            new = replace(new, state="resolved", resolved=time)
+        return self._commit(old, new, time)
+
+    def _opened(self, finding: Finding, segment: int, time: float) -> Incident:
+        incident_id = incident_id_of(self.run_id, finding, segment)
+        # Seen first after a fork that came later than its onset, and now again: receivers count its versions.
+        dead = self._incidents.get(incident_id)
+        new = Incident(
+            incident_id=incident_id,
+            run_id=self.run_id,
+            segment=segment,
+            opened=time,
+            updated=time,
+            version=0 if dead is None else dead.version,
+            **fields_of(finding),
+        )
+        return replace(new, notify_at=self._patience(new))
+
+    def _in_train(self, new: Incident) -> Incident:
+        """Return an incident with its train; one that is critical where the first was not begins one, and counts on."""
+        if not kind_of(new.kind).trains or not new.alarm:
+            return new
+        if not new.train:
+            # Also on a branch that was left: a job that goes back into the same spike again and again is one train.
+            trains = [one for one in self._alike(new) if one.train and one.opened <= new.opened]
+            last = max(trains, key=lambda one: (one.opened, one.nth), default=None)
+            if last is None or new.opened - last.opened > TRAIN_GAP_S:
+                return replace(new, train=new.incident_id, nth=1)
+            in_vain = all(one.dead or _healed(one) for one in trains[-last.nth :])
+            new = replace(new, train=last.train, nth=last.nth + 1, recurring=in_vain and last.nth + 1 == RECURS_AT)
+            if (
+                kind_of(new.kind).of_machine and new.notify_at
+            ):  # one that does not heal is no follower of those that did
+                return replace(new, train=new.incident_id)
+        first = self._incidents.get(new.train)
+        worse = new.severity == "critical" and first is not None and first.severity != "critical"
+        return replace(new, train=new.incident_id) if worse else new
+
+    def _alike(self, new: Incident) -> list[Incident]:
+        """Return the other incidents that look the same: of processes by their cause, else by what they are about."""
+        what = _likeness(new)
+        others = (one for one in self._incidents.values() if one.incident_id != new.incident_id)
+        return [one for one in others if one.kind == new.kind and _likeness(one) == what]
+
+    def _patience(self, new: Incident) -> float:
+        """Return until when an incident may heal by itself, unix seconds; 0 where its kind does not."""
+        patience_s = kind_of(new.kind).patience_s
+        if not patience_s:
+            return 0.0
+        healed = [one.resolved - one.opened for one in self.of({new.kind}) if one.resolved is not None]
+        return new.opened + max(patience_s, min(PATIENCE_FACTOR * max(healed, default=0.0), MAX_PATIENCE_S))
+
+    def _commit(self, old: Incident | None, new: Incident, time: float) -> Incident | None:
+        lasts = new.state == "open" and not new.dead
+        new = replace(new, no_rollback=self._job.no_rollback if lasts else "")
+        if old == new:
+            return None
+        if old is not None and replace(old, now_step=new.now_step) == new:
+            self._incidents[new.incident_id] = new  # a newer step judged alike: remembered, not news
+            return None
+        new = replace(new, version=new.version + 1, updated=time)
+        self._keep(new)
+        return new
+
+    def _keep(self, incident: Incident) -> None:
+        self._incidents[incident.incident_id] = incident
+        self._until.pop(incident.incident_id, None)
+        if incident.state == "open" and (advice := incident.suggestion) is not None and advice.until_step is not None:
+            self._until[incident.incident_id] = advice.until_step
+        reachable = incident.key and (not incident.dead or kind_of(incident.kind).of_machine)
+        if reachable:
+            self._by_key[incident.key] = incident.incident_id
+        elif self._by_key.get(incident.key) == incident.incident_id:
+            del self._by_key[incident.key]
+        if len(self._incidents) > MAX_INCIDENTS:
+            self._drop_one()
+
+    def _drop_one(self) -> None:
+        """Drop the oldest incident that is over; the oldest of all when every one is open."""
+        oldest = min(self._incidents.values(), key=lambda i: (i.state == "open", i.opened, i.incident_id))
+        del self._incidents[oldest.incident_id]
+        self._until.pop(oldest.incident_id, None)
+        if self._by_key.get(oldest.key) == oldest.incident_id:
+            del self._by_key[oldest.key]
+        self.dropped += 1
+
+
+def _healed(incident: Incident) -> bool:
+    """Say whether an incident was over before receivers were to be notified."""
+    return incident.resolved is not None and incident.resolved < incident.notify_at
+
+
+def _likeness(incident: Incident) -> tuple[object, ...]:
+    if incident.kind != "process_death":
+        return incident.metric, incident.dataset, incident.rank
+    raised = facts(incident.evidence, DeathFacts).exception
+    cause = incident.verdict.kind
+    # An end from outside may leave no trace, and its status may not be read in time.
+    return "signal" if cause == "unknown" else cause, "" if raised is None else raised.type

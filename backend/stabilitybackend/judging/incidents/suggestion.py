@@ -1,0 +1,111 @@
+"""The shape of a suggestion, and what it is made from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from stabilitybackend.judging.incidents.recipe import Recipe
+from stabilitybackend.judging.incidents.references import RULE_OF_THUMB
+from stabilitybackend.judging.incidents.rollback_target import Target, Usable
+from stabilitybackend.schema.evidence import CurveFacts, facts
+from stabilitybackend.schema.incidents import Action, Fix, Incident, Suggestion
+from stabilitybackend.schema.states.severity import IncidentStatus
+
+__all__ = ["Case", "JobNow", "over", "suggestion"]
+
+#: Lines of a checklist.
+MAX_CHECKS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class JobNow:
+    """What advice about an open incident depends on beside the curves.
+
+    Args:
+        over: the run has ended: nothing is to be done in it any more.
+        no_rollback: why nobody can order the job back, half a sentence; "" where somebody can.
+        recipe: how it is trained, as far as its config says.
+    """
+
+    over: bool = False
+    no_rollback: str = ""
+    recipe: Recipe = field(default_factory=Recipe)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What the advice is made from.
+
+    Args:
+        incident, checkpoints, now_step: as ``suggest`` gets them.
+        history: the other incidents of the run, oldest first.
+        job: as it is now.
+    """
+
+    incident: Incident
+    checkpoints: Usable
+    now_step: int
+    history: Collection[Incident]
+    job: JobNow = JobNow()
+
+    @property
+    def curve(self) -> CurveFacts:
+        """The facts of an incident of the curves."""
+        return facts(self.incident.evidence, CurveFacts)
+
+    @property
+    def onset(self) -> int:
+        return self.incident.onset_step
+
+
+def suggestion(
+    action: Action,
+    text: str,
+    back: Target | None = None,
+    *,
+    lr_scale: float | None = None,
+    reseed: bool = False,
+    wait_steps: int | None = None,
+    until_step: int | None = None,
+    fix_first: Fix = "",
+    leads: str = "",
+    checklist: Iterable[str] = (),
+    sources: Iterable[str] = (),
+) -> Suggestion:
+    """Return a suggestion.
+
+    Args:
+        back: where a rollback goes, or would go if it comes to that.
+        wait_steps, until_step, fix_first, leads: as in ``Suggestion``.
+        checklist: lines to go through; those beyond MAX_CHECKS are left out.
+        sources: whose experience it is; empty ones are passed over.
+    """
+    return Suggestion(
+        action=action,
+        to_step=None if back is None else back.to_step,
+        skip_batches=None if back is None else back.skip,
+        skip_range=None if back is None or back.bad is None else list(back.bad),
+        lr_scale=lr_scale,
+        reseed=reseed,
+        wait_steps=wait_steps,
+        until_step=until_step,
+        fix_first=fix_first,
+        leads=leads,
+        checklist=list(checklist)[:MAX_CHECKS],
+        text=text,
+        source="; ".join(dict.fromkeys(source for source in sources if source)) or RULE_OF_THUMB,
+    )
+
+
+def over(incident: Incident, checks: Iterable[str] = ()) -> Suggestion:
+    """Return the suggestion for an incident that is over."""
+    return suggestion("none", _OVER.get(incident.status, "Nothing to do: it is resolved."), checklist=checks)
+
+
+#: What an incident that is over ended with, where it is not resolved.
+_OVER: Mapping[IncidentStatus, str] = {
+    "recovered": "Nothing to do: it came back.",
+    "accepted": "It has not come back; its level counts as the usual one since.",
+    "ended": "Nothing to do for this one: the job ended with it. The incident of that end has the advice.",
+}

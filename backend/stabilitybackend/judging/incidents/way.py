@@ -1,0 +1,231 @@
+"""Decides on the one advice of a run: wait, correct something, go back and to where; for all its open incidents. Pure.
+
+Two incidents of one run never advise different steps: the one that asks for most leads, and where it goes back to is
+older than the first sign of anything that is open or was given up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from stabilitybackend.judging.incidents.illness import (
+    RATE_POINTS,
+    alone,
+    first_sign,
+    ill,
+    interval_of,
+    marked_by_rate,
+    rates_of,
+    stretches,
+)
+from stabilitybackend.judging.incidents.rollback_target import (
+    Target,
+    Tried,
+    Usable,
+    bad_batches,
+    target,
+    tried,
+    usual_wait,
+)
+from stabilitybackend.schema.evidence import CurveFacts, facts
+from stabilitybackend.schema.incidents import Fix, Incident
+from stabilitybackend.schema.metric_roles import GRAD_NORM, LR, role_of
+
+__all__ = ["LR_SCALE", "Way", "asks_of", "jumped_rate", "way_of"]
+
+#: What the learning rate is multiplied with where a rollback alone is not expected to help.
+LR_SCALE = 0.5
+#: So many rollbacks to before the first sign that did not help show that the weights are not the cause: the first goes
+#: by what was seen, the second further back with a new seed and half the rate. There is nothing left for a third.
+VAIN_ROLLBACKS = 2
+#: A learning rate that rose by so much, percent, right before the onset (``RATE_POINTS``), is looked at first.
+RATE_RISE_PERCENT = 50.0
+
+Asked = Literal["wait", "inspect", "roll_back"]
+#: From the least to the most urgent.
+_URGENCY: tuple[Asked, ...] = ("wait", "inspect", "roll_back")
+#: Kind -> what has to be corrected before a rollback can help, the cause before what may follow from it.
+_FIXES: dict[str, Fix] = {
+    "learning_rate": "schedule",
+    "data_mix_drift": "mixture",
+    "repeat_data": "data position",
+    "resume_artifact": "resume",
+    "level_shift": "change",
+}
+#: Kinds that a bad batch may have caused, and those of which bad data are the cause where one data set carries it.
+_BY_BATCH = frozenset({"spike", "nonfinite"})
+_BY_DATA = frozenset({"divergence"})
+
+
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """What one open incident asks for by itself.
+
+    Args:
+        action: the least that has to be done.
+        halves: a rollback alone is not expected to help.
+        until: with ``wait``: the step at which that is over.
+        known: with ``wait``: earlier spikes of the run that this is based on.
+        again: the rollbacks that did not help, the newest first.
+    """
+
+    action: Asked
+    halves: bool = False
+    until: int | None = None
+    known: int = 0
+    again: tuple[Tried, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The one advice of a run.
+
+    Args:
+        lead: the incident that asks for most; of those that ask for a look the one whose cause is corrected first, of
+            equals the one that began first.
+        action, until, known, again: as it asks.
+        fix_first: what has to be corrected before a rollback can help.
+        incurable: rollbacks did not help, and another one will not.
+        back: where a rollback goes, None where no checkpoint is from before the first sign; where none helps, where to
+            go on from once the cause is corrected.
+        sign: first step at which anything shows that is open or was given up.
+        sick: what the checkpoint has to be older than, the first one first.
+        rates: incidents of the learning rate that the lead began in, or right after.
+        lr_scale, reseed: what else a rollback changes.
+        good_data: nothing speaks for a bad batch.
+    """
+
+    lead: Incident
+    action: Asked
+    until: int | None
+    known: int
+    again: tuple[Tried, ...]
+    fix_first: Fix
+    incurable: bool
+    back: Target | None
+    sign: int
+    sick: tuple[Incident, ...]
+    rates: tuple[Incident, ...]
+    lr_scale: float | None
+    reseed: bool
+    good_data: bool
+
+
+def way_of(incidents: Collection[Incident], checkpoints: Usable, now_step: int) -> Way | None:
+    """Return the one advice of a run, None where nothing is open that one would go back for.
+
+    Args:
+        incidents: all of the run, oldest first.
+        checkpoints: those that can be gone back to.
+        now_step: newest step of the run.
+    """
+    asked = {
+        one.incident_id: (one, asks) for one in incidents if (asks := asks_of(one, now_step, incidents)) is not None
+    }
+    if not asked:
+        return None
+    lead, asks = min(asked.values(), key=_rank)
+    sick = sorted(ill([*incidents, *(one for one, _ in asked.values())]), key=lambda one: one.onset_step)
+    sick = list({one.incident_id: one for one in sick}.values())
+    rates = tuple(rate for rate in rates_of(incidents) if rate in marked_by_rate(lead, [rate]))
+    again = max((one.again for _, one in asked.values()), key=len)
+    fix_first: Fix = "schedule" if _broken(lead, rates, again) else _first_fix([one for one, _ in asked.values()])
+    sign = first_sign(sick, incidents)
+    assert sign is not None  # whoever asks is ill
+    incurable = sum(one.outside for one in again) >= VAIN_ROLLBACKS
+    tried_step = min((one.back.step for one in again), default=math.inf)
+    by_rate = bool(rates) or jumped_rate(lead) != ""
+    suspects = [one for one, _ in asked.values() if one.kind in _BY_BATCH or (one.kind in _BY_DATA and one.dataset)]
+    data = bool(suspects) and not by_rate and not again and fix_first in ("", "change")
+    # Of what is waited for: as it will be when that is over.
+    ranges = [bad_batches(one, max(now_step, asked[one.incident_id][1].until or 0)) for one in suspects]
+    bad = (min(first for first, _ in ranges), max(last for _, last in ranges)) if data else None
+    below = tried_step + 1 if incurable else tried_step
+    back = target(sign, checkpoints, now_step, below, bad, stretches(incidents))
+    changes = back is not None and not incurable
+    halves = changes and not by_rate and any(one.halves for _, one in asked.values())
+    return Way(
+        lead,
+        "inspect" if incurable else asks.action,
+        None if incurable else asks.until,
+        asks.known,
+        again,
+        (fix_first or "cause") if incurable else fix_first,
+        incurable,
+        back,
+        sign,
+        tuple(sick),
+        rates,
+        LR_SCALE if halves else None,
+        changes and bool(again),
+        not data,
+    )
+
+
+def asks_of(incident: Incident, now_step: int, incidents: Collection[Incident]) -> Asks | None:
+    """Return what an incident asks for by itself, None for one that nobody goes back for.
+
+    Args:
+        incidents: of the run; it may be among them.
+    """
+    if incident.state != "open" or incident.dead or incident.severity == "info" or alone(incident):
+        return None
+    curve = facts(incident.evidence, CurveFacts)
+    others = [one for one in incidents if one.incident_id != incident.incident_id]
+    again = tuple(tried(incident, others))
+    if incident.kind == "spike":
+        wait, known = usual_wait(incident, others)
+        lost = incident.recovery == "none"
+        if lost or now_step - incident.onset_step >= wait:
+            return Asks("roll_back", halves=lost or bool(again), again=again)
+        return Asks("wait", bool(again), incident.onset_step + wait, known, again)
+    if incident.kind == "divergence":
+        return Asks("roll_back", halves=True, again=again)
+    if incident.kind == "nonfinite":
+        if role_of(incident.metric or "") == GRAD_NORM:
+            return Asks("inspect", again=again)
+        first = any(
+            role_of(move.metric) == GRAD_NORM and move.onset_step is not None and move.onset_step < incident.onset_step
+            for move in curve.moved_first
+        )
+        return Asks("roll_back", halves=first or bool(again), again=again)
+    if incident.kind == "level_shift":
+        return None if any(curve.explained_by) else Asks("roll_back", again=again)
+    return Asks("inspect", again=again) if incident.kind in _FIXES else None
+
+
+def _rank(asked: tuple[Incident, Asks]) -> tuple[int, int, int, str]:
+    """Return what incidents that ask for something are sorted by, the leading one first."""
+    one, asks = asked
+    causes = [*_FIXES] if asks.action == "inspect" else []
+    cause = causes.index(one.kind) if one.kind in causes else len(_FIXES)
+    return -_URGENCY.index(asks.action), cause, one.onset_step, one.incident_id
+
+
+def jumped_rate(incident: Incident) -> str:
+    """Return in words how the learning rate jumped up right before the onset, "" where it did not."""
+    curve = facts(incident.evidence, CurveFacts)
+    reach = RATE_POINTS * interval_of(incident)
+    jumps = [fact for fact in curve.nearby if fact.what == "lr" and -reach <= fact.distance <= 0]
+    rising = any(
+        role_of(move.metric) == LR and (move.rise_percent or 0.0) >= RATE_RISE_PERCENT for move in curve.moved_first
+    )
+    return f"{jumps[0].text} at step {jumps[0].step}" if jumps and rising else ""
+
+
+def _broken(lead: Incident, rates: Collection[Incident], again: Collection[Tried]) -> bool:
+    """Say whether the schedule has to be corrected: a rate that is back on it by itself is no more broken.
+
+    Where it left its past after a rollback as it did before, the schedule does it.
+    """
+    if rates:
+        return bool(again) or any(rate.state == "open" for rate in rates)
+    return jumped_rate(lead) != ""
+
+
+def _first_fix(incidents: Collection[Incident]) -> Fix:
+    found = [fix for kind, fix in _FIXES.items() if any(one.kind == kind for one in incidents)]
+    return found[0] if found else ""

@@ -1,0 +1,388 @@
+"""Gathers the deaths of a job's processes into one incident per job death: the first, and those that it pulled down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import convert, to_builtins
+from msgspec.structs import replace
+
+from stabilitybackend.base.stateful import Stateful, fresh
+from stabilitybackend.judging.detectors.engine.base import Finding, Severity
+from stabilitybackend.judging.liveness.budgets import AFTER_LOOP
+from stabilitybackend.judging.liveness.death.causes import (
+    CASCADE_S,
+    STOPPED_BY_HAND,
+    cause_of,
+    from_outside,
+    is_cascade,
+    passes_on,
+    root_of,
+    stopped_from_outside,
+    weight_of,
+)
+from stabilitybackend.judging.liveness.death.known_errors import explained, printed
+from stabilitybackend.judging.liveness.death.messages import (
+    WHO_ASKS,
+    cut,
+    fact_text,
+    gpu_text,
+    how_it_died,
+    meaning,
+    others_after,
+    pulled,
+    step_of,
+    verdict_of,
+    where_it_was,
+)
+from stabilitybackend.judging.liveness.format import capital, name_ranks, sentence
+from stabilitybackend.lineage.changes import LineageEvent
+from stabilitybackend.schema.evidence import Death, DeathFacts, Explained, HangFacts, Hung, Raised, facts
+from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.json_data import MAX_LISTED, MAX_RANKS, TEXT_CHARS
+from stabilitybackend.schema.verdicts import Verdict
+from stabilityclient.arguments import cut_inside, gist
+from stabilityclient.wire import started_ns
+
+#: The report of a death may come so long after its process was seen to be gone, and the hang with it was over, seconds.
+REPORT_S = 5.0
+#: No plan is made from deaths before so long after the newest, seconds: the first rank that is reported dead need not
+#: be the cause, and kernel, driver and the other ranks have their say within it.
+LAST_MESSAGE_S = 3.0
+#: Facts of a ``process_death`` event that are kept (docs/wire.md).
+_FACTS = (
+    "pid", "last_phase", "evidence", "cause", "signal", "signal_name", "exit_code", "oom", "fatal", "how",
+)  # fmt: skip
+
+__all__ = ["DeathMonitor", "reported_by"]
+
+
+class DeathMonitor(Stateful):
+    """The open death of a job, if there is one."""
+
+    _deaths: dict[int, Death] = fresh(dict)
+    _more: int = 0
+    _key: str = ""
+    #: Newest step that was reported of the open death: what starts again may be behind it and is news all the same.
+    _reported_step: int = -1
+    _changed: bool = False
+    _over: dict[str, None] = fresh(dict)
+    #: When a new process was seen last, on its node's clock, and its start, ns.
+    _over_at: float = float("-inf")
+    _newest_start: int = 0
+    _runs_again: str | None = None
+    #: The hang that was open newly, when that was, and the one that was open when the first of these deaths came.
+    _hang: Hung | None = None
+    _hang_at: float = 0.0
+    _hung: Hung | None = None
+    #: One of the deaths that are not described was not by a signal from outside.
+    _more_by_itself: bool = False
+    #: Nodes of the dead, and of those that are described the one that explains least of the cause.
+    _nodes: set[str] = fresh(set)
+    _least: tuple[int, float, int] | None = None
+    #: When the newest death of a job that runs again was, on its node's clock.
+    _died_at: float = float("-inf")
+    #: A process was seen or reported to be over since ``news`` was asked, and when it was asked after the last one.
+    _ended: bool = False
+    _ended_at: float = float("-inf")
+
+    @property
+    def is_open(self) -> bool:
+        """True while the job is dead and no process of it has started again."""
+        return bool(self._deaths) and self._runs_again is None
+
+    def ended(self) -> None:
+        """Take note that a process was seen or reported to be over."""
+        self._ended = True
+
+    def is_settled(self, now: float) -> bool:
+        """Say whether all that is known was reported by ``news``, and nothing more of the dead is to be expected.
+
+        Args:
+            now: unix seconds of the clock that ``news`` is asked by; clocks of nodes differ.
+        """
+        return not (self._ended or self._changed) and not 0.0 <= now - self._ended_at < LAST_MESSAGE_S
+
+    def knows(self, source: str) -> bool:
+        """Say whether this process is known to be dead."""
+        return source in self._over or any(death.source == source for death in self._deaths.values())
+
+    def load(self, incident: Incident) -> None:
+        """Take over a stored ``process_death`` incident, open or over."""
+        known = facts(incident.evidence, DeathFacts)
+        deaths = {death.rank: death for death in known.deaths}
+        if incident.state != "open":
+            self._remember(deaths.values())
+            if incident.key == self._key:  # a snapshot knew it while it was open
+                self._forget()
+                self._runs_again = None
+            return
+        self._deaths, self._key = deaths, incident.key
+        self._reported_step = incident.now_step
+        self._more = known.not_described
+        self._nodes = {death.node for death in deaths.values()}
+        self._hung = known.hung
+
+    def restored(self) -> None:
+        # Let the next ``news`` report an open death once more: a snapshot does not know whether it was reported.
+        self._changed = bool(self._deaths)
+
+    def add(
+        self,
+        source: str,
+        rank: int,
+        node: str,
+        event: LineageEvent,
+        reported: Mapping[str, Any],
+        beside: Callable[[], Mapping[str, Any]],
+        now: float,
+    ) -> None:
+        """Take one death. A second report of the same rank adds its facts to the first.
+
+        Args:
+            reported: the answer of ``reported_by``.
+            beside: returns what else is known of the process; asked only of a death that is described.
+        """
+        step, time = -1 if event.step is None else event.step, event.time or now
+        fresh = Death(source, rank, node, step, time, **reported)
+        if source in self._over or self._is_late(fresh):
+            return
+        known = self._deaths.get(rank)
+        if known is None:
+            self._nodes.add(node)
+            if len(self._deaths) >= MAX_LISTED and not self._make_room(fresh):
+                self._leave_out(fresh)
+                return
+        else:
+            fresh = replace(known, **reported, time=min(time, known.time), step=max(step, known.step))
+        if not self._deaths:
+            self._key, self._reported_step = f"process_death:{source}", -1
+        fresh = replace(fresh, **beside())
+        if fresh != known:
+            self._deaths[rank], self._least = fresh, None
+            self._changed = True
+
+    def _is_late(self, death: Death) -> bool:
+        """Say whether a death is of a job that runs again: it was reported late, or its launcher has come to it now.
+
+        Clocks of nodes differ, so what started with the new process or after it is none of them, whatever its time.
+        """
+        if started_ns(death.source) >= self._newest_start:
+            return False
+        if death.time < self._over_at:
+            return True
+        if death.time - self._died_at > CASCADE_S or not (is_cascade(death) or from_outside(death)):
+            return False
+        self._died_at = max(self._died_at, death.time)
+        self._remember([death])
+        return True
+
+    def _make_room(self, fresh: Death) -> bool:
+        """Describe a death in the place of one that explains less of the cause; return whether there is one."""
+        if self._least is None:
+            self._least = max(map(_order, self._deaths.values()))
+        if _order(fresh) >= self._least:
+            return False
+        self._leave_out(self._deaths.pop(self._least[-1]))
+        self._least = None
+        return True
+
+    def _leave_out(self, death: Death) -> None:
+        """Count a death that is not described."""
+        self._more += 1
+        self._more_by_itself |= not from_outside(death)
+        self._remember([death])
+        self._changed = True
+
+    def runs_again(self, rank: int, source: str, step: int, time: float, *, newer: bool = False) -> None:
+        """Take note that a process is alive; one that is newer than a dead one of its rank ends the incident.
+
+        Args:
+            rank, source, step: of the process, "" where the job came up without this rank. time: unix seconds.
+            newer: it is known to be newer, whatever its id says (a clock was put back between the two starts).
+        """
+        death = self._deaths.get(rank)
+        if death is None or self.knows(source):
+            return
+        if newer or started_ns(source) >= started_ns(death.source):
+            self._over_at = max(self._over_at, time)
+            self._newest_start = max(self._newest_start, started_ns(source))
+            at = f", at step {step}" if step > 0 else ""  # one that resumes says its first step when it has made it
+            how = f"has a new process{at}" if source else "is none of its ranks any more"
+            self._runs_again = f"The job runs again: rank {rank} {how}."
+
+    def open_finding(self, now_step: int) -> Finding | None:
+        """Return how the open death reads now, or None."""
+        return self._finding(now_step) if self._deaths and self._runs_again is None else None
+
+    def news(self, now_step: int, now: float, hang: Finding | None = None) -> list[Finding]:
+        """Return what changed since the last call; ``hang``: the open one, which somebody or a launcher may end."""
+        if self._ended:
+            self._ended, self._ended_at = False, now
+        if hang is not None:
+            self._hang, self._hang_at = _short(hang), now
+        if not self._deaths:
+            return []
+        if self._hung is None and now - self._hang_at <= REPORT_S:
+            self._hung = self._hang
+        found = []
+        for rank, death in self._deaths.items():
+            if death.heard is None:
+                self._deaths[rank] = replace(death, heard=now)
+        if self._changed and self._runs_again is None:
+            found.append(self._finding(now_step))
+        self._changed = False  # one that is over before it was reported is reported once, as over
+        if self._runs_again is not None:
+            text, self._runs_again = self._runs_again, None
+            found.append(self._finding(now_step, over=text))
+            self._died_at = max(death.time for death in self._deaths.values())
+            self._remember(self._deaths.values())
+            self._forget()
+        return found
+
+    def _before(self, death: Death) -> str:
+        """Say what was before the death of a rank that gave up waiting."""
+        if self._hung is not None:
+            return f"the job hung before, {self._hung.title}"
+        if death.over_before:
+            return f"{name_ranks(death.over_before)} {'was' if len(death.over_before) == 1 else 'were'} over before"
+        return "what it waited for did not come"
+
+    def _forget(self) -> None:
+        self._deaths, self._more, self._hung, self._more_by_itself = {}, 0, None, False
+        self._nodes, self._least = set(), None
+
+    def _ended_hung(self, first_at: float) -> Hung | None:
+        """Return the hang that signals from outside ended, None where there was none or something else ended a rank.
+
+        A death that came with the hang may be what the others wait for, though it is reported late: its agent was away.
+        """
+        hung = self._hung
+        if hung is None or self._more_by_itself or not all(map(from_outside, self._deaths.values())):
+            return None
+        return hung if first_at - hung.since >= hung.stood_s / 2 else None
+
+    def _remember(self, deaths: Iterable[Death]) -> None:
+        for death in deaths:
+            self._over[death.source] = None
+        while len(self._over) > MAX_RANKS:
+            del self._over[next(iter(self._over))]
+
+    def _finding(self, now_step: int, over: str = "") -> Finding:
+        by_time = sorted(self._deaths.values(), key=lambda death: (death.time, death.rank))
+        stopped = not self._more_by_itself and stopped_from_outside(by_time)
+        first = by_time[0] if stopped else root_of(by_time)
+        pulled_down = [death for death in by_time if death is not first]
+        exception = first.exception
+        by_hand = exception is not None and exception.type in STOPPED_BY_HAND
+        hung = self._ended_hung(by_time[0].time)
+        severity: Severity = "warning" if over or hung or stopped else "critical"
+        if by_hand or (stopped and over):
+            severity = "info"
+        rank, cause = first.rank, cause_of(first)
+        at = where_it_was(first)
+        if first.last_phase not in ("", AFTER_LOOP):
+            at += f", in {first.last_phase}"
+        together = len(by_time) > 1 and (stopped or hung is not None)
+        signals = ", ".join(sorted({death.signal_name for death in by_time if death.signal_name})) or "preemption"
+        seat = f"rank {rank}" + (f" (node {first.node}{gpu_text(first)})" if first.node else "")
+        if by_hand:
+            text = f"{capital(seat)} was stopped by hand (Ctrl-C) {at}"
+        elif together:
+            text = f"{len(by_time)} ranks were ended from outside by {signals} {at}"
+        else:
+            text = f"{capital(seat)} ended" if cause == "exception" else how_it_died(seat, cause, first)
+            text += f" {at}"
+        if exception is not None and not by_hand:
+            text += f": {exception.type or 'an exception'}: {cut(gist(exception.message))}".removesuffix(": ")
+        elif first.evidence and cause == "unknown":  # else it says the same, and is in the verdict
+            text += f" ({fact_text(first.evidence)})"
+        text = sentence(text)
+        if hung is not None:
+            text += f" The job hung before, {hung.title}; somebody or its launcher ended it."
+        elif stopped and all(death.preempted for death in by_time):
+            text += f" {'They were' if together else 'It was'} asked to end{_asked_by(by_time)}, and left in order."
+        elif stopped:
+            text += f" {'None of them died' if together else 'It did not die'} of itself"
+            text += f": {WHO_ASKS} ended the job."
+        else:
+            if passes_on(first):
+                text += f" It need not be the cause: {self._before(first)}."
+            text += f" {pulled(first, pulled_down, self._more)}" if pulled_down else ""
+        known = Explained() if stopped or hung is not None else explained(printed(exception, first.fatal))
+        # The first death seen names the incident, also when one that was earlier is reported later.
+        named = next((death for death in by_time if self._key == f"process_death:{death.source}"), first)
+        title = how_it_died(f"rank {rank}", cause, first)
+        if together:
+            title = f"The job {'hung and ' if hung else ''}was ended from outside by {signals}"
+        elif hung is not None:
+            title += " while the job hung"
+        elif self._more and not by_hand:
+            title += f"; {others_after(len(pulled_down) + self._more, len(self._nodes))}"
+        self._reported_step = max(self._reported_step, now_step, named.step)
+        return Finding(
+            detector="liveness",
+            key=self._key,
+            kind="process_death",
+            state="resolved" if over else "open",
+            severity=severity,
+            title=f"Rank {rank} was stopped by hand" if by_hand else title,
+            text=f"{over} {text}{meaning(known)}".lstrip(),
+            onset_step=step_of(named),
+            step=step_of(named),
+            now_step=self._reported_step,
+            rank=None if together else rank,
+            node=None if together else first.node or None,
+            score=float(len(by_time) + self._more),
+            evidence={
+                "deaths": to_builtins([first, *pulled_down]),
+                "not_described": self._more,
+                "rank_count": len(by_time) + self._more,
+                "node_count": len(self._nodes),
+                "exception": to_builtins(exception),
+                "hung": to_builtins(hung),
+                "explained": to_builtins(known),
+                "verdict": to_builtins(verdict_of(first, pulled_down, cause, text, together, hung)),
+            },
+        )
+
+
+def reported_by(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a ``Death`` that the data of an ``exception`` or ``process_death`` gives, within bounds."""
+    known = {name: _bounded(fact) for name, fact in data.items() if fact is not None}
+    if kind == "process_death":
+        return {name: known[name] for name in _FACTS if name in known}
+    by = {"preempted": known.get("preempted") or (known.get("by") if kind == "preempted" else None) or ""}
+    if kind == "preempted":
+        name = by["preempted"] if by["preempted"].startswith("SIG") else ""
+        return {"cause": "signal", "signal_name": name, **by}
+    raised = convert(known, Raised)
+    return {} if raised == Raised() else {"exception": raised, **by}
+
+
+def _asked_by(deaths: Sequence[Death]) -> str:
+    """Return who may have asked, where only a signal did; a job that names who did needs no guess."""
+    return f" by {WHO_ASKS}" if any(death.signal_name for death in deaths) else ""
+
+
+def _short(hang: Finding) -> Hung:
+    """Return what is kept of a hang with the deaths that ended it."""
+    known = facts(hang.evidence, HangFacts)
+    verdict = known.verdict or Verdict()
+    title = hang.title.removeprefix("The job hangs ")
+    return Hung(hang.key, verdict.kind, title, verdict.since or 0.0, known.stood_s)
+
+
+def _bounded(fact: Any) -> Any:
+    """Return a fact of an agent within bounds: it goes into the incident's evidence."""
+    if isinstance(fact, Mapping):
+        return {str(name)[:TEXT_CHARS]: _bounded(one) for name, one in list(fact.items())[:MAX_LISTED]}
+    if isinstance(fact, list | tuple):
+        return [_bounded(one) for one in fact[:MAX_LISTED]]
+    return cut_inside(fact, TEXT_CHARS) if isinstance(fact, str) else fact
+
+
+def _order(death: Death) -> tuple[int, float, int]:
+    """Return how much a death explains of all of them, the most first; its rank is the last."""
+    return weight_of(death), death.time, death.rank

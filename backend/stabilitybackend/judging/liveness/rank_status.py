@@ -1,0 +1,121 @@
+"""What each rank does, in one word, as every page shows it. Pure; pages draw it and judge nothing again.
+
+``over`` is who is past its budget by the check that finds a hang (``hang/overdue.py``); of several such ranks those
+stay ``over`` for whom the others wait: whom an open verdict names, else those furthest back. The others ``waits``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from stabilitybackend.judging.liveness.hang.suspects import furthest_back
+from stabilitybackend.judging.liveness.rank_watch import RankWatch
+from stabilitybackend.schema.ranks import RankStatus
+
+__all__ = ["Overdue", "RankStatuses", "judge_ranks"]
+
+#: A rank that an open verdict names, or for which others may wait, is in trouble when it stalled for so long, seconds.
+STALLED_S = 5.0
+#: Ranks are sampled once a second, not in one moment: so much may lie between two samples, seconds.
+SAMPLES_S = 1.5
+
+
+@dataclass(frozen=True)
+class Overdue:
+    """The ranks past their budgets at the last tick, by source.
+
+    Attributes:
+        sources: those that are overdue; excused: a rank is long under way, rightly, so that they only wait for it.
+        waiting: those that waited so and may not be overdue yet.
+    """
+
+    sources: Collection[str] = frozenset()
+    excused: bool = False
+    waiting: Collection[str] = frozenset()
+
+    @classmethod
+    def of(
+        cls, overdue: Iterable[RankWatch], at_work: Collection[int], excused: bool, waiting: Collection[str]
+    ) -> Overdue:
+        """Return it of the ranks past their budgets; while some of them are ``at_work`` the others wait for those."""
+        if not at_work:
+            return cls({watch.source for watch in overdue}, excused, waiting)
+        return cls(frozenset(), excused, {w.source for w in overdue if w.rank not in at_work} | set(waiting))
+
+
+@dataclass(frozen=True)
+class RankStatuses:
+    """What the ranks of one run do.
+
+    Attributes:
+        of: source of the process -> what it does; a process that another one has replaced is not in it.
+        waits_for: the ranks of open verdicts for which the others wait; empty where no verdict names any.
+    """
+
+    of: dict[str, RankStatus] = field(default_factory=dict)
+    waits_for: list[int] = field(default_factory=list)
+
+
+def judge_ranks(
+    ranks: Iterable[RankWatch],
+    unheard: Collection[str],
+    overdue: Overdue,
+    culprits: Collection[int],
+    usual_step_s: float | None,
+) -> RankStatuses:
+    """Return what each rank does.
+
+    Args:
+        ranks: the process of each rank that counts. unheard: agents that are away or silent.
+        culprits: the ranks that open verdicts name.
+        usual_step_s: None while that is not known.
+    """
+    watches = [watch for watch in ranks if watch.agent]
+    past, front = overdue.sources, max((watch.step for watch in watches if watch.running), default=-1)
+    least = front - 1 - math.ceil(SAMPLES_S / usual_step_s if usual_step_s else 1.0)
+    found = {watch.source: _alone(watch, unheard, overdue, least) for watch in watches}
+    if not past:
+        return RankStatuses(found)
+    late = [watch for watch in watches if found[watch.source] == "over"]
+    guilty = [
+        watch
+        for watch in watches
+        if watch.rank in culprits and (found[watch.source] != "running" or watch.stalled_s > STALLED_S)
+    ]
+    if guilty and late:
+        blamed = {watch.source for watch in guilty}
+        # Where the named can't be seen, those who are seen to be furthest back are in trouble all the same.
+        if all(found[watch.source] == "unheard" for watch in guilty):
+            blamed |= {watch.source for watch in furthest_back(late)}
+        found.update((watch.source, "over") for watch in guilty if found[watch.source] in ("running", "behind"))
+    else:
+        guilty = []
+        blamed = set() if overdue.excused else _waited_for(watches, found)
+        if not (blamed or overdue.excused or not {"dead", "unheard"}.isdisjoint(found.values())):
+            return RankStatuses(found)  # all are at one place: nobody is told apart
+    found.update((watch.source, "waits") for watch in late if watch.source not in blamed)
+    return RankStatuses(found, sorted(watch.rank for watch in guilty))
+
+
+def _waited_for(watches: Collection[RankWatch], found: Mapping[str, RankStatus]) -> set[str]:
+    standing = [w for w in watches if found[w.source] in ("over", "running", "behind") and w.stalled_s > STALLED_S]
+    return {watch.source for watch in furthest_back(standing)}
+
+
+def _alone(watch: RankWatch, unheard: Collection[str], overdue: Overdue, least: int) -> RankStatus:
+    """Return what a rank does by itself; ``least``: the step below which it is behind."""
+    if not watch.running:
+        return "finished" if watch.state == "finished" else "dead"
+    if watch.agent in unheard:
+        return "unheard"
+    if watch.trouble:
+        return "unread"
+    if watch.source in overdue.sources:
+        return "over"
+    if watch.in_long_phase:
+        return "long"
+    if watch.source in overdue.waiting:
+        return "waits"
+    return "behind" if 0 <= watch.step < least and not watch.sparse else "running"

@@ -1,0 +1,168 @@
+"""How many ranks and GPUs the job had at each of its launches: a job that comes up on fewer is shown as such. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stabilitybackend.base.stateful import Stateful, fresh
+from stabilitybackend.judging.liveness.job_snapshot import JobStart
+from stabilitybackend.schema.health import AgentHealth
+from stabilitybackend.schema.json_data import MAX_NODES
+from stabilitybackend.schema.lineage import Checkpoint
+from stabilitybackend.schema.runs import WorldSize
+from stabilityclient.wire import SourceInfo, started_ns
+
+__all__ = ["MAX_LAUNCHES", "LaunchSize", "LaunchSizes", "left_nodes", "newest_starts"]
+
+#: Launches remembered per run, newest ones.
+MAX_LAUNCHES = 512
+
+
+@dataclass(slots=True)
+class LaunchSize:
+    """One start of the job, seen from its lowest rank.
+
+    Attributes:
+        started: unix seconds by the node's clock.
+        world_size: ranks.
+        first_step, last_step: of its rows, None before the first.
+    """
+
+    started: float
+    world_size: int
+    first_step: int | None = None
+    last_step: int | None = None
+
+
+class LaunchSizes(Stateful):
+    """The launches of one run, and the GPUs of its nodes.
+
+    A launch counts before its first row, by the lowest rank that sent anything; ``TrainingIntervals`` holds only those
+    that logged, by the lowest rank that logs, which may be another one.
+
+    Attributes:
+        size: ranks of the newest launch.
+    """
+
+    size: int = 1
+    _newest: float = 0.0
+    _rank: int | None = None
+    #: By the source of the lowest rank.
+    _launches: dict[str, LaunchSize] = fresh(dict)
+    _gpus: dict[str, int] = fresh(dict)
+
+    def seen(self, source: SourceInfo) -> None:
+        """Take note of who sent a frame; late reports of an old launch change nothing of today's."""
+        if source.rank is None:
+            return
+        if source.started >= self._newest:
+            self._newest, self.size = source.started, max(1, source.world_size)
+        if source.source in self._launches or (self._rank is not None and source.rank > self._rank):
+            return
+        if self._rank is None or source.rank < self._rank:
+            self._rank = source.rank
+            self._launches.clear()
+        self._launches[source.source] = LaunchSize(source.started, max(1, source.world_size))
+        if len(self._launches) > MAX_LAUNCHES:
+            del self._launches[min(self._launches, key=lambda name: self._launches[name].started)]
+
+    def is_of(self, rank: int) -> bool:
+        """Return whether more is kept of a rank than when it started."""
+        return self._rank is None or rank <= self._rank
+
+    def knows(self, source: SourceInfo) -> bool:
+        """Return whether ``seen`` would change nothing of a rank."""
+        kept = source.source in self._launches or (self._rank is not None and (source.rank or 0) > self._rank)
+        same = (source.started, max(1, source.world_size)) == (self._newest, self.size)
+        return kept and (source.started < self._newest or same)
+
+    def seen_again(self, sources: Iterable[SourceInfo]) -> None:
+        """Do what ``seen`` does for ranks of which no more is kept (``is_of``)."""
+        for source in sources:
+            if source.started >= self._newest and (source.started, source.world_size) != (self._newest, self.size):
+                self.seen(source)
+
+    def row(self, source: str, first_step: int, last_step: int) -> None:
+        """Take note of rows of a process."""
+        launch = self._launches.get(source)
+        if launch is not None:
+            launch.first_step = first_step if launch.first_step is None else min(launch.first_step, first_step)
+            launch.last_step = last_step if launch.last_step is None else max(launch.last_step, last_step)
+
+    def inventory(self, node: str, data: Mapping[str, Any]) -> None:
+        """Take a node's ``gpu_inventory`` (docs/wire.md): its GPUs that ranks use, all where none says so."""
+        gpus = data["gpus"]
+        if node in self._gpus or len(self._gpus) < MAX_NODES:
+            self._gpus[node] = sum(1 for gpu in gpus if gpu.get("ranks")) or len(gpus)
+
+    @property
+    def newest_start(self) -> JobStart:
+        """Return when the newest launch began, and on how many ranks."""
+        return JobStart(self._newest, self.size if self._newest else 0)
+
+    def launches(self) -> list[LaunchSize]:
+        """Return the launches, oldest first."""
+        return sorted(self._launches.values(), key=lambda launch: launch.started)
+
+    def fruitless(self, checkpoints: Iterable[Checkpoint]) -> int:
+        """Return how many of the newest launches in a row brought nothing.
+
+        That is: no checkpoint of their own; of a job that announces none, no step beyond what was reached before. So a
+        launch that a plan sent back is judged by its checkpoints like any other, not by its steps.
+        """
+        saved = [checkpoint.time for checkpoint in checkpoints]
+        launches, count = self.launches(), 0
+        for at in range(len(launches) - 1, -1, -1):
+            begin, end = launches[at].started, launches[at + 1].started if at + 1 < len(launches) else math.inf
+            reached = max((launch.last_step or 0 for launch in launches[:at]), default=-1)
+            progress = any(begin <= time < end for time in saved) if saved else (launches[at].last_step or 0) > reached
+            if progress:
+                break
+            count += 1
+        return count
+
+    def view(self, nodes: Container[str]) -> WorldSize:
+        """Return how many ranks the job has, and since when; ``nodes``: those whose agents are connected now."""
+        launches = self.launches()
+        sizes = [launch.world_size for launch in launches] or [self.size]
+        at = len(sizes) - 1
+        while at > 0 and sizes[at - 1] == sizes[-1]:
+            at -= 1
+        changed = at > 0
+        gpus = sum(count for node, count in self._gpus.items() if node in nodes)
+        return WorldSize(
+            now=self.size,
+            before=sizes[at - 1] if changed else None,
+            since_step=launches[at].first_step if changed else None,
+            gpus=gpus or None,
+        )
+
+
+def newest_starts(agents: Iterable[AgentHealth]) -> dict[str, int]:
+    """Return node -> when the newest of its ranks' processes started, ns, of the agents that are connected."""
+    starts: dict[str, int] = {}
+    for agent in agents:
+        if agent.connected:
+            for rank in agent.ranks:
+                starts[agent.node] = max(started_ns(rank.source), starts.get(agent.node, 0))
+    return starts
+
+
+def left_nodes(agents: Iterable[AgentHealth], left_at: Callable[[str], float | None]) -> dict[str, float]:
+    """Return node -> when the connection of its last agent ended, unix seconds, of nodes from which none is connected.
+
+    Args:
+        left_at: returns that of one agent, None where it is not known.
+    """
+    left: dict[str, float] = {}
+    there = set()
+    for agent in agents:
+        at = left_at(agent.agent)
+        if agent.connected:
+            there.add(agent.node)
+        elif at is not None:
+            left[agent.node] = max(at, left.get(agent.node, at))
+    return {node: at for node, at in left.items() if node not in there}

@@ -1,0 +1,386 @@
+"""Follows each resume of a run for as long as it can be compared, and keeps what was found. A pure fold."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from msgspec.structs import replace
+
+from stabilitybackend.base.quiet_log import QuietLog
+from stabilitybackend.base.stateful import Stateful, fresh
+from stabilitybackend.judging.batches.fold import BatchFold
+from stabilitybackend.judging.detectors.engine.base import Finding
+from stabilitybackend.judging.resumes.branches import Branches, BranchReader, left_head
+from stabilitybackend.judging.resumes.findings import finding_of, numbers_of, order_finding
+from stabilitybackend.judging.resumes.loader_position import check_position
+from stabilitybackend.judging.resumes.orders import not_followed
+from stabilitybackend.judging.resumes.overlap import MAX_POINTS, Overlap, measure
+from stabilitybackend.judging.resumes.parts import parts_of
+from stabilitybackend.judging.resumes.reported import Reported, environment_changes
+from stabilitybackend.judging.resumes.reported_parts import Reports
+from stabilitybackend.judging.resumes.verdict import check_skip, clause_of, grade_of, sentence_of, verdict_of, wrongs_of
+from stabilitybackend.lineage.changes import LineageEvent, Placed
+from stabilitybackend.lineage.fold import LineageFold
+from stabilitybackend.lineage.tree import FoldedSegment
+from stabilitybackend.schema.resumes import Changed, Determinism, Resume, ResumeGrade, Resumes
+from stabilitybackend.storage.points.store import RunStore
+
+__all__ = ["MAX_RESUMES", "ResumeBook"]
+
+_quiet = QuietLog(logging.getLogger(__name__))
+
+
+#: Resumes that are kept, newest ones: 3 KB each.
+MAX_RESUMES = 128
+#: Losses since the fork after which nothing more is expected where the steps of the old branch are over.
+SETTLED_POINTS = 128
+#: Losses since the fork from which other places are searched for them.
+SEARCH_POINTS = 16
+
+#: What batch ids are made of, by how many parts, of how many samples.
+_Layout = tuple[str, int, int]
+#: What was found, with the log time of the row that it was found at, unix seconds.
+Found = tuple[float, Finding]
+
+
+@dataclass(slots=True)
+class _Watch:
+    """A resume that is being compared.
+
+    Attributes:
+        old: the segment that was the head before, None where the job did not go back.
+        points, newest: losses since the fork, and the step of the last of them.
+        layout: how batch ids were made before.
+        due: at so many points it is looked at next.
+        wrongs: how many things were reported as wrong. denied: how many orders were reported as not followed.
+        process: of the rank that is compared, before.
+    """
+
+    segment: int
+    fork_step: int
+    old: int | None
+    cause: str
+    created: float
+    world_before: int
+    layout: _Layout
+    process: str = ""
+    declared: dict[str, Any] = field(default_factory=dict)
+    points: int = 0
+    newest: int = -1
+    due: int = 1
+    wrongs: int = 0
+    denied: int = 0
+
+
+class _Names(Protocol):
+    def known_as(self, metric: str) -> str | None: ...
+
+
+class _Judged(Protocol):
+    store: RunStore
+    fold: LineageFold
+    primary: int | None
+
+    @property
+    def names(self) -> _Names: ...
+
+
+class ResumeBook(Stateful):
+    """The resumes of one run.
+
+    It looks at a resume after 1, 2, 3, 4, 6, 8, 12, 16 ... losses: each look reads both branches again, from the run's
+    points up to the row before the newest, so that frame borders change nothing.
+
+    Args:
+        judge: has the run's points, lineage and names, and the rank that is compared.
+        batches: what its steps saw.
+    """
+
+    _resumes: list[Resume] = fresh(list)
+    _left_out: int = 0
+    #: What processes say of themselves.
+    reported: Reported = fresh(Reported)
+    #: Comparisons that failed by a mistake of ours.
+    failures: int = 0
+    _watch: _Watch | None = None
+    #: The segment of the resume whose orders were reported as not followed: until the next one begins it stays so.
+    _denied: int | None = None
+    #: Of the rank that is looked at: the process and segment of its newest row, its step, and the ranks of its launch.
+    _source: str = ""
+    _segment: int = 0
+    _newest: int = -1
+    _world: int = 0
+
+    def __init__(self, judge: _Judged, batches: BatchFold) -> None:
+        super().__init__()
+        self._judge, self._batches = judge, batches
+
+    def _run(self) -> BranchReader:
+        judge, watch = self._judge, self._watch
+        note = "" if watch is None else _other_layout(watch.layout, self._layout())
+        ids = None if note else self._batches.ids
+        return BranchReader(judge.store, judge.fold, ids, note, judge.primary, judge.names.known_as)
+
+    def _layout(self) -> _Layout:
+        known = self._batches.coverage.layouts
+        return (known[-1].of, known[-1].parts, known[-1].samples) if known else ("", 0, 0)
+
+    # --- its input -----------------------------------------------------------------------------------------------
+
+    def forked(self, segment: FoldedSegment) -> list[Found]:
+        """Begin to watch the new head, or watch it anew where its fork moved; return what is reported of the last."""
+        watch, run = self._watch, self._run()
+        if watch is not None and watch.segment == segment.id:
+            watch.fork_step, watch.cause, watch.due = segment.fork_step, segment.cause, watch.points
+            watch.old = left_head(run.fold, segment.id)
+            return []
+        found = [*self._compare(run, segment.created, last=True), *self._superseded(segment.created)]
+        self._begin(
+            segment.id, segment.fork_step, left_head(run.fold, segment.id), segment.cause, segment.created,
+            dict(list(segment.changes.items())[:16]),
+        )  # fmt: skip
+        return found
+
+    def take(self, together: Sequence[Placed], world: int) -> list[Found]:
+        """Take rows that were just stored; those of its rank on the effective path count.
+
+        Args:
+            world: ranks of the newest launch.
+        """
+        first, rank = together[0], self._judge.primary
+        if rank is None or first.rank != rank or first.stray or first.segment != self._judge.fold.tree.head:
+            return []
+        found = []
+        went_on = self._source and first.source != self._source and first.segment == self._segment
+        if went_on and int(first.steps[0]) > self._newest:
+            found += self._compare(self._run(), float(first.times[0]), last=True)
+            found += self._superseded(float(first.times[0]))
+            self._begin(first.segment, self._newest, None, "resume", float(first.times[0]), {})
+        self._source, self._segment, self._world = first.source, first.segment, world
+        self._newest = max(int(placed.steps[-1]) for placed in together)
+        watch = self._watch
+        if watch is None or watch.segment != first.segment:
+            return found
+        run = self._run()
+        for step, time in _rows_of(together, run):
+            if self._watch is None:
+                break
+            if step <= watch.newest or step <= watch.fork_step:
+                continue
+            if watch.points >= watch.due:
+                found += self._compare(run, time)
+            watch.points, watch.newest = watch.points + 1, step
+        return found
+
+    def compares(self, source: str, segment: int) -> bool:
+        """Return whether rows of a process in a segment, the head, are compared, or begin to be."""
+        went_on = self._source and source != self._source and segment == self._segment
+        return bool(went_on) or (self._watch is not None and self._watch.segment == segment)
+
+    def reports(self, event: LineageEvent) -> list[Found]:
+        """Take what a process reports of itself; look again where that shows another environment than it did."""
+        self.reported.take(event)
+        watch = self._watch
+        if event.type != "environment" or watch is None or not watch.points:
+            return []
+        if self._changes(watch) == self._resumes[-1].environment:
+            return []
+        return self._compare(self._run(), event.time)
+
+    # --- comparing -----------------------------------------------------------------------------------------------
+
+    def _begin(
+        self, segment: int, fork_step: int, old: int | None, cause: str, created: float, declared: dict[str, Any]
+    ) -> None:
+        self._watch = watch = _Watch(
+            segment, fork_step, old, cause, created, self._world, self._layout(), self._source, declared
+        )
+        self.reported.went_back(self._judge.fold.launches.started_with(self._source))
+        self._resumes.append(self._resume(watch, None, settled=False))
+        if len(self._resumes) > MAX_RESUMES:
+            del self._resumes[0]
+            self._left_out += 1
+
+    def _compare(self, run: BranchReader, time: float, *, last: bool = False) -> list[Found]:
+        """Compare the branches as they are; return what is reported.
+
+        A mistake of ours costs this comparison: it is counted and logged, and detectors and points go on.
+        """
+        watch = self._watch
+        if watch is None:
+            return []
+        try:
+            with np.errstate(all="ignore"):  # what is not finite is a fact here, and no trouble
+                return self._compare_now(watch, run, time, last=last)
+        except Exception as error:
+            self.failures += 1
+            self._watch = None  # and so no later look will settle it
+            ended = "Comparing ended by a fault of ours, which the server's log names."
+            before = self._resumes[-1]
+            self._resumes[-1] = replace(before, settled=True, text=f"{before.text} {ended}")
+            _quiet.log(logging.ERROR, f"resume after step {watch.fork_step} can't be compared: {error}", error)
+            return []
+
+    def _compare_now(self, watch: _Watch, run: BranchReader, time: float, *, last: bool) -> list[Found]:
+        seen = None
+        if run.rank is not None and watch.points:
+            branches = Branches(run, watch.fork_step, watch.old, watch.segment, watch.newest)
+            seen = measure(branches, watch.declared, search=watch.points >= SEARCH_POINTS)
+        resume = self._resume(watch, seen, settled=False)
+        over = (
+            watch.points >= SETTLED_POINTS and resume.verdict != "repeated" and (resume.last_step or 0) < watch.newest
+        )
+        settled = last or watch.points >= MAX_POINTS or over
+        resume = replace(resume, settled=settled)
+        self._resumes[-1] = resume
+        watch.due = _next(watch.points)
+        if settled:
+            self._watch = None
+        return self._report(watch, seen, resume, time)
+
+    def _resume(self, watch: _Watch, seen: Overlap | None, *, settled: bool) -> Resume:
+        verdict = verdict_of(seen)
+        exact = next((one for one in reversed(self._resumes) if one.exact and one.fork_step != watch.fork_step), None)
+        reports = self._reports(watch)
+        parts = parts_of(seen, verdict, reports)
+        skip = check_skip(seen, verdict)
+        denied = not_followed(seen, self._applied(watch), skip)
+        wrongs = [*wrongs_of(seen, verdict, denied), *map(clause_of, denied)]
+        grade, text = grade_of(seen, verdict, parts, wrongs), sentence_of(seen, verdict, skip, wrongs, reports)
+        if seen is not None and verdict == "same_data" and not seen.equal and exact is not None:
+            cause = "weights or RNG are not those of the checkpoint, or the machine is another"
+            cause = "it may be the environment" if reports.changes else cause
+            text += f" After step {exact.fork_step} this job gave bit-equal losses: here {cause}."
+            grade = "differs" if grade == "good" else grade
+        resume = Resume(
+            segment=watch.segment,
+            fork_step=watch.fork_step,
+            cause=watch.cause,
+            created=watch.created,
+            verdict=verdict,
+            grade=grade,
+            text=text,
+            settled=settled,
+            parts=parts,
+            declared=watch.declared,
+            world_before=watch.world_before,
+            world_after=self._world,
+            position=reports.position,
+            environment=None if reports.changes is None else list(reports.changes),
+            not_followed=denied,
+        )
+        return resume if seen is None else replace(resume, skip=skip, **numbers_of(seen))
+
+    def _reports(self, watch: _Watch) -> Reports:
+        """Return what the processes of both sides say of themselves."""
+        fold = self._judge.fold
+        position = check_position(
+            self._batches.positions,
+            fold.tree.path(watch.segment),
+            None if watch.old is None else fold.tree.path(watch.old),
+            watch.fork_step,
+            watch.newest,
+            watch.declared,
+            same_ranks=watch.world_before in (0, self._world),
+        )
+        if not watch.points:  # which process goes on is known with its first row
+            return Reports(None, False, None, position)
+        random = self.reported.random_states(fold.launches.started_with(self._source), watch.fork_step)
+        return Reports(self._changes(watch), self._source == watch.process, random, position)
+
+    def _changes(self, watch: _Watch) -> list[Changed] | None:
+        """Return what is another in the environment since, None where one side says nothing."""
+        if self._source == watch.process:
+            return []
+        fold, reported = self._judge.fold, self.reported
+        before, since = (fold.launches.started_with(process) for process in (watch.process, self._source))
+        return environment_changes(reported.environments(before), reported.environments(since))
+
+    def _report(self, watch: _Watch, seen: Overlap | None, resume: Resume, time: float) -> list[Found]:
+        if seen is None:
+            return []
+        denied = resume.not_followed
+        wrongs = wrongs_of(seen, resume.verdict, denied)
+        newest, found = max(watch.fork_step + 1, watch.newest), []
+        over = resume.settled and watch.wrongs > 0
+        if len(wrongs) > watch.wrongs or over:
+            found.append((time, finding_of(resume, wrongs, newest, over=over)))
+        if len(denied) > watch.denied:
+            found.append((time, order_finding(resume, self._applied(watch), newest, over=False)))
+            self._denied = resume.segment
+        elif not denied and watch.denied:
+            found += self._superseded(time)  # what came since shows that it was followed
+        watch.wrongs, watch.denied = max(watch.wrongs, len(wrongs)), max(watch.denied, len(denied))
+        return found
+
+    def _superseded(self, time: float) -> list[Found]:
+        """The run goes back, or on, once more: what the resume before did not follow is over."""
+        segment, self._denied = self._denied, None
+        told = next((one for one in reversed(self._resumes) if one.segment == segment), None)
+        if told is None:
+            return []
+        newest = max(told.fork_step + 1, self._newest)
+        return [(time, order_finding(told, self._applied(told), newest, over=True))]
+
+    def _applied(self, watch: _Watch | Resume) -> Mapping[str, Any] | None:
+        """Return what the job says that it changed: of a rollback that was ordered, another report comes later."""
+        segment = self._judge.fold.tree[watch.segment]
+        return segment.applied if segment.fork_step == watch.fork_step else None
+
+    # --- what people ask -----------------------------------------------------------------------------------------
+
+    def view(self) -> Resumes:
+        """Return the resumes as the API has them."""
+        return Resumes(self._resumes[::-1], self.determinism(), self._left_out)
+
+    def grades(self) -> dict[int, ResumeGrade]:
+        """Return segment -> what the resume was that began it, as far as they are kept."""
+        began = (one for one in reversed(self._resumes))  # one process may go on where another began the segment
+        return {one.segment: ResumeGrade(one.verdict, one.grade, one.text, one.settled) for one in began}
+
+    def determinism(self) -> Determinism:
+        """Return whether this job gives the same numbers again, as far as its resumes show it."""
+        for one in reversed(self._resumes):
+            if one.exact:
+                text = f"deterministic: after step {one.fork_step} it gave {one.points} losses again, bit for bit"
+                return Determinism("equal", text)
+        for one in reversed(self._resumes):
+            again = one.verdict == "same_data" and one.grade == "good" and one.first_difference is not None
+            if again and not one.declared and one.world_same and not one.environment:
+                text = (
+                    f"not deterministic: after step {one.fork_step} the same batches gave other losses from step "
+                    f"{one.first_difference} on, by {one.difference:.3g}"
+                )
+                return Determinism("different", text)
+        return Determinism("not_seen", "not known: no resume has trained the same batches again with nothing changed")
+
+
+def _rows_of(together: Sequence[Placed], run: BranchReader) -> Iterator[tuple[int, float]]:
+    """Give step and time of the rows with the loss."""
+    for placed in together:
+        if any(map(run.is_loss, placed.names)):
+            yield from zip(placed.steps.tolist(), placed.times.tolist(), strict=True)
+
+
+def _other_layout(before: _Layout, now: _Layout) -> str:
+    """Return why ids of before a fork and since can't be compared, "" where they can."""
+    of, parts, samples = before
+    if not of or not now[0]:
+        return ""
+    if of != now[0]:
+        return f"Batch ids are made of {now[0]} now, of {of} before: they can't be compared."
+    if of == "text" and parts != now[1]:
+        return f"{now[1]} parts make a batch now, {parts} before: batch ids can't be compared."
+    if samples != now[2]:
+        return f"A batch has {now[2]:,} samples now, {samples:,} before: batch ids can't be compared."
+    return ""
+
+
+def _next(points: int) -> int:
+    """Return the number of points after this one at which a resume is looked at: 1, 2, 3, 4, 6, 8, 12, 16, ..."""
+    power = 1 << max(0, points.bit_length() - 1)
+    return max(points + 1, power + power // 2 if points < power + power // 2 else 2 * power)

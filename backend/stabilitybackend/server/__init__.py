@@ -1,0 +1,1 @@
+"""The application: routes, pages about the server, wiring."""

@@ -1,0 +1,129 @@
+"""Who may call: the dependencies that every route takes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+from fastapi import Depends
+from starlette.requests import HTTPConnection
+
+from stabilitybackend.access.audit import AuditLog
+from stabilitybackend.access.auth import Authenticator, Principal
+from stabilitybackend.access.people.proxy import person_of
+from stabilitybackend.base.errors import Forbidden, NotFound, Unauthorized, Unavailable
+from stabilitybackend.runs.manager import RunManager
+from stabilitybackend.runs.worker import RunWorker
+
+__all__ = [
+    "Administrator", "Caller", "Commander", "Manager", "Proposer", "Reader", "Record", "Recorded", "Worker", "audit",
+    "check_project", "check_run", "identify", "until_refused",
+]  # fmt: skip
+
+#: How often it is asked whether the key or the session behind an open WebSocket still works, seconds.
+RECHECK_S = 5.0
+
+
+async def identify(connection: HTTPConnection) -> Principal:
+    """Return who makes the call.
+
+    Raises:
+        Unauthorized: a key is needed and none, or a wrong one, came.
+    """
+    authenticator: Authenticator = connection.app.state.authenticator
+    return await authenticator.authenticate(connection.headers, connection.cookies, person_of(connection.scope))
+
+
+async def until_refused(connection: HTTPConnection, scope: str) -> None:
+    """Return when the key or the session behind an open WebSocket no longer works."""
+    while True:
+        await asyncio.sleep(RECHECK_S)
+        try:
+            (await identify(connection)).require(scope)
+        except (Unauthorized, Forbidden):
+            return
+        except Unavailable:
+            continue
+
+
+async def check_project(identity: Principal, manager: RunManager, run_id: str) -> None:
+    """Refuse a run of a project that is no business of ``identity``, with the answer for a run that there is not.
+
+    Raises:
+        NotFound: it is, or there is no such run.
+    """
+    if identity.project is not None and not identity.sees(await manager.project(run_id)):
+        raise NotFound(f"there is no run {run_id!r}", hint="GET /api/v1/runs lists them")
+
+
+def _manager(connection: HTTPConnection) -> RunManager:
+    manager: RunManager = connection.app.state.manager
+    return manager
+
+
+async def check_run(connection: HTTPConnection, manager: Annotated[RunManager, Depends(_manager)]) -> None:
+    """Refuse a call about a run of a foreign project, before anything of the run is read.
+
+    It is before every route, so that none with a run in its path can forget it.
+    """
+    run_id = connection.path_params.get("run_id")
+    if run_id is not None:
+        await check_project(await identify(connection), manager, run_id)
+
+
+def _with_scope(scope: str) -> Callable[[Principal], Awaitable[Principal]]:
+    async def allowed(identity: Annotated[Principal, Depends(identify)]) -> Principal:
+        identity.require(scope)
+        return identity
+
+    return allowed
+
+
+async def _worker(run_id: str, manager: Annotated[RunManager, Depends(_manager)]) -> RunWorker:
+    return await manager.get(run_id)
+
+
+async def audit(connection: HTTPConnection, who: Principal, action: str, target: str = "", detail: str = "") -> None:
+    """Note for good what somebody did, and from which address. Raises Unavailable when Redis is away."""
+    log: AuditLog = connection.app.state.audit
+    run = str(connection.path_params.get("run_id", ""))
+    await log.add(who.name, who.key_id, action, target, _from(connection, detail), run)
+
+
+def _from(connection: HTTPConnection, detail: str = "") -> str:
+    address = "" if connection.client is None else f"from {connection.client.host}"
+    return "; ".join(filter(None, (detail, address)))
+
+
+class Record:
+    """Notes for good what a call does, with the run of its path."""
+
+    def __init__(self, connection: HTTPConnection) -> None:
+        self._connection = connection
+
+    async def did(self, who: Principal, action: str, target: str = "", detail: str = "") -> None:
+        """Note what somebody did. Raises Unavailable when Redis is away: what was done may be done all the same."""
+        await audit(self._connection, who, action, target, detail)
+
+    async def saw(self, who: Principal, action: str) -> None:
+        """Note that somebody reads what not everybody may. Raises Unavailable when Redis is away."""
+        log: AuditLog = self._connection.app.state.audit
+        run = str(self._connection.path_params.get("run_id", ""))
+        await log.saw(who.name, who.key_id, action, run, _from(self._connection))
+
+
+def _record(connection: HTTPConnection) -> Record:
+    return Record(connection)
+
+
+#: Whoever has any key that works.
+Caller = Annotated[Principal, Depends(identify)]
+Reader = Annotated[Principal, Depends(_with_scope("read"))]
+Proposer = Annotated[Principal, Depends(_with_scope("propose"))]
+Commander = Annotated[Principal, Depends(_with_scope("command"))]
+Administrator = Annotated[Principal, Depends(_with_scope("admin"))]
+Manager = Annotated[RunManager, Depends(_manager)]
+Recorded = Annotated[Record, Depends(_record)]
+#: The worker of the run that the path names; 404 where there is no such run.
+Worker = Annotated[RunWorker, Depends(_worker)]

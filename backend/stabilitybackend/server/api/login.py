@@ -1,0 +1,81 @@
+"""Logging in and out of the pages, and who one is. Shapes: docs/api.md."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, Field
+
+from stabilitybackend.access.auth import Authenticator, Principal
+from stabilitybackend.access.sessions import Sessions, login_cookie, logout_cookies, session_of
+from stabilitybackend.base.errors import Unauthorized
+from stabilitybackend.schema.server import LoggedOut, Me
+from stabilitybackend.server.api.access import Caller, audit
+from stabilitybackend.server.api.answers import answer, answers
+from stabilityplugins.oidc.sign_in import OidcSignIn
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1", tags=["server"])
+
+
+def _me(identity: Principal, request: Request) -> Me:
+    shown = identity.shown()
+    shown.two_persons = request.app.state.settings.two_persons
+    return shown
+
+
+class Login(BaseModel):
+    """A key, pasted by a person."""
+
+    key: str = Field(max_length=200)
+
+
+@router.post("/login", responses=answers(Me))
+async def login(body: Login, request: Request) -> Response:
+    """Check a key and open a session for it; its id is in a cookie that scripts can't read."""
+    state = request.app.state
+    authenticator: Authenticator = state.authenticator
+    by_key = await authenticator.authenticate({"authorization": f"Bearer {body.key}"}, {})
+    identity = replace(by_key, session=True)
+    assert identity.key_id is not None  # a key was sent, so a key was found
+    sessions: Sessions = state.sessions
+    text = await sessions.open(identity.key_id)
+    await audit(request, identity, "login")
+    secure = state.origins.is_https(request.scope["headers"], request.scope["scheme"])
+    cookie = login_cookie(text, request.headers, secure=secure, below=request.scope.get("root_path", ""))
+    response = answer(_me(identity, request))
+    response.headers["set-cookie"] = cookie
+    return response
+
+
+@router.post("/logout", responses=answers(LoggedOut))
+async def logout(request: Request) -> Response:
+    """End the session of this browser, if it has one; where a provider signed it in, say where to sign out there."""
+    state = request.app.state
+    text = session_of(request.headers, request.cookies)
+    then: str | None = None
+    if text is not None:
+        sessions: Sessions = state.sessions
+        session = await sessions.find(text)
+        oidc: OidcSignIn | None = state.oidc
+        if session is not None and session.person is not None and oidc is not None:
+            then = await oidc.sign_out_url(session.person)
+        try:
+            identity = await state.authenticator.authenticate(request.headers, request.cookies)
+        except Unauthorized:
+            identity = None
+        await sessions.close(text)
+        if identity is not None and identity.session:
+            await audit(request, identity, "logout")
+    response = answer(LoggedOut(then))
+    for cookie in logout_cookies(request.headers, request.scope.get("root_path", "")):
+        response.headers.append("set-cookie", cookie)
+    return response
+
+
+@router.get("/me", responses=answers(Me))
+async def me(caller: Caller, request: Request) -> Response:
+    """Say who makes this call, and what that may do."""
+    return answer(_me(caller, request))

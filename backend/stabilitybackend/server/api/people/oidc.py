@@ -1,0 +1,172 @@
+"""Sign-in at an OpenID provider, as a browser goes through it. Shapes: docs/api.md; promises: docs/security.md."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import RedirectResponse
+
+from stabilitybackend.access.audit import AuditLog
+from stabilitybackend.access.sessions import (
+    PERSON_LIFE_S,
+    Sessions,
+    SignedIn,
+    login_cookie,
+    session_of,
+    sign_in_cookie,
+    sign_in_of,
+)
+from stabilitybackend.base.errors import NotFound, Unavailable
+from stabilitybackend.base.settings import Settings
+from stabilitybackend.schema.server import OidcWay, SignInWays
+from stabilitybackend.server.api.answers import answer, answers
+from stabilityplugins.oidc.flows import FLOW_S
+from stabilityplugins.oidc.refusals import SignInRefused, sentence
+from stabilityplugins.oidc.sign_in import OidcSignIn
+
+__all__ = ["Refusals", "router"]
+
+router = APIRouter(prefix="/api/v1", tags=["server"])
+#: The same refusal of the same person is logged this often, seconds: anybody can cause one.
+SAME_REFUSAL_S = 60.0
+#: Refusals of which it is known when they were logged last; the oldest goes.
+MAX_REFUSALS = 1000
+_LOG = logging.getLogger(__name__)
+
+
+class Refusals:
+    """Notes refused sign-ins in the audit log, each kind once a minute: they must not push out what people did."""
+
+    def __init__(self, log: AuditLog) -> None:
+        self._log = log
+        #: Person and code -> when it was logged last, and how many since.
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}
+
+    async def note(self, refused: SignInRefused, address: str) -> None:
+        """Note that nobody was signed in. Raises Unavailable when Redis is away."""
+        now, key = time.monotonic(), (refused.who, refused.code)
+        last, more = self._seen.pop(key, (float("-inf"), 0))
+        if now - last < SAME_REFUSAL_S:
+            self._seen[key] = (last, more + 1)
+            return
+        self._seen[key] = (now, 0)
+        while len(self._seen) > MAX_REFUSALS:
+            del self._seen[next(iter(self._seen))]
+        _LOG.warning("sign-in refused (%s): %s", refused.code, refused.detail)
+        counted = f"{more} more like it before" if more else ""
+        detail = "; ".join(filter(None, (refused.detail, counted, address)))
+        await self._log.add(refused.who, None, "login.refused", refused.code, detail)
+
+
+def _way(request: Request) -> OidcSignIn:
+    way: OidcSignIn | None = request.app.state.oidc
+    if way is None:
+        raise NotFound(
+            "nobody signs in at a provider here", hint="log in with a key at /login, or set STABILITY_OIDC_ISSUER"
+        )
+    return way
+
+
+@router.get("/sign_in", responses=answers(SignInWays))
+async def ways(
+    request: Request,
+    refused: Annotated[str, Query(description="code of a sign-in that was refused")] = "",
+) -> Response:
+    """Say where people sign in besides with a key, whether that answers now, and why a sign-in was refused."""
+    way: OidcSignIn | None = request.app.state.oidc
+    if way is None:
+        return answer(SignInWays(None))
+    its = way.settings
+    trouble = ""
+    try:
+        await way.provider.ready()
+    except SignInRefused as away:
+        trouble = sentence(away.code, its.name, its.public_url)
+    refusal = sentence(refused, its.name, its.public_url)
+    return answer(SignInWays(OidcWay(its.name, f"{its.public_url}/api/v1/oidc/start", trouble, refusal)))
+
+
+@router.get("/oidc/start", status_code=303, response_class=Response, responses=answers(None, 303, media_types=()))
+async def start(
+    request: Request,
+    next: Annotated[str, Query(max_length=4000, description="page that is wanted; of this server alone")] = "/",
+    other: Annotated[bool, Query(description="as somebody else than who is signed in there")] = False,
+) -> Response:
+    """Begin a sign-in: go to the provider's page."""
+    try:
+        url, browser = await _way(request).begin(next, other=other)
+    except (SignInRefused, Unavailable) as error:
+        return await _refuse(request, error)
+    return _go(request, url, browser)
+
+
+@router.get("/oidc/callback", status_code=303, response_class=Response, responses=answers(None, 303, media_types=()))
+async def callback(request: Request) -> Response:
+    """End a sign-in: the provider sends a person back. Opens a session, as a login with a key does."""
+    way = _way(request)
+    try:
+        person, then = await way.finish(request.query_params, sign_in_of(request.headers, request.cookies))
+        text = await _open(request, way, person)
+    except (SignInRefused, Unavailable) as error:
+        return await _refuse(request, error)
+    below = _below(request)
+    response = _go(request, f"{below}{then}", "")
+    secure = _over_https(request)
+    cookie = login_cookie(text, request.headers, secure=secure, life_s=PERSON_LIFE_S, below=below)
+    response.headers.append("set-cookie", cookie)
+    return response
+
+
+async def _open(request: Request, way: OidcSignIn, person: SignedIn) -> str:
+    """Open a session for a person, end the one that this browser had, and return the new one's id."""
+    sessions: Sessions = request.app.state.sessions
+    before = session_of(request.headers, request.cookies)
+    text = await sessions.open(person)
+    if before is not None:
+        await sessions.close(before)
+    principal = way.may(person)
+    role = "nobody" if principal is None else principal.shown().role
+    groups = f", groups {', '.join(person.groups)}" if person.groups else ""
+    log: AuditLog = request.app.state.audit
+    await log.add(person.name, None, "login", "", f"at {way.settings.name} as {role}{groups}; {_address(request)}")
+    return text
+
+
+async def _refuse(request: Request, error: SignInRefused | Unavailable) -> Response:
+    """Go to the page that says why; what the page says is known by the code alone."""
+    refused = error if isinstance(error, SignInRefused) else SignInRefused("store_away", error.message)
+    refusals: Refusals = request.app.state.refusals
+    try:
+        await refusals.note(refused, _address(request))
+    except Unavailable:  # the log is in the same store: this one is in the server's own log alone
+        pass
+    query = urlencode({"refused": refused.code, "next": refused.then})
+    return _go(request, f"{_below(request)}/login?{query}", "")
+
+
+def _go(request: Request, where: str, browser: str) -> Response:
+    """Go on to an address, with the cookie of a sign-in that is under way; "" where it is over."""
+    response = RedirectResponse(where, 303)
+    secure = _over_https(request)
+    cookie = sign_in_cookie(browser, request.headers, secure=secure, life_s=FLOW_S, below=_below(request))
+    response.headers.append("set-cookie", cookie)
+    return response
+
+
+def _below(request: Request) -> str:
+    """Return the path of the public URL: by that one, and no other, people go to the provider and come back."""
+    settings: Settings = request.app.state.settings
+    return settings.below
+
+
+def _over_https(request: Request) -> bool:
+    found: bool = request.app.state.origins.is_https(request.scope["headers"], request.scope["scheme"])
+    return found
+
+
+def _address(request: Request) -> str:
+    return "" if request.client is None else f"from {request.client.host}"

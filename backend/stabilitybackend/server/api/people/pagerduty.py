@@ -1,0 +1,44 @@
+"""What people do in PagerDuty, as its webhooks tell it (docs/alerting.md)."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from stabilityalerting import ActionRefused, AlertingService
+from stabilityalerting.pagerduty import BadWebhook, PagerDutySink
+from stabilitybackend.base.errors import BadRequest, NotFound, Unauthorized, Unavailable
+from stabilitybackend.schema.server import PagerDutyAnswer
+from stabilitybackend.server.api.answers import answer, answers
+from stabilitybackend.storage.redis_link import redis_errors
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1", tags=["alerting"])
+
+
+@router.post("/pagerduty", responses=answers(PagerDutyAnswer))
+async def pagerduty(request: Request) -> Response:
+    """Take a webhook that PagerDuty signed, once: who acknowledges or resolves there acknowledges here."""
+    alerting: AlertingService = request.app.state.alerting
+    taking = [sink.webhooks for sink in alerting.sinks if isinstance(sink, PagerDutySink) and sink.webhooks is not None]
+    if not taking:
+        raise NotFound(
+            "this server takes nothing from PagerDuty",
+            hint="set STABILITY_PAGERDUTY_WEBHOOK_SECRET: docs/alerting.md",
+        )
+    body, signatures = await request.body(), request.headers.get("x-pagerduty-signature", "")
+    signed = next((webhooks for webhooks in taking if webhooks.signed(signatures, body)), None)
+    if signed is None:
+        raise Unauthorized(
+            "no signature of X-PagerDuty-Signature fits the body",
+            hint="check STABILITY_PAGERDUTY_WEBHOOK_SECRET: it is the secret of the webhook subscription",
+            code="bad_signature",
+        )
+    try:
+        with redis_errors():
+            result = await signed.take(body)
+    except BadWebhook as error:
+        raise BadRequest(str(error), hint="it takes PagerDuty's webhooks alone: docs/alerting.md", status=400) from None
+    except ActionRefused as error:
+        raise Unavailable(str(error), hint="PagerDuty sends it again") from None
+    return answer(PagerDutyAnswer(result.outcome, result.text))

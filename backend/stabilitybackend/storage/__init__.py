@@ -1,0 +1,1 @@
+"""Stored points: Redis, Parquet archive, queries, export."""

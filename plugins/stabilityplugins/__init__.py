@@ -1,0 +1,1 @@
+"""Bundled plug-ins: verticals that the core finds through its hooks and never imports."""

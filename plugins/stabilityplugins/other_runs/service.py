@@ -1,0 +1,168 @@
+"""Finds out whether live runs have the data of other runs of their project, beside the fold: a bounded share of a core.
+
+A run's own detectors know its own points only, so that the same points give the same incidents wherever they are
+judged. This is what they can't see, and no backtest sees it either: it depends on which other runs are stored. What is
+found is an incident of the run like any other, stored and shown, and is known by that after a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from redis.exceptions import RedisError
+
+from stabilitybackend.base.errors import StabilityBoardError
+from stabilitybackend.base.rounds import ROUND_S, in_rounds
+from stabilitybackend.base.tasks import in_thread
+from stabilitybackend.judging.detectors.engine.base import Finding
+from stabilitybackend.runs.idle_runs import LIVE_STATES
+from stabilitybackend.runs.manager import RunManager
+from stabilitybackend.runs.worker import RunWorker
+from stabilitybackend.schema.evidence import BY_OTHER_RUNS, SHARED_DATA, SharedDataFacts, facts
+from stabilitybackend.schema.incidents import Incident
+from stabilityplugins.other_runs import report
+from stabilityplugins.other_runs.library import Library
+from stabilityplugins.other_runs.prints import Prints
+from stabilityplugins.other_runs.search import Place, Stretch, goes_on, newest_step, search, search_ids, stretch_of
+
+__all__ = ["OtherRuns"]
+
+#: Part of the time that rounds may take: nobody waits for them, and all runs share one core.
+SHARE = 0.05
+#: New points or batches after which a run is compared again: the past grows by whole blocks of so many.
+EVERY_POINTS = 16
+#: Comparisons that have to find the same place in the losses, and those in a row without it that end an alarm.
+CONFIRM_TIMES = 2
+LOST_TIMES = 2
+#: Places of one run that are remembered until they are confirmed, newest ones.
+MAX_PLACES = 64
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Compared:
+    """What is remembered of a live run between two comparisons.
+
+    Attributes:
+        head: its segment at the newest one. points, batches: that it had then. at: when that was, monotonic seconds.
+        hits: how often each place was found. lost: comparisons in a row without the place of its alarm.
+    """
+
+    head: int
+    points: int = 0
+    batches: int = 0
+    at: float = 0.0
+    hits: Counter[tuple[str, str, int]] = field(default_factory=Counter)
+    lost: int = 0
+
+    def is_confirmed(self, place: Place) -> bool:
+        """Note a place that was found; say whether that was often enough."""
+        key = (place.by, place.run, place.shift)
+        self.hits[key] += 1
+        if len(self.hits) > MAX_PLACES:
+            del self.hits[next(iter(self.hits))]
+        return place.by == "ids" or self.hits[key] >= CONFIRM_TIMES  # ids are equal, or they are not
+
+
+class OtherRuns:
+    """Compares the live runs of one server in turn.
+
+    Args:
+        manager: of the runs. library: what is kept of the runs that they are compared with.
+        clock: seconds that never go back.
+    """
+
+    def __init__(self, manager: RunManager, library: Library, clock: Callable[[], float] = time.monotonic) -> None:
+        self._manager = manager
+        self._library = library
+        self._clock = clock
+        self._compared: dict[str, _Compared] = {}
+
+    async def follow(self) -> None:
+        """Go on round by round, until it is cancelled."""
+        undone = "runs are not compared with each other"
+        expected = (RedisError, OSError, StabilityBoardError)
+        await in_rounds(self.round, share=SHARE, undone=undone, expected=expected, log=_log, clock=self._clock)
+
+    async def round(self) -> None:
+        """Compare the live runs with news, those that waited longest first, as far as a round's time goes."""
+        live = {
+            run_id: worker
+            for run_id, worker in self._manager.followed().items()
+            if worker.has_agents and worker.listing.status in LIVE_STATES
+        }
+        for gone in self._compared.keys() - live.keys():
+            del self._compared[gone]
+        due = [run_id for run_id, worker in live.items() if self._has_news(worker)]
+        due.sort(key=lambda run_id: self._compared[run_id].at)
+        began = self._clock()
+        for run_id in due:
+            await self._compare(live[run_id])
+            if self._clock() - began > ROUND_S * SHARE:
+                break
+
+    def _has_news(self, worker: RunWorker) -> bool:
+        state, head = worker.state, worker.state.fold.tree.head
+        known = self._compared.get(worker.run_id)
+        if known is None or known.head != head:
+            known = self._compared[worker.run_id] = _Compared(head)
+        new_points = state.judge.past_points - known.points
+        return max(new_points, state.batches.repeats.judged - known.batches) >= EVERY_POINTS
+
+    async def _compare(self, worker: RunWorker) -> None:
+        state, compared = worker.state, self._compared[worker.run_id]
+        compared.points, compared.batches = state.judge.past_points, state.batches.repeats.judged
+        compared.at = self._clock()
+        origin = report.origin_of(worker.listing.run.config)
+        reported = [one for one in state.incidents.all() if one.detector == BY_OTHER_RUNS and not one.dead]
+        noted = any(one.kind == SHARED_DATA for one in reported)
+        if noted and origin is None:
+            return
+        others = await self._library.others(worker, None if origin is None else origin.run)
+        if noted:  # what is left to find is an alarm
+            others = {name: prints for name, prints in others.items() if origin and name == origin.run}
+        own = await self._library.own(worker)
+        alarm = next((one for one in reported if one.kind != SHARED_DATA and one.state == "open"), None)
+        if alarm is not None:
+            await self._follow_alarm(worker, alarm, own, others)
+            return
+        places = await in_thread(lambda: search_ids(own, others) or search(own, others))
+        sure = [place for place in places if compared.is_confirmed(place)]
+        declared = next((place for place in sure if origin and place.run == origin.run), None)
+        if origin and declared and newest_step(own, others[origin.run], declared) <= origin.step:
+            await self._report(worker, own, others, declared, partial(report.alarm, origin=origin))
+        elif sure and not noted:
+            # Of several with the same data the one that began first is whom people compare with.
+            place = declared or min(sure, key=lambda one: self._library.created(one.run))
+            await self._report(worker, own, others, place, report.note)
+
+    async def _report(
+        self,
+        worker: RunWorker,
+        own: Prints,
+        others: Mapping[str, Prints],
+        place: Place,
+        finding: Callable[[Place, Stretch, str, int], Finding],
+    ) -> None:
+        stretch = await in_thread(lambda: stretch_of(own, others[place.run], place))
+        name = self._library.name(place.run)
+        await worker.take(finding(place, stretch, name, worker.state.judge.newest_step))
+
+    async def _follow_alarm(
+        self, worker: RunWorker, alarm: Incident, own: Prints, others: Mapping[str, Prints]
+    ) -> None:
+        """End an alarm where the data is no longer that of the other run, or none that its weights have learned."""
+        known, compared = facts(alarm.evidence, SharedDataFacts), self._compared[worker.run_id]
+        place, other = Place(known.by, known.other_run, known.shift, known.r, 0.0), others.get(known.other_run)
+        if other is None or known.from_step is None:
+            return
+        compared.lost = 0 if goes_on(own, other, place) else compared.lost + 1
+        if compared.lost >= LOST_TIMES or newest_step(own, other, place) > known.from_step:
+            compared.lost = 0
+            await worker.take(report.over(alarm, worker.state.judge.newest_step))

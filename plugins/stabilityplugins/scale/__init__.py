@@ -1,0 +1,1 @@
+"""Several server processes: roles, relay between them, membership."""

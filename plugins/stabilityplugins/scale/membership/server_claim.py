@@ -1,0 +1,195 @@
+"""One server at a time works on a Redis: a second one waits, and then says who is there.
+
+Two of them would each judge every run: an agent that moves from one to the other is lost for the first, an order given
+at one does not reach the agents of the other, and both archive. The embedded Redis has its folder's lock instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from stabilitybackend.base.errors import RedisStartError, Unavailable
+from stabilitybackend.base.keys import SERVER
+from stabilitybackend.storage.redis_link import as_unavailable
+
+__all__ = ["LEASE_S", "ServerClaim"]
+
+#: A server that does not renew its claim for so long has lost it, seconds: more than a pause of the machine, little
+#: enough for a takeover.
+LEASE_S = 6.0
+RENEW_S = 1.0
+#: A start waits for so long for another server to go, seconds: one that was killed has lost its claim by then.
+WAIT_S = 8.0
+_LOOK_S = 0.25
+#: KEYS: the claim.  ARGV: our token, a token that may be replaced (or empty), who we are, milliseconds.
+#: Answers nothing when it is ours now, else the token and who holds it.
+_TAKE = """
+local held = redis.call('HMGET', KEYS[1], 'token', 'who')
+if held[1] and held[1] ~= ARGV[1] and held[1] ~= ARGV[2] then return held end
+redis.call('HSET', KEYS[1], 'token', ARGV[1], 'who', ARGV[3])
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
+return false
+"""
+_RELEASE = "if redis.call('HGET', KEYS[1], 'token') == ARGV[1] then redis.call('DEL', KEYS[1]) end"
+_log = logging.getLogger(__name__)
+
+
+class _Holder(msgspec.Struct):
+    """Who holds a claim. ``pid_ns`` and ``ticks`` (its start since boot) tell its process from others of its pid."""
+
+    url: str
+    host: str
+    pid: int
+    pid_ns: str
+    ticks: int
+    since: float
+
+    def __str__(self) -> str:
+        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.since))
+        return f"{self.url} on {self.host} (pid {self.pid}, since {since})"
+
+
+class ServerClaim:
+    """This server's claim on a Redis.
+
+    Args:
+        url: where this server answers.
+        proc: the folder of processes.
+
+    Attributes:
+        lost_to: who took it over, empty while it is ours.
+    """
+
+    def __init__(
+        self, url: str, *, clock: Callable[[], float] = time.time, proc: Path = Path("/proc"), token: str = ""
+    ) -> None:
+        self._token = token or secrets.token_hex(16)
+        self._proc = proc
+        ticks, pid_ns = _ticks(proc, os.getpid()), _pid_namespace(proc)
+        self._who = msgspec.json.encode(_Holder(url, socket.gethostname(), os.getpid(), pid_ns, ticks, clock()))
+        self.lost_to = ""
+
+    @staticmethod
+    async def refuse_beside(redis: Redis, place: str) -> None:
+        """Return where no server works alone on a Redis. Raises RedisStartError where one does."""
+        who: Any = await redis.hget(SERVER, "who")
+        if who is not None:
+            raise RedisStartError(
+                f"a server that does everything alone works on Redis at {place}: {_read(who) or 'of another version'}",
+                hint="stop it, or start it with roles, too (--role door --role worker --role pages --role alerting)",
+                code="server_there",
+            )
+
+    async def take(self, redis: Redis, place: str, wait_s: float = WAIT_S) -> None:
+        """Take the claim, or wait until it is free.
+
+        Args:
+            place: of the Redis, for the message.
+
+        Raises:
+            RedisStartError: another server held it all the time.
+        """
+        until = time.monotonic() + wait_s
+        replaced = ""
+        while True:
+            try:
+                held = await self._ask(redis, replaced)
+            except (RedisError, OSError) as error:
+                if (away := as_unavailable(error)) is None:
+                    raise
+                _log.warning("whether another server works on Redis at %s is not known: %s", place, away.message)
+                return  # full, or away again: nobody else can take it either, and ``keep`` tries on
+            if held is None:
+                return
+            token, holder = held
+            replaced = token if holder is not None and self._is_dead(holder) else ""
+            if replaced:
+                continue
+            if time.monotonic() >= until:
+                raise RedisStartError(
+                    f"another server works on Redis at {place}: {holder or 'of another version'}. Two would judge "
+                    "each run twice",
+                    hint="stop it, or give this one a Redis of its own (another --redis-url, or another database: "
+                    "redis://host:port/1)",
+                    code="server_there",
+                )
+            await asyncio.sleep(_LOOK_S)
+
+    async def may_take_runs(self, redis: Redis) -> None:
+        """Return while the claim is ours; whoever was stalled may not take back what the next server has taken.
+
+        Raises:
+            Unavailable: it is not, any more.
+            RedisError: Redis is away.
+        """
+        held: Any = await redis.hget(SERVER, "token")
+        if held is not None and held.decode() != self._token:
+            raise Unavailable("another server works on this Redis", hint="ask that one", code="moved")
+
+    async def keep(self, redis: Redis) -> None:
+        """Renew the claim until cancelled; end this process when somebody else has taken it meanwhile."""
+        while True:
+            try:
+                held = await self._ask(redis, "")
+            except (RedisError, OSError):
+                held = None  # nobody else can take it either
+            if held is not None:
+                self.lost_to = str(held[1] or "another server")
+                _log.error("this server was stalled for over %g s, and %s took over: it stops", LEASE_S, self.lost_to)
+                signal.raise_signal(signal.SIGTERM)
+                return
+            await asyncio.sleep(RENEW_S)
+
+    async def release(self, redis: Redis) -> None:
+        """Give the claim back, where it is ours."""
+        try:
+            await redis.eval(_RELEASE, 1, SERVER, self._token)
+        except (RedisError, OSError):
+            pass  # it ends by itself
+
+    async def _ask(self, redis: Redis, replaced: str) -> tuple[str, _Holder | None] | None:
+        found = await redis.eval(_TAKE, 1, SERVER, self._token, replaced, self._who, int(LEASE_S * 1000))
+        if found is None:
+            return None
+        token, who = found
+        return token.decode(), _read(who)
+
+    def _is_dead(self, holder: _Holder) -> bool:
+        """Whether that process of this machine has ended; False where that can't be known."""
+        here = holder.host == socket.gethostname() and holder.pid_ns == _pid_namespace(self._proc) != ""
+        return here and _ticks(self._proc, holder.pid) != holder.ticks
+
+
+def _read(who: bytes | None) -> _Holder | None:
+    try:
+        return None if who is None else msgspec.json.decode(who, type=_Holder)
+    except msgspec.MsgspecError:  # of another version
+        return None
+
+
+def _ticks(proc: Path, pid: int) -> int:
+    """Return when a process started, clock ticks since boot; -1 where there is none."""
+    try:
+        return int((proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return -1
+
+
+def _pid_namespace(proc: Path) -> str:
+    try:
+        return os.readlink(proc / "self" / "ns" / "pid")
+    except OSError:
+        return ""

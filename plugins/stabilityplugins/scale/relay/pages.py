@@ -1,0 +1,88 @@
+"""The relay of one process: what it takes over of a request, whom it asks about a run, what it shows of all runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from redis.asyncio import Redis
+from starlette.types import ASGIApp
+
+from stabilitybackend.access.auth import Authenticator
+from stabilitybackend.runs.archiving.retention import Retention
+from stabilitybackend.runs.index import RunIndex
+from stabilitybackend.runs.manager import RunManager
+from stabilityplugins.scale.membership.members import Members
+from stabilityplugins.scale.relay.calls import Calls
+from stabilityplugins.scale.relay.feeds import Feeds
+from stabilityplugins.scale.relay.forwarding import Forwarding
+from stabilityplugins.scale.relay.overview import Overview
+from stabilityplugins.scale.relay.owners import Owners
+from stabilityplugins.scale.relay.retention import SharedRetention
+from stabilityplugins.scale.relay.seal import Seal, Unsealing
+
+__all__ = ["Relay"]
+
+
+class Relay:
+    """Of a process that works together with others.
+
+    Args:
+        members: all of them. manager: of the runs here. authenticator: says who calls.
+        clock: unix seconds now.
+
+    Attributes:
+        feeds: of runs that other processes own.
+        calls: what this process asks of others, and they of it.
+    """
+
+    def __init__(
+        self,
+        redis: Redis,
+        members: Members,
+        manager: RunManager,
+        authenticator: Authenticator,
+        clock: Callable[[], float],
+    ) -> None:
+        self._seal = Seal(redis, members.me.member_id)
+        self._owners = Owners(redis, members)
+        self._authenticator = authenticator
+        self._members = members
+        self.calls = Calls(self._owners, self._seal)
+        self._pages = "pages" in members.me.roles
+        self._forwarding: Forwarding | None = None
+        self._overview = Overview(redis, manager, RunIndex(redis), clock)
+        self.feeds = Feeds(manager, self._owners, self._seal) if self._pages else None
+        manager.reads_only = "worker" not in members.me.roles
+
+    def retention(self, here: Retention) -> SharedRetention:
+        """Return what lets all workers remove old runs; ``here``: of this process, which gets its share."""
+        return SharedRetention(here, self.calls, self._owners, self._members)
+
+    @property
+    def news(self) -> Callable[[], set[str]] | None:
+        """What returns the runs that changed, None where nobody looks at all of them."""
+        return self._overview.news if self._pages else None
+
+    def inside(self, app: ASGIApp) -> ASGIApp:
+        """Return ``app`` with what passes requests on; it goes inside of what checks them."""
+        if not self._pages:
+            return app
+        self._forwarding = Forwarding(app, self._owners, self._seal, self._authenticator)
+        return self._forwarding
+
+    def around(self, app: ASGIApp) -> ASGIApp:
+        """Return ``app`` with what believes other processes; it goes around what checks requests."""
+        return Unsealing(self.calls.around(app), self._seal)
+
+    def work(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """Return what goes on beside, by name."""
+        if self.feeds is None:
+            return {}
+        return {"feeds": self.feeds.follow(), "overview": self._overview.follow()}
+
+    async def stop(self) -> None:
+        """End connections to other processes."""
+        if self._forwarding is not None:
+            await self._forwarding.close()
+        await self.calls.close()
