@@ -305,7 +305,7 @@ _INTERNAL = {
 
 
 def test_the_page_of_settings_names_every_variable_of_the_code() -> None:
-    from stabilitybackend.settings import Settings
+    from stabilitybackend.base.settings import Settings
 
     files = [file for package in (*_PEOPLE, "plugins") for file in (REPOSITORY / package).rglob("*.py")]
     read = {name for file in files for name in re.findall(r"\bSTABILITY_[A-Z_]*[A-Z]\b", file.read_text())}

@@ -99,8 +99,8 @@ def _comment(schema: Schema) -> str:
 
 def main() -> None:
     """Write the file."""
-    from stabilitybackend.app import create_app
-    from stabilitybackend.settings import Settings
+    from stabilitybackend.base.settings import Settings
+    from stabilitybackend.server.app import create_app
 
     with tempfile.TemporaryDirectory() as folder:
         app = create_app(Settings(data_dir=Path(folder)), "redis://127.0.0.1:1")  # it is never started
