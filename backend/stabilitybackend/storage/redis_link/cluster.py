@@ -1,7 +1,7 @@
 """A client of a Redis Cluster that looks to its callers like one of a single server.
 
 The topology, the connections of each node and the commands are redis-py's (``RedisCluster``). How one call is carried
-out is ours, since redis-py 8.1 does it in ways that hurt here (docs/decisions/0026): its transactions start a thread
+out is ours, since redis-py 8.1 does it in ways that hurt here (docs/decisions/0027): its transactions start a thread
 and an event loop for each command, its ASKING may go out on another connection than the command that it is for, and
 while a master is away all calls, those of the other masters too, wait for the new topology.
 """
