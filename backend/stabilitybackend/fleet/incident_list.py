@@ -21,7 +21,7 @@ from stabilitybackend.schema.incidents import Incident, Severity, State
 from stabilitybackend.schema.kinds import KINDS, kind_of
 from stabilitybackend.schema.states.severity import INCIDENT_APPEARANCES, IncidentStatus
 
-__all__ = ["MAX_OVER", "IncidentFilter", "IncidentList"]
+__all__ = ["IncidentFilter", "IncidentList"]
 
 #: Incidents that are over and are kept here, newest ones; the open ones all are. 1 KB each.
 MAX_OVER = 50_000

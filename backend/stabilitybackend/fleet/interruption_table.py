@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from stabilitybackend.schema.fleet import Interruption, InterruptionRow, Published, Visible
 
-__all__ = ["CATEGORIES", "NOT_COUNTED", "PUBLISHED", "Category", "table_of"]
+__all__ = ["CATEGORIES", "NOT_COUNTED", "PUBLISHED", "table_of"]
 
 
 class Category(NamedTuple):

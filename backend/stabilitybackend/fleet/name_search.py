@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-__all__ = ["MAX_CHARS", "best", "score"]
+__all__ = ["MAX_CHARS", "best"]
 
 #: Characters of a search that count.
 MAX_CHARS = 200

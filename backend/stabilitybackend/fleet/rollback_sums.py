@@ -10,7 +10,7 @@ from msgspec import structs
 from stabilitybackend.schema.fleet import FleetRollbacks, LostToRollback, RollbacksOfRun, RollbackSum, RunRollbacks
 from stabilitybackend.schema.rollback_cost import RollbackCost
 
-__all__ = ["MAX_ROLLBACKS", "month_began", "remembered", "sum_of", "summed_rollbacks"]
+__all__ = ["remembered", "summed_rollbacks"]
 
 #: Rollbacks remembered of one run, newest ones.
 MAX_ROLLBACKS = 512

@@ -19,7 +19,7 @@ from stabilitybackend.run_table.order import DEFAULT_SORT, grouped, ordered, wan
 from stabilitybackend.run_table.rows import TableRun, conditions_of
 from stabilitybackend.runs.index import BATCH, RunIndex
 from stabilitybackend.runs.manager import RunManager
-from stabilitybackend.schema.numbers import json_number
+from stabilitybackend.schema.json_data import json_number
 from stabilitybackend.schema.pages.run_table import (
     Cell,
     RunColumns,

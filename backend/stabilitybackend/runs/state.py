@@ -24,8 +24,7 @@ from stabilitybackend.judging.detection.run_detection import PRIMARY_METRICS, Fo
 from stabilitybackend.judging.detectors.engine.base import Finding
 from stabilitybackend.judging.gpus.readings import GpuReadings
 from stabilitybackend.judging.gpus.watch import GPU_EVENTS, GpuWatch
-from stabilitybackend.judging.incidents.incidents import IncidentBook
-from stabilitybackend.judging.incidents.user_alert import alert_finding
+from stabilitybackend.judging.incidents.incidents import IncidentBook, alert_finding
 from stabilitybackend.judging.liveness.monitor import LivenessMonitor
 from stabilitybackend.judging.liveness.rank_status import RankStatuses
 from stabilitybackend.judging.liveness.world_size import LaunchSizes

@@ -9,12 +9,23 @@ from typing import Literal
 
 import msgspec
 
-from stabilitybackend.schema.numbers import Number
+from stabilitybackend.schema.json_data import Number
 
 __all__ = [
-    "BatchAnswer", "BatchAnswers", "BatchSample", "BatchSamples", "Batches", "DatasetSamples", "KeptBatch",
-    "NewSamples", "Overlap", "RepeatWhat", "Repeated", "SharedBy", "SharedData",
-]  # fmt: skip
+    "BatchAnswer",
+    "BatchAnswers",
+    "BatchSample",
+    "BatchSamples",
+    "Batches",
+    "DatasetSamples",
+    "KeptBatch",
+    "NewSamples",
+    "Overlap",
+    "RepeatWhat",
+    "Repeated",
+    "SharedBy",
+    "SharedData",
+]
 
 #: ``again``: known batches; ``samples``: known samples in other batches; ``same``: one batch at every step;
 #: ``declared``, ``pass``: another epoch, as the job says, or as the order shows.

@@ -6,16 +6,7 @@ import msgspec
 
 from stabilitybackend.schema.incidents import ShownIncident
 
-__all__ = [
-    "DetectorChange",
-    "DetectorInfo",
-    "DetectorParameter",
-    "Detectors",
-    "ListedRunDetectors",
-    "RunDetectors",
-    "SeverityCounts",
-    "Trial",
-]
+__all__ = ["DetectorChange", "Detectors", "ListedRunDetectors", "RunDetectors", "SeverityCounts", "Trial"]
 
 #: Detector -> parameter -> number, of what is not the default.
 _Overrides = dict[str, dict[str, float]]

@@ -11,16 +11,43 @@ import msgspec
 from msgspec import Meta
 
 from stabilitybackend.schema.job.about import LaunchReported
-from stabilitybackend.schema.job.obeys import OrdersObeyed, ProcessStart
 from stabilitybackend.schema.job.unrecorded import Preempted, RecordsLost, RefusedText, Unrecorded
 from stabilitybackend.schema.lineage import Branch
 from stabilitybackend.schema.reading import Misfit, fitted
 from stabilityclient.wire import MAX_STEP, EventBlock
 
 __all__ = [
-    "EVENTS", "CheckpointSeen", "CommandReport", "Finite", "KeepsBatches", "Rank", "SampleSeen", "SamplesShown",
-    "StepSeen", "Whole", "read_event",
-]  # fmt: skip
+    "EVENTS",
+    "CheckpointSeen",
+    "CommandReport",
+    "Finite",
+    "KeepsBatches",
+    "Rank",
+    "SampleSeen",
+    "SamplesShown",
+    "StepSeen",
+    "Whole",
+    "read_event",
+]
+
+
+class OrdersObeyed(msgspec.Struct):
+    """What a rank said.
+
+    Attributes:
+        orders: kinds of command, as docs/orders.md names them; those of a newer client among them.
+        why: kind -> why it does not obey that one, half a sentence; where it knows better than "no function".
+    """
+
+    orders: list[str]
+    why: dict[str, str] = {}
+
+
+class ProcessStart(msgspec.Struct):
+    """``start``. says_orders: its client says which orders it obeys, so that one who says nothing obeys none."""
+
+    says_orders: bool = False
+
 
 #: A number: NaN, the infinities and what no time and no counter can be are no facts.
 Finite = Annotated[float, Meta(ge=-1e18, le=1e18)]

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, Literal
 
 from stabilitybackend.base.errors import BadRequest
 
 __all__ = [
-    "MAX_DEPTH", "MAX_LISTED", "MAX_NAMED", "MAX_NODES", "MAX_RANKS", "MAX_TEXT_CHARS", "NAME_CHARS", "SENTENCE_CHARS",
-    "TEXT_CHARS", "check_data",
-]  # fmt: skip
+    "MAX_LISTED",
+    "MAX_NAMED",
+    "MAX_NODES",
+    "MAX_RANKS",
+    "MAX_TEXT_CHARS",
+    "NAME_CHARS",
+    "SENTENCE_CHARS",
+    "TEXT_CHARS",
+    "Number",
+    "check_data",
+    "json_number",
+]
+
+#: A logged value: a number, or the name of one that is none.
+Number = float | Literal["NaN", "Infinity", "-Infinity"]
+
+
+def json_number(value: float) -> Number:
+    """Return a value as JSON has it."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+
 
 #: Ranks, and GPUs, of a job that are followed; more are counted, not followed.
 MAX_RANKS = 20_000

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import msgspec
 
-from stabilitybackend.schema.numbers import Number
+from stabilitybackend.schema.json_data import Number
 
 __all__ = [
-    "DeclaredMixture", "DiscardedShares", "Mixture", "MixtureCurve", "MixtureCurves", "MixtureShare", "MixtureStage",
-]  # fmt: skip
+    "DeclaredMixture",
+    "DiscardedShares",
+    "Mixture",
+    "MixtureCurve",
+    "MixtureCurves",
+    "MixtureShare",
+    "MixtureStage",
+]
 
 
 class MixtureShare(msgspec.Struct, frozen=True):

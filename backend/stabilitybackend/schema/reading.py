@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-__all__ = ["MAX_LEFT_OUT", "Misfit", "fitted", "typed"]
+__all__ = ["Misfit", "fitted", "typed"]
 
 T = TypeVar("T", bound=msgspec.Struct)
 

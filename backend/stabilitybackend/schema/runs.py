@@ -10,7 +10,7 @@ import msgspec
 
 from stabilitybackend.schema.job.about import AboutLine
 from stabilitybackend.schema.job.unrecorded import UnrecordedCounts
-from stabilitybackend.schema.numbers import Number
+from stabilitybackend.schema.json_data import Number
 from stabilitybackend.schema.states.severity import Severity, ShownState
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "RunStatus",
     "RunView",
     "RunWithStoring",
-    "StatusFacts",
     "StoppedBy",
     "StoringProblem",
     "UnreadableCounts",

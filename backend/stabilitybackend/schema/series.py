@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from stabilitybackend.schema.numbers import Number
+from stabilitybackend.schema.json_data import Number
 
 __all__ = [
     "AlignedCurve",
@@ -15,14 +15,12 @@ __all__ = [
     "Attempts",
     "BranchRow",
     "Branches",
-    "ComparedCurves",
     "Comparison",
     "ExportProgress",
     "SeriesAnswer",
-    "SeriesEntry",
     "SpikeScore",
     "SpikeScores",
-]  # fmt: skip
+]
 
 
 class Buckets(msgspec.Struct):

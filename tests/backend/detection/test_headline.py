@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stabilitybackend.judging.detection.naming.headline import MAX_CELLS, MAX_CHARTS, headline_of
-from stabilitybackend.judging.detection.naming.units import unit_of
+from stabilitybackend.judging.detection.naming.headline import MAX_CELLS, MAX_CHARTS, headline_of, unit_of
 from stabilitybackend.judging.detection.naming.watched_names import WatchedNames
 from stabilitybackend.judging.detection.naming.watched_report import watched_of
 from stabilitybackend.schema.pages.headline import Headline

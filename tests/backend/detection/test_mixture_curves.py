@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from stabilitybackend.judging.detection.naming.mixture_curves import with_curves
-from stabilitybackend.judging.detection.naming.mixture_report import mixture_of_run
+from stabilitybackend.judging.detection.naming.mixture_curves import mixture_of_run, with_curves
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.mixture import MixtureCurve, MixtureCurves
 from support.job_frames import Job

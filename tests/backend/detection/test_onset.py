@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from stabilitybackend.judging.detection.onset import onset_band
+from stabilitybackend.judging.detection.evidence import onset_band
 
 Points = list[tuple[int, float]]
 

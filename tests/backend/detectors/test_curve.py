@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from stabilitybackend.judging.detectors.curve.detector import CurvesDetector
-from stabilitybackend.judging.detectors.curve.flat import Flatness
+from stabilitybackend.judging.detectors.curve.detector import CurvesDetector, Flatness
 from stabilitybackend.judging.detectors.engine.bank import DetectorBank
 from stabilitybackend.judging.detectors.engine.base import Finding
 

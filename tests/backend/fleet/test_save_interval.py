@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from stabilitybackend.fleet.save_interval import OWN_INTERRUPTIONS, best_interval_s, save_interval
+from stabilitybackend.fleet.rollback_cost import OWN_INTERRUPTIONS, best_interval_s, save_interval
 from stabilitybackend.schema.rollback_cost import SaveInterval
 from support.stops import NO_STOPS, stops
 

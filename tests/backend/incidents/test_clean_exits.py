@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stabilitybackend.acting.commands.restart_plan import RestartFacts, make_plan
-from stabilitybackend.fleet.interruption_rules import Stop, judge
+from stabilitybackend.fleet.interruptions import Stop, judge
 from stabilitybackend.judging.incidents.rollback_target import UsableOf
 from stabilitybackend.judging.incidents.suggest import suggest
 from stabilitybackend.schema.incidents import Incident

@@ -8,7 +8,7 @@ import pytest
 
 from stabilitybackend.judging.liveness.budgets import AFTER_LOOP, LONG_FLOOR_S
 from stabilitybackend.judging.liveness.format import place_of
-from stabilitybackend.judging.liveness.hang.stack_check import AGAIN_S
+from stabilitybackend.judging.liveness.hang.monitor import AGAIN_S
 from stabilitybackend.judging.liveness.rank_watch import RankWatch
 from stabilitybackend.judging.liveness.stacks.parse import classify, in_long_work, main_thread
 from support.jobs.watched_job import START, Job, kinds, source, stack

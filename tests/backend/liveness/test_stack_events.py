@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.judging.liveness.stacks.dumps import DumpBook
-from stabilitybackend.judging.liveness.stacks.events import MAX_EVENT_MEMBERS, ranks_of
+from stabilitybackend.judging.liveness.stacks.dumps import MAX_EVENT_MEMBERS, DumpBook, ranks_of
 from stabilityclient.agent.watch.stack_event import stack_events
 
 #: What agents sent before ranks of a node shared an event: of a real job (gloo) in which rank 1 waits for its data.

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stabilitybackend.ingest.frame_checks import check_frame
-from stabilitybackend.judging.liveness.stacks.events import ranks_of
+from stabilitybackend.judging.liveness.stacks.dumps import ranks_of
 from stabilityclient.agent.agent_events import AgentEvents
 from stabilityclient.agent.watch.stack_event import runs, stack_events, threads
 from support.agent.spooled import stored

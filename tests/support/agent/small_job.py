@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from stabilitybackend.judging.liveness.stacks.events import ranks_of
+from stabilitybackend.judging.liveness.stacks.dumps import ranks_of
 from stabilityclient.wire import EventBlock
 from support.agent.gateway import Gateway
 from support.waiting import wait_until

@@ -8,7 +8,7 @@ import msgspec
 
 from stabilitybackend.base.yaml_file import BadYaml, read_yaml
 
-__all__ = ["CHANGES", "KINDS", "POLICY_FILE", "Change", "Kind", "Limit", "Policy", "read_policy"]
+__all__ = ["POLICY_FILE", "Limit", "Policy", "read_policy"]
 
 Kind = Literal["spike", "divergence", "nonfinite"]
 Change = Literal["skip_batches", "lr_scale", "seed"]

@@ -12,7 +12,7 @@ from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.schema.lineage import Checkpoint, OfferedBranch, OfferedCheckpoint
 
-__all__ = ["MAX_BRANCHES", "offered_branches"]
+__all__ = ["offered_branches"]
 
 #: Branches that are offered, newest first, and checkpoints of each: more of them nobody reads.
 MAX_BRANCHES, MAX_CHECKPOINTS = 20, 40

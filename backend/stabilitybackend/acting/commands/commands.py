@@ -6,7 +6,9 @@ commands that changed, for the worker to store, audit and deliver. The book alon
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec import UNSET
 
 from stabilitybackend.acting.commands.agent_commands import (
     AGENT_TOO_OLD,
@@ -16,16 +18,23 @@ from stabilitybackend.acting.commands.agent_commands import (
     check_free,
     comes_back,
     is_under_way,
+    new_dump,
     new_restart,
+    new_task,
     verdict,
 )
-from stabilitybackend.acting.commands.batch_orders import check_batches, conclude, may_ask, take
-from stabilitybackend.acting.commands.makers import MAKERS
+from stabilitybackend.acting.commands.batch_orders import check_batches, conclude, may_ask, new_show_batches, take
+from stabilitybackend.acting.commands.boundary_orders import new_checkpoint, new_stop
 from stabilitybackend.acting.commands.progress import JOB_ENDED
-from stabilitybackend.acting.commands.rank_answers import draw_conclusion, what_came, why_ignored
-from stabilitybackend.acting.commands.request import JobView, NewCommand, check_fields
-from stabilitybackend.acting.commands.rollback import new_rollback
-from stabilitybackend.base.errors import Conflict
+from stabilitybackend.acting.commands.request import (
+    JobView,
+    NewCommand,
+    check_fields,
+    check_outside,
+    unverified_refused,
+    usable_checkpoint,
+)
+from stabilitybackend.base.errors import BadRequest, Conflict
 from stabilitybackend.schema.commands import (
     END_STATES,
     KINDS,
@@ -34,16 +43,199 @@ from stabilitybackend.schema.commands import (
     AgentCommand,
     Command,
     CommandRequest,
+    Kind,
     RankState,
     Restart,
+    Rollback,
     ShowBatches,
     State,
     Stop,
 )
 from stabilitybackend.schema.events import CommandReport
+from stabilitybackend.schema.lineage import Branch, why_lost
 from stabilitybackend.schema.plan import Plan
 
 __all__ = ["MAX_ATTEMPTS", "CommandBook"]
+
+#: What is left where a job can't go back on order.
+NO_ROLLBACK_HINT = "start the job again from the checkpoint, or give it a handler (docs/orders.md)"
+
+
+def new_rollback(new: NewCommand) -> Rollback:
+    """Return the command, pending and with no history.
+
+    Raises:
+        BadRequest: no such checkpoint can be rolled back to, or the job said that it can't change what is asked for.
+        Conflict: the job has not begun a step, hangs, or the checkpoint is from inside an open incident.
+    """
+    request, job = new.request, new.job
+    if job.hung:
+        raise Conflict(
+            f"the job hangs, and a rank that hangs does not come to the end of its step. {job.hung}",
+            hint="restart the job from that checkpoint instead: agents do that, not the ranks",
+            code="job_hangs",
+        )
+    if job.running_step is None:
+        raise Conflict("the job has not begun a step yet", hint="order it again when the first step is there")
+    assert request.to_step is not None
+    if (why := job.handler.no_rollback(job.world_size)) and request.branch is None:
+        raise BadRequest(why, hint=NO_ROLLBACK_HINT, code="job_cannot")
+    if request.branch is not None:
+        return _return(new, request.branch, request.to_step)
+    if request.to_step >= job.running_step:
+        raise BadRequest(
+            f"to_step is {request.to_step}, but the job is at step {job.running_step}",
+            hint="give an earlier step: that of a checkpoint",
+        )
+    checkpoint = usable_checkpoint(request.to_step, job.checkpoints, accept_unverified=request.accept_unverified)
+    check_outside(request, job.checkpoints, job.spoiling)
+    return _command(new, request.to_step, checkpoint)
+
+
+def _return(new: NewCommand, branch: int, to_step: int) -> Rollback:
+    """Return the command to go back to a branch that was left: a rollback is undone."""
+    request, job = new.request, new.job
+    if why := job.handler.no_return(job.world_size):
+        old = job.handler.is_old
+        hint = "start the job again with the newer one" if old else NO_ROLLBACK_HINT
+        raise BadRequest(f"branch is given, but {why}", hint=hint, code="job_too_old" if old else "job_cannot")
+    if request.skip_batches or request.skip_range is not None:
+        raise BadRequest(
+            "skip_batches or skip_range given with branch: a branch goes on with the batches that it had",
+            hint="leave them out; roll back on the branch to skip batches of it",
+        )
+    if branch not in job.segment_keys:
+        raise BadRequest(f"branch is {branch}, and there is no such segment", hint="list them with GET .../segments")
+    mine = [c for c in job.checkpoints if c.segment == branch]
+    if any(c.step == to_step and not c.dead for c in mine):
+        raise BadRequest(
+            f"the checkpoint of step {to_step} of segment {branch} is on the effective timeline, and not discarded",
+            hint="leave branch out",
+        )
+    accepted = request.accept_unverified
+    there = [c for c in mine if c.dead and c.available and (not c.unfit or (accepted and c.unverified))]
+    checkpoint = next((c.path for c in there if c.step == to_step), None)
+    if checkpoint is None:
+        lost = next((c for c in mine if c.dead and c.step == to_step), None)
+        if lost is not None and lost.available and lost.unverified:
+            raise unverified_refused(lost)
+        why = "" if lost is None else f": it {why_lost(lost.available, lost.unfit)}"
+        known = ", ".join(str(c.step) for c in there[:12]) or "none"
+        raise BadRequest(
+            f"the discarded part of segment {branch} has no usable checkpoint of step {to_step}{why}",
+            hint=f"usable there: {known}",
+        )
+    command = _command(new, to_step, checkpoint)
+    command.branch = Branch(branch, job.segment_keys[branch])
+    return command
+
+
+def _command(new: NewCommand, to_step: int, checkpoint: str | None) -> Rollback:
+    request, job = new.request, new.job
+    return Rollback(
+        **new.fields(),
+        to_step=to_step,
+        lr_scale=request.lr_scale,
+        seed=request.seed,
+        skip_batches=request.skip_batches,
+        skip_range=UNSET if request.skip_range is None else (request.skip_range[0], request.skip_range[1]),
+        unpromised=_unpromised(request, job),
+        apply_at_step=job.boundary(1),
+        world_size=job.world_size,
+        checkpoint=checkpoint,
+    )
+
+
+def _unpromised(request: CommandRequest, job: JobView) -> list[str]:
+    """Return what is asked for and not promised by the job. Raise BadRequest where the job said that it can't do it."""
+    handler = job.handler
+    asked = {"lr_scale": request.lr_scale not in (None, 1), "seed": request.seed is not None}
+    asked |= {"skip_batches": bool(request.skip_batches), "skip_range": request.skip_range is not None}
+    cannot = handler.cannot()
+    missing = [name for name, wanted in asked.items() if wanted and name in cannot]
+    if missing and handler.declares():
+        raise BadRequest(
+            f"{', '.join(missing)} given, but the job's rollback handler does not change that: it can "
+            f"{', '.join(handler.can()) or 'only go back to the step'}",
+            hint=f"leave it out, or let the handler do it and say so: @run.on_rollback(can=({missing[0]!r}, ...))",
+            code="job_cannot",
+        )
+    return missing
+
+
+#: A command is ignored when no rank has answered so many steps after its boundary ...
+IGNORED_AFTER_STEPS = 5
+#: ... and so many seconds after it was ordered: an agent that was away for a moment still brings it in time.
+IGNORED_AFTER_S = 20.0
+#: How a rank says that it stopped and could not save first (stabilityclient/rollback/order_calls.py).
+NOT_SAVED = "the checkpoint was not saved"
+
+
+def draw_conclusion(command: Command, reported: str, time: float, detail: str, rank: int) -> None:
+    """Enter what follows for the command from what ``rank`` reported, which its ``ranks`` hold already."""
+    size = command.world_size
+    if reported == "acted":
+        if _count(command, "acted") >= size:
+            said = f"all {size} ranks {KINDS[command.kind].acted}"
+            if command.kind == "rollback":  # its end is the first new point
+                command.note("acted", time, said)
+            else:
+                command.note("done", time, f"{said}{_troubles(command)}")
+    elif reported == "failed":
+        command.note("failed", time, f"rank {rank}: {detail}")
+    elif command.state not in OPEN_STATES:
+        pass
+    elif reported == "rejected":
+        command.note("rejected", time, f"rank {rank}: {detail}")
+    elif reported == "ready" and _count(command, "ready") >= size:
+        command.note("ready", time, f"all {size} ranks act before step {command.apply_at_step}")
+
+
+def why_ignored(command: Command, job: JobView, now: float) -> str:
+    """Return why a job does not look for commands that went past this one without an answer, "" where it may answer.
+
+    What a rank answered before it logged a row is here with that row. The step that the job should be in by now says
+    nothing: after the server was away, the answer is on its way.
+    """
+    past = job.logged_step + 1 - (command.apply_at_step or 0)
+    if command.ranks or past <= IGNORED_AFTER_STEPS or now - command.issued <= IGNORED_AFTER_S:
+        return ""
+    needs = "run.steps() or calls run.boundary()"
+    if command.kind == "rollback":
+        needs = "run.steps() and a handler (@run.on_rollback), or calls run.boundary() and run.can_roll_back()"
+    return (
+        f"the job went past step {command.apply_at_step} without answering: it takes commands "
+        f"only where it steps with {needs}; {KINDS[command.kind].nothing}"
+    )
+
+
+def what_came(command: Command) -> str:
+    """Return what ranks of a job that ended had done of a command, half a sentence."""
+    acted = [rank for rank, reported in command.ranks.items() if reported.state == "acted"]
+    if not acted:
+        return KINDS[command.kind].nothing
+    return f"only rank{'s' if len(acted) > 1 else ''} {', '.join(acted)} had {KINDS[command.kind].acted}"
+
+
+def _troubles(command: Command) -> str:
+    """Return what ranks that stopped could not do before, to be added to a sentence; "" where nothing."""
+    failed = [f"rank {rank}: {one.detail}" for rank, one in command.ranks.items() if NOT_SAVED in one.detail]
+    return f"; {failed[0]}" if failed else ""
+
+
+def _count(command: Command, state: str) -> int:
+    """Return how many ranks report ``state``."""
+    return sum(rank.state == state for rank in command.ranks.values())
+
+
+MAKERS: Mapping[Kind, Callable[[NewCommand], Command]] = {
+    "stop": new_stop,
+    "checkpoint_now": new_checkpoint,
+    "dump_stacks": new_dump,
+    "task": new_task,
+    "show_batches": new_show_batches,
+}
+
 
 #: Tries to agree on one step boundary before the command fails.
 MAX_ATTEMPTS = 3

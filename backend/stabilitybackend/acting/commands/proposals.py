@@ -14,17 +14,7 @@ from stabilitybackend.schema.commands import END_STATES, KINDS, CommandRequest, 
 from stabilitybackend.schema.orders.proposals import Proposal
 from stabilitybackend.schema.plan import Plan
 
-__all__ = [
-    "EXPIRES_S",
-    "Person",
-    "approved",
-    "check_alone",
-    "check_fits",
-    "declined",
-    "in_words",
-    "needs_two",
-    "refusal",
-]
+__all__ = ["EXPIRES_S", "Person", "approved", "check_alone", "check_fits", "declined", "in_words", "refusal"]
 
 #: Nobody can approve a proposal after so long, seconds: the job is elsewhere by then.
 EXPIRES_S = 15 * 60.0

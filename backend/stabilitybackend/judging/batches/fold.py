@@ -10,24 +10,549 @@ went back, may be about to open a segment: its batches wait until its rows are p
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from base64 import b64decode
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stabilitybackend.base.stateful import Stateful, fresh
-from stabilitybackend.judging.batches.coverage import Coverage
 from stabilitybackend.judging.batches.ids import BatchIds
 from stabilitybackend.judging.batches.positions import Position, Positions
-from stabilitybackend.judging.batches.ranks_alike import MAX_DIFFERENT, RanksAlike
-from stabilitybackend.judging.batches.repeats import DETECTOR, Repeats, Seen
-from stabilitybackend.judging.batches.reuse import Reuse
-from stabilitybackend.judging.batches.samples import MAX_DATASETS, SampleLog, hashes_of
-from stabilitybackend.judging.detectors.engine.base import Finding
+from stabilitybackend.judging.batches.repeats import CONFIRM_STEPS, DETECTOR, STUCK_STEPS, Boundary, Repeats, Seen
+from stabilitybackend.judging.detectors.engine.base import Finding, Severity, State
 from stabilitybackend.lineage.changes import LineageEvent
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.tree import FoldedSegment, PathRange
 
-__all__ = ["BatchFold", "batch_id"]
+__all__ = ["BatchFold"]
+
+# Judges whether ranks read the same data: samplers that lost their rank, one seed or one shard for all.
+#
+# Ranks of one data-parallel replica (tensor or pipeline parallel) get the same batch by design, from the first step on.
+# So what counts is a number of different batches a step that the run had before, and has no longer.
+
+#: Different batches of a step that are counted: as many ranks are enough to see that there are fewer than before.
+MAX_DIFFERENT = 64
+
+
+class RanksAlike(Stateful):
+    """Follows how many different batches the ranks of a step hand over; the parts of a step are one rank's each."""
+
+    _parts: int = 0
+    _usual: int = 0
+    _steps: int = 0
+    _began: bool = False
+    _first: int = 0
+    _few: int = 0
+    _many: int = 0
+    #: Onset, the step at which it was seen, and different batches a step; empty while there is no event.
+    _event: tuple[int, ...] = ()
+
+    def began(self, step: int) -> None:
+        """A process goes on at ``step``, or the run went back there."""
+        self._began, self._few, self._many = True, 0, 0
+        self._event = self._event if self._event and self._event[0] < step else ()
+
+    def take(self, step: int, parts: int, different: int) -> Finding | None:
+        """Take a step of which all is known, and return what it shows.
+
+        Args:
+            parts: ranks that handed over a batch. different: of their batches, at most MAX_DIFFERENT.
+        """
+        if parts > self._parts or (self._began and parts != self._parts):
+            self._parts, self._usual, self._steps, self._event = parts, 0, 0, ()
+        self._began = False
+        if parts < self._parts or parts < 2:
+            return None  # a rank is missing
+        if self._steps < STUCK_STEPS:
+            self._usual, self._steps = max(self._usual, different), self._steps + 1
+            return None
+        few = different < self._usual
+        self._first = self._first if few and self._few else step
+        self._few, self._many = (self._few + 1, 0) if few else (0, self._many + 1)
+        if not self._event and self._few == STUCK_STEPS:
+            self._event = (self._first, step, different)
+            return self._finding(step, None)
+        if self._event and self._many == CONFIRM_STEPS:
+            found, self._event = self._finding(step, step - CONFIRM_STEPS + 1), ()
+            return found
+        return None
+
+    def _finding(self, step: int, ended: int | None) -> Finding:
+        onset, seen, different = self._event
+        text = f"Since step {onset} only {different} of the {self._parts} batches that the ranks hand over at a step"
+        text += (
+            f" differ from each other, before it was {self._usual}: ranks read the same data. Does each sampler have"
+        )
+        text += " its rank, and a seed or a shard of its own?"
+        text += f" It ended before step {ended}." if ended is not None else ""
+        evidence = {
+            "what": "ranks", "ranks": self._parts, "different_batches": different, "different_before": self._usual,
+            "recovered_at": ended, "score_unit": "ranks with the data of another one",
+        }  # fmt: skip
+        return Finding(
+            DETECTOR, f"{DETECTOR}:ranks:{onset}", "repeat_data", "open" if ended is None else "recovered", "warning",
+            f"Ranks read the same data since step {onset}", text, onset, seen, step, recovered_step=ended,
+            score=float(self._usual - different), evidence=evidence,
+        )  # fmt: skip
+
+
+# Which samples each step saw: of every data set the same small share of its samples, at every step they come.
+#
+# Clients send the hashes of samples that begin with some zero bits (``stabilityclient/data/hashing.py``). So what is
+# kept
+# is complete: all places of some samples, none of the others. How many samples were seen once, twice or never, and how
+# many two stretches share, is counted on these and holds for all. When there is no more room, one more bit has to be
+# zero, and half of the samples of the largest data set go: bounded for ever, at a known error.
+
+#: Bits of a hash that travel.
+HASH_BITS = 48
+_HASH_BYTES = HASH_BITS // 8
+#: Places of samples that are kept for a run, 18 bytes each: 4.5 MiB. A share of half is then known to 0.1 % to 0.4 %.
+MAX_PLACES = 2**18
+#: Newest places that are kept one by one, before they are put to the others.
+OPEN_PLACES = 4_096
+#: Data sets of a run that are told apart; samples of further ones count as those of the last.
+MAX_DATASETS = 64
+
+Columns = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint32], NDArray[np.uint16]]
+
+
+def hashes_of(kept: str) -> list[int]:
+    """Return the hashes in the text of a ``batch`` event, none where it is none."""
+    try:
+        data = b64decode(kept, validate=True)
+    except ValueError:
+        return []
+    starts = range(0, len(data) - _HASH_BYTES + 1, _HASH_BYTES)
+    return [int.from_bytes(data[at : at + _HASH_BYTES], "big") for at in starts]
+
+
+class SampleLog(Stateful):
+    """The places of the samples that are kept: hash, step, segment, data set."""
+
+    names: list[str] = fresh(list)
+    #: Zero bits with which the hashes of each data set begin; what stands for one sample stands for ``2**shift``.
+    shifts: list[int] = fresh(list)
+    _hashes: NDArray[np.uint64] = fresh(np.empty, 0, np.uint64)
+    _steps: NDArray[np.int64] = fresh(np.empty, 0, np.int64)
+    _segments: NDArray[np.uint32] = fresh(np.empty, 0, np.uint32)
+    _sets: NDArray[np.uint16] = fresh(np.empty, 0, np.uint16)
+    _open: list[tuple[int, int, int, int]] = fresh(list)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: NDArray[np.uint64] | None = None
+        self._newest: set[int] = set()
+        self._since = 0
+
+    def restored(self) -> None:
+        self._known = None
+
+    # --- what comes in -------------------------------------------------------------------------------------------
+
+    def add(self, segment: int, step: int, name: str, shift: int, hashes: Sequence[int]) -> list[int]:
+        """Keep samples of a data set that a rank saw at a step; return the hashes of those that are kept."""
+        at = self._set(name)
+        if shift > self.shifts[at]:
+            self._halve(at, shift)
+        limit = HASH_BITS - self.shifts[at]
+        kept = [one for one in hashes if not one >> limit]
+        self._open += [(one, step, segment, at) for one in kept]
+        if len(self._open) >= OPEN_PLACES:
+            self._close()
+        return kept
+
+    def _set(self, name: str) -> int:
+        if name not in self.names:
+            if len(self.names) == MAX_DATASETS:
+                return MAX_DATASETS - 1
+            self.names.append(name)
+            self.shifts.append(0)
+        return self.names.index(name)
+
+    def _close(self) -> None:
+        """Put what is open to the others, and make room where it needs some."""
+        columns = self._columns()
+        self._open = []
+        self._hashes, self._steps, self._segments, self._sets = columns
+        while len(self._hashes) > MAX_PLACES:
+            largest = int(np.bincount(self._sets).argmax())
+            self._halve(largest, self.shifts[largest] + 1)
+
+    def _halve(self, at: int, shift: int) -> None:
+        self.shifts[at] = shift
+        hashes, steps, segments, sets = self._columns()
+        keep = (sets != at) | (hashes >> np.uint64(HASH_BITS - shift) == 0)
+        self._open, self._known = [], None
+        self._hashes, self._steps, self._segments, self._sets = hashes[keep], steps[keep], segments[keep], sets[keep]
+
+    def _columns(self) -> Columns:
+        if not self._open:
+            return self._hashes, self._steps, self._segments, self._sets
+        hashes, steps, segments, sets = zip(*self._open, strict=True)
+        return (
+            np.concatenate([self._hashes, np.array(hashes, np.uint64)]),
+            np.concatenate([self._steps, np.array(steps, np.int64)]),
+            np.concatenate([self._segments, np.array(segments, np.uint32)]),
+            np.concatenate([self._sets, np.array(sets, np.uint16)]),
+        )
+
+    # --- what was seen -------------------------------------------------------------------------------------------
+
+    def forked(self) -> None:
+        """The effective path is another one."""
+        self._known = None
+
+    def seen(self, path: Sequence[PathRange], step: int, hashes: Sequence[int], since: int) -> set[int]:
+        """Return which of a step's samples came at an earlier step of the path, from ``since`` on.
+
+        Ask for the steps in their order: those that were asked for count as seen from then on.
+        """
+        if self._known is None or since != self._since:
+            found = self.on(path, since, step - 1)
+            self._known, self._newest, self._since = np.sort(found[0]), set(), since
+        known = {one for one in hashes if one in self._newest}
+        if len(self._known) and hashes:
+            asked = np.array(hashes, np.uint64)
+            places = np.minimum(np.searchsorted(self._known, asked), len(self._known) - 1)
+            known.update(asked[self._known[places] == asked].tolist())
+        self._newest.update(hashes)
+        if len(self._newest) > OPEN_PLACES:
+            newest = np.fromiter(self._newest, np.uint64, len(self._newest))
+            self._known, self._newest = np.sort(np.concatenate([self._known, newest])), set()
+        return known
+
+    def late(self, hashes: Iterable[int]) -> None:
+        """Take samples of a step that was asked for already."""
+        if self._known is not None:
+            self._newest.update(hashes)
+
+    def places(self, path: Sequence[PathRange], name: str, first: int, last: int, since: int) -> tuple[int, int]:
+        """Return the first and last step from ``since`` on at which samples of a data set in ``first..last`` had come.
+
+        Both are ``first`` where there are none.
+        """
+        wanted, _, _, sets = self.on(path, first, last)
+        wanted = wanted[sets == self._set(name)]
+        hashes, steps, _, _ = self.on(path, since, first - 1)
+        found = steps[np.isin(hashes, wanted)]
+        return (int(found.min()), int(found.max())) if len(found) else (first, first)
+
+    def on(self, path: Sequence[PathRange], first: int = 0, last: int | None = None) -> Columns:
+        """Return the places on a path by step, each sample once a step: hashes, steps, segments, sets.
+
+        Args:
+            first, last: steps, both included.
+        """
+        hashes, steps, segments, sets = self._columns()
+        keep = np.zeros(len(hashes), bool)
+        for part in path:
+            low, high = max(first, part.first), part.last if last is None else last
+            if part.last is not None and high is not None:
+                high = min(high, part.last)
+            inside = (segments == part.segment) & (steps >= low)
+            keep |= inside if high is None else inside & (steps <= high)
+        hashes, steps, segments, sets = hashes[keep], steps[keep], segments[keep], sets[keep]
+        order = np.lexsort((hashes, steps))
+        hashes, steps = hashes[order], steps[order]
+        again = np.zeros(len(order), bool)
+        again[1:] = (hashes[1:] == hashes[:-1]) & (steps[1:] == steps[:-1])  # ranks of one data-parallel group
+        return hashes[~again], steps[~again], segments[order][~again], sets[order][~again]
+
+
+# Judges samples that come again in other batches: a new order after a resume that begins in the middle of the data.
+#
+# At each step some samples are known of which every earlier place is known (``samples.py``). Of a first pass over the
+# data none was seen before; drawing with replacement, and small data sets in a mixture, bring some again at a rate that
+# changes slowly. What is judged is a rate that is higher than the run's own rate right before, by more than chance: the
+# probability of so many under the rate before is below CHANCE. Nothing else is a threshold.
+#
+# Right after a resume it is a warning. Where nothing began, the data is through: said once, as ``info``.
+
+#: One false event in so many judged steps, of which a long run has 10**7.
+CHANCE = 1e-9
+#: Steps that tell the rate before, and steps after a resume in which it is compared with what came before it.
+STEPS = 64
+#: Events that are remembered for the run's page, newest ones.
+MAX_EVENTS = 64
+#: Known samples from the step after the onset on that make it a pass over all of the data: it is through in one step.
+WHOLE = 0.8
+#: Newest steps whose rate is compared; three at least, since equal batches are reported at the third one.
+WINDOW, LEAST_STEPS = 8, 3
+
+
+@dataclass
+class Reused:
+    """Samples that came before.
+
+    Attributes:
+        dataset: "" where none is named.
+        onset, seen, newest: first step, the step at which it was noticed, and the newest one.
+        since, began: what happened last before it, and its step. resumed: whether that was a start of a process, or a
+            way back.
+        share: of the samples, when it was noticed. before: the share right before.
+        low, high: steps at which they had come.
+        whole: since the onset nearly all samples are known ones.
+        ended: first step of the window in which the share was back; None while it lasts.
+    """
+
+    dataset: str
+    onset: int
+    seen: int
+    newest: int
+    since: str
+    began: int
+    resumed: bool
+    share: float
+    before: float
+    low: int
+    high: int
+    whole: bool
+    ended: int | None = None
+
+
+class Reuse(Stateful):
+    """Follows how many samples of a data set were seen before, step by step; steps with known batches are left out."""
+
+    #: (step, samples, of these seen before): the newest steps, and those before the last start of a process.
+    _newest: deque[tuple[int, int, int]] = fresh(deque, maxlen=STEPS + WINDOW)
+    _before: list[tuple[int, int, int]] = fresh(list)
+    _boundary: Boundary | None = None
+    events: list[Reused] = fresh(list)
+    _lasts: bool = False
+
+    def began(self, boundary: Boundary) -> None:
+        """A process goes on, or the run went back."""
+        kept = [one for one in self._newest if one[0] < boundary.step]
+        # A second start right after the first tells no rate of its own: what came before both stays.
+        if sum(samples for _, samples, _ in kept[-STEPS:]) or not self._before:
+            self._before = kept[-STEPS:]
+        self._newest.clear()
+        self._boundary = boundary
+        self.events = [one for one in self.events if one.onset < boundary.step]
+        self._lasts = self._lasts and bool(self.events) and self.events[-1].resumed
+
+    def another_epoch(self) -> None:
+        """The job says that a pass over the data begins: what came before it does not count any more."""
+        self._newest.clear()
+        self._before, self._boundary, self._lasts = [], None, False
+
+    def take(self, step: int, samples: int, seen: int) -> tuple[float, float] | None:
+        """Take the next step; return (share, share before) where an event begins or ends, else None."""
+        self._newest.append((step, samples, seen))
+        window = list(self._newest)[-WINDOW:]
+        if not self._lasts and sum(one[2] > 0 for one in window) < LEAST_STEPS:
+            return None
+        since = self._boundary is not None and len(self._newest) <= STEPS
+        before = self._before if since else list(self._newest)[:-WINDOW]
+        n, x = sum(one[1] for one in window), sum(one[2] for one in window)
+        n0, x0 = sum(one[1] for one in before), sum(one[2] for one in before)
+        if not n0:
+            return None
+        share, rate = x / max(n, 1), (x0 + 1) / (n0 + 2)
+        if self._lasts and self.events:
+            event = self.events[-1]
+            event.newest = step
+            return (share, rate) if len(window) == WINDOW and share < (event.share + event.before) / 2 else None
+        return (share, rate) if share > rate and _tail(n, x, rate) < CHANCE else None
+
+    def window(self) -> int:
+        """Return the first of the newest steps that are compared."""
+        return list(self._newest)[-WINDOW:][0][0]
+
+    def change(
+        self, step: int, dataset: str, shares: tuple[float, float], places: tuple[int, int]
+    ) -> Iterator[Finding]:
+        """Yield what there is to say where ``take`` returned shares.
+
+        Args:
+            places: first and last step at which the samples of the newest steps had come before.
+        """
+        share, before = shares
+        window = list(self._newest)[-WINDOW:]
+        if self._lasts and self.events:
+            event = self.events[-1]
+            event.ended, self._lasts = window[0][0], False
+            if event.resumed:
+                yield _finding(event, step)
+            return
+        onset = next(at for at, _, seen in window if seen)
+        resumed = self._boundary is not None and len(self._newest) <= STEPS
+        since = self._boundary if resumed and self._boundary is not None else Boundary(0, "the run's start")
+        later = [(samples, known) for at, samples, known in window if at > onset]
+        whole = sum(known for _, known in later) > WHOLE * sum(samples for samples, _ in later)
+        event = Reused(dataset, onset, step, step, since.text, since.step, resumed, share, before, *places, whole)
+        self.events, self._lasts = [*self.events[-(MAX_EVENTS - 1) :], event], True
+        yield _finding(event, step)
+
+
+def _finding(event: Reused, now_step: int) -> Finding:
+    severity: Severity = "warning" if event.resumed else "info"
+    state: State = "recovered" if event.ended is not None else "open" if event.resumed else "resolved"
+    of = f" of {event.dataset}" if event.dataset else ""
+    seen = f"{100 * event.share:.0f} % of the samples{of} have been seen before, in other batches"
+    if event.resumed:
+        title = f"Known samples in a new order since step {event.onset}"
+        text = f"Since {event.since} {seen}, between step {event.low} and {event.high}; right before it was"
+        text += f" {100 * event.before:.2g} %. The order was made again and begins in the middle: is the state of the"
+        text += " sampler (its seed, epoch and place) restored?"
+        text += f" It ended before step {event.ended}." if event.ended is not None else ""
+    else:
+        begins, why = f"Known samples{of} since step", "a part of the data is through, or a worker repeats its shard"
+        if event.whole:
+            begins, why = f"The data{of} is through at step", "another pass over the data"
+        title = f"{begins} {event.onset}"
+        text = f"Since step {event.onset} {seen}; no process began there: {why}. This is reported once a run;"
+        text += " run.data(epoch=) says it before."
+    evidence = {
+        "seen_share": round(event.share, 4),
+        "share_before": round(event.before, 6),
+        "earlier_step": event.low,
+        "earlier_last_step": event.high,
+        "since": event.since,
+        "since_step": event.began,
+        "what": "samples",
+        "recovered_at": event.ended,
+        "score_unit": "share of the samples",
+    }
+    return Finding(
+        DETECTOR, f"{DETECTOR}:samples:{event.dataset}:{event.onset}", "repeat_data", state, severity, title, text,
+        event.onset, event.seen, now_step, dataset=event.dataset or None, recovered_step=event.ended,
+        score=event.share, evidence=evidence,
+    )  # fmt: skip
+
+
+def _tail(n: int, x: int, rate: float) -> float:
+    """Return the probability of ``x`` or more of ``n`` at this rate (binomial)."""
+    if rate >= 1.0:
+        return 1.0
+    log, other = math.log(rate), math.log1p(-rate)
+    total = math.lgamma(n + 1)
+    terms = (total - math.lgamma(k + 1) - math.lgamma(n - k + 1) + k * log + (n - k) * other for k in range(x, n + 1))
+    return min(1.0, sum(map(math.exp, terms)))
+
+
+#: Steps in a row that make another layout: the last batch of an epoch may be smaller, a rank may be late once.
+LAYOUT_STEPS = 3
+#: Changes of the layout, and of the epoch, that are remembered; the oldest go.
+MAX_LAYOUTS, MAX_EPOCHS = 64, 4_096
+
+
+@dataclass
+class Layout:
+    """How ids are made from a step on.
+
+    Attributes:
+        step: the first one. of: ``ids``, ``tokens[2048]``, or ``text`` (``run.batch``).
+        parts: how many are handed over for one step, by ranks and calls. samples: in all of them, 0 where not known.
+    """
+
+    step: int
+    of: str
+    parts: int
+    samples: int
+
+    def like(self, other: Layout) -> bool:
+        """Return whether batches of both are made alike."""
+        return (self.of, self.parts, self.samples) == (other.of, other.parts, other.samples)
+
+
+class Coverage(Stateful):
+    """Follows the judged steps of the effective path."""
+
+    layouts: list[Layout] = fresh(list)
+    _next: Layout | None = None
+    _nexts: int = 0
+    #: The newest step with ids, the usual distance of two, and steps between two that have none.
+    last: int | None = None
+    _stride: int = 0
+    missing: int = 0
+    #: (segment, first step, epoch): what the lowest rank says.
+    _epochs: list[tuple[int, int, float]] = fresh(list)
+
+    def take(self, step: int, of: str, parts: int, samples: int) -> None:
+        """Note how the batch of a judged step was made."""
+        if self.last is not None and step > self.last:
+            distance = step - self.last
+            self._stride = min(self._stride or distance, distance)
+            self.missing += distance // self._stride - 1
+        self.last = step
+        new = Layout(step, of, parts, samples)
+        if not self.layouts:
+            self.layouts.append(new)
+        if self.layouts[-1].like(new):
+            self._next = None
+        elif self._next is None or not self._next.like(new):
+            self._next, self._nexts = new, 1
+        else:
+            self._nexts += 1
+            if self._nexts == LAYOUT_STEPS:
+                self.layouts, self._next = [*self.layouts, self._next][-MAX_LAYOUTS:], None
+
+    def went_back(self, fork_step: int) -> None:
+        """Forget what came after the step to which the run went back."""
+        kept = [one for one in self.layouts if one.step <= fork_step]
+        # One rank that dies in its first steps tells nothing of the job; the first layout stays as the one to compare.
+        self.layouts, self._next = kept or self.layouts[:1], None
+        self.last = None
+
+    def began(self) -> None:
+        """A process goes on: what lies between its first step and the last one was not left out."""
+        self.last = None
+
+    # --- epochs --------------------------------------------------------------------------------------------------
+
+    def note_epoch(self, path: Sequence[PathRange], segment: int, step: int, epoch: float) -> None:
+        """Take the number of the pass over the data that the lowest rank gives for a step."""
+        known, _ = self.epoch_at(path, step)
+        if known != epoch:
+            self._epochs = [*self._epochs, (segment, step, epoch)][-MAX_EPOCHS:]
+
+    def epoch_at(self, path: Sequence[PathRange], step: int) -> tuple[float | None, int]:
+        """Return the epoch of a step of a path and the step with which it began; None and 0 where nothing was said."""
+        ends = {part.segment: part.last for part in path}
+        for segment, first, epoch in reversed(self._epochs):
+            if segment in ends and first <= step:
+                last = ends[segment]
+                if last is None or first <= last:
+                    return epoch, first
+        return None, 0
+
+    # --- words ---------------------------------------------------------------------------------------------------
+
+    def notes(self) -> Iterator[str]:
+        """Yield what people have to know before they trust that nothing was found, a sentence each."""
+        for before, after in zip(self.layouts, self.layouts[1:], strict=False):
+            since = f"Since step {after.step:,}"
+            if before.of != after.of:
+                yield (
+                    f"{since} ids are made of {after.of}, before of {before.of}: batches before and after can't be "
+                    "compared."
+                )
+            elif before.of == "text" and before.parts != after.parts:
+                yield (
+                    f"{since} {after.parts} parts make a batch, before {before.parts}: batches before and after can't "
+                    "be compared, since run.batch was given one text for each part. run.data(ids=) can be."
+                )
+            elif before.samples != after.samples:
+                yield (
+                    f"{since} a batch has {after.samples:,} samples, before {before.samples:,}: batches before and "
+                    "after have no equal ids, only their samples are compared."
+                )
+        if any(one.of.startswith("tokens") for one in self.layouts):
+            yield (
+                "Ids are made of tokens: with another tokenizer, packing or padding the same text has another id. Ids "
+                "of samples do not depend on them."
+            )
+        if self.missing:
+            yield f"{self.missing:,} steps between others have no ids: what they saw is not known."
+
 
 #: Batches of one process that wait for its rows; beyond it the oldest go. A job logs more often than that.
 MAX_WAITING = 1_024

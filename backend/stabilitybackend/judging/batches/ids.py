@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.lineage.tree import PathRange
 
-__all__ = ["ID_BITS", "MAX_BATCHES", "BatchIds"]
+__all__ = ["BatchIds"]
 
 ID_BITS = 64
 _MASK = 2**ID_BITS - 1

@@ -10,7 +10,7 @@ from stabilitybackend.judging.batches.fold import BatchFold
 from stabilitybackend.lineage.tree import PathRange
 from stabilitybackend.schema.batches import Batches, DatasetSamples, NewSamples, Overlap, Repeated, SharedData
 
-__all__ = ["MAX_BINS", "Stretch", "view_of"]
+__all__ = ["Stretch", "view_of"]
 
 #: Bins over the run in which new samples are counted: a strip on the page, each some pixels wide.
 MAX_BINS = 80

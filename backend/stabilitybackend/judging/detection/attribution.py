@@ -30,10 +30,7 @@ from stabilitybackend.schema.metric_roles import (
     role_of,
 )
 
-__all__ = [
-    "BASELINE_POINTS", "EARLIER_POINTS", "Attribution", "Move", "attribute", "is_logit", "part_of",
-    "usual", "watched",
-]  # fmt: skip
+__all__ = ["BASELINE_POINTS", "EARLIER_POINTS", "Attribution", "attribute", "is_logit", "part_of", "usual", "watched"]
 
 #: Points before the onset that the usual level and spread are taken from.
 BASELINE_POINTS = 48

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from operator import itemgetter
@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.judging.detection.attribution import (
     BASELINE_POINTS,
+    CONFIRMED_SIGMAS,
     EARLIER_POINTS,
+    LOSS_FLOOR,
     attribute,
     is_logit,
     part_of,
@@ -28,23 +30,210 @@ from stabilitybackend.judging.detection.attribution import (
     watched,
 )
 from stabilitybackend.judging.detection.naming.watched_names import WatchedNames
-from stabilitybackend.judging.detection.nearby import nearby_events
-from stabilitybackend.judging.detection.onset import BAND_POINTS, onset_band
 from stabilitybackend.judging.detectors.engine.base import Finding
-from stabilitybackend.judging.detectors.repeat_data_report import KNOWN_DATA, OTHER_SHARES, SAME_BATCHES
+from stabilitybackend.judging.detectors.engine.context import JUMP
+from stabilitybackend.judging.detectors.repeat_data import KNOWN_DATA, OTHER_SHARES, SAME_BATCHES
 from stabilitybackend.judging.detectors.stats import left_range as at_resume
+from stabilitybackend.judging.detectors.stats.robust import MEDIAN_ERROR
+from stabilitybackend.judging.detectors.stats.together import MEAN_ERRORS
 from stabilitybackend.lineage.returns import left_by
-from stabilitybackend.schema.json_data import NAME_CHARS
-from stabilitybackend.schema.kinds import kind_of
-from stabilitybackend.schema.metric_roles import GRAD_NORM, LOSS, LR, dataset_of, of_machine, role_of
+from stabilitybackend.schema.json_data import MAX_LISTED, NAME_CHARS
+from stabilitybackend.schema.kinds import kind_of, kinds_where
+from stabilitybackend.schema.metric_roles import (
+    BATCH_SIZE,
+    GRAD_NORM,
+    LOSS,
+    LR,
+    SEQUENCE_LENGTH,
+    dataset_of,
+    of_machine,
+    role_of,
+)
 from stabilitybackend.storage.points.store import SeriesKey
 
 if TYPE_CHECKING:
     from stabilitybackend.judging.incidents.incidents import IncidentBook
     from stabilitybackend.lineage.fold import LineageFold
+    from stabilitybackend.lineage.tree import FoldedSegment
     from stabilitybackend.storage.points.store import RunStore
 
-__all__ = ["Evidence"]
+__all__ = ["Evidence", "onset_band"]
+
+#: Points before the onset that are looked at for a climb that began earlier.
+BAND_POINTS = 512
+#: Points of a block whose median is compared; the error of a median of so many is 0.44 sigma.
+BLOCK_POINTS = 8
+BLOCK_ERROR = MEDIAN_ERROR / math.sqrt(BLOCK_POINTS)
+#: A climb that grows with the square of the steps in a loss that falls is hidden for as long as it then takes to be
+#: back at where it began; noise hides it for as long again.
+HIDDEN_TIMES = 2
+
+
+def onset_band(
+    before: Points,
+    since: Points,
+    onset_step: int,
+    seen_step: int,
+    found: tuple[float, float] | None = None,
+    gradients: Points = (),
+) -> list[int] | None:
+    """Return the first and the last step at which an incident may have begun, both inclusive; None where it is exact.
+
+    It is exact where the first point is already far outside the noise. Otherwise it began after the loss was last as
+    low as ever. What took so many steps from there until it was seen may have been hidden for HIDDEN_TIMES as many
+    before: in the noise, and by the fall of the loss. Whoever goes back has to go back further than that. Weights that
+    grow show in the gradient norm first: it may have begun where that one was last as low as ever, if that is earlier.
+
+    Args:
+        before: (step, value) with rising steps, before the onset; BAND_POINTS are enough.
+        since: from the onset on, up to where it was seen.
+        onset_step, seen_step: of the incident.
+        found: level and robust sigma that the detector measured. It follows a loss that falls steeply, where the spread
+            of the points before is mostly the fall.
+        gradients: the gradient norm over the same steps, before and since; empty where it is not logged.
+    """
+    calm = usual((value for _, value in before[-4 * BLOCK_POINTS :]), LOSS_FLOOR)
+    first = next((value for _, value in since), math.nan)
+    known = [one for one in (calm, found) if one is not None]
+    if calm is None or not math.isfinite(first) or any(first - at >= CONFIRMED_SIGMAS * wide for at, wide in known):
+        return None
+    late = min(onset_step, _last_low(_blocks([*before, *since]), calm[1], onset_step))
+    early = max(0, min(late - HIDDEN_TIMES * (seen_step - late), _rose(gradients, onset_step, seen_step)))
+    return [early, onset_step] if early < onset_step else None
+
+
+def _rose(gradients: Points, onset_step: int, seen_step: int) -> int:
+    """Return the last step up to which the gradient norm was as low as ever, the onset where it says nothing.
+
+    Ever: it has to have been calm for as long as it has been higher, and no longer than that: one that rises all the
+    time rises for itself, and how low it was when the run began means nothing. It is higher where half of what came
+    since is above all that came before.
+    """
+    calm = usual([value for step, value in gradients if step < onset_step][-4 * BLOCK_POINTS :], LOSS_FLOOR)
+    if calm is None:
+        return onset_step
+    blocks = _blocks(gradients)
+    for at, (first, _) in enumerate(blocks):
+        rose = _last_low(blocks[at:], calm[1], seen_step)
+        since = [middle for step, middle in blocks if step > rose]
+        if since and seen_step - rose <= rose - first and median(since) > max(m for s, m in blocks[at:] if s <= rose):
+            return min(rose, onset_step)
+    return onset_step
+
+
+def _blocks(points: Points) -> Points:
+    """Return (last step, median) of each block of finite values."""
+    finite = [(step, value) for step, value in points if math.isfinite(value)]
+    blocks = [finite[at : at + BLOCK_POINTS] for at in range(0, len(finite) - BLOCK_POINTS + 1, BLOCK_POINTS)]
+    return [(block[-1][0], median(value for _, value in block)) for block in blocks]
+
+
+def _last_low(blocks: Points, spread: float, otherwise: int) -> int:
+    """Return the last step up to which the blocks were as low as ever."""
+    if len(blocks) < 2:
+        return otherwise
+    limit = min(middle for _, middle in blocks) + MEAN_ERRORS * math.sqrt(2) * BLOCK_ERROR * spread
+    return max(step for step, middle in blocks if middle <= limit)
+
+
+#: What happened so many logged points or seconds from the onset is near.
+NEAR_POINTS = 32
+NEAR_S = 60.0
+#: A change of a setting by JUMP is one if it is also so many times the usual change there: the first steps of a
+#: warm-up double the rate each.
+JUMP_TIMES = 4.0
+
+#: Roles of what is set -> what they are called.
+_SETTINGS = {LR: "learning rate", BATCH_SIZE: "batch size", SEQUENCE_LENGTH: "sequence length"}
+
+
+def nearby_events(
+    finding: Finding,
+    time: float,
+    fold: LineageFold,
+    incidents: IncidentBook,
+    series: Mapping[str, Points],
+    interval: float,
+) -> list[dict[str, Any]]:
+    """Return ``{"what", "step", "distance", "text"}`` of what happened near the onset, the nearest first.
+
+    Args:
+        finding: of the incident.
+        time: unix seconds of its point.
+        fold, incidents: of the run, as of now.
+        series: metric -> points around the onset; of these the learning rate and the batch size count.
+        interval: usual distance of two logged points, steps.
+    """
+    found = [*_happened(finding, time, fold, incidents, interval), *_jumps(finding, series, interval)]
+    found.sort(key=lambda fact: (abs(fact["distance"]), fact["step"], fact["text"]))
+    return found[:MAX_LISTED]
+
+
+def _fact(what: str, step: int, onset: int, text: str) -> dict[str, Any]:
+    return {"what": what, "step": step, "distance": step - onset, "text": text}
+
+
+def _happened(
+    finding: Finding, time: float, fold: LineageFold, incidents: IncidentBook, interval: float
+) -> Iterator[dict[str, Any]]:
+    onset, reach = finding.onset_step, NEAR_POINTS * interval
+    low, high = onset - reach, min(onset + reach, finding.now_step)
+    path = {part.segment for part in fold.tree.path()}
+    for segment in fold.tree:
+        if segment.id in path and segment.parent is not None and low <= segment.fork_step + 1 <= high:
+            yield _fact("fork", segment.fork_step + 1, onset, _went_back(segment))
+    near = [c for c in fold.checkpoints if low <= c.step <= high and c.segment in path]
+    saved = [c for c in near if not fold.tree.is_dead(c.segment, c.step)]  # else a step is named once for each branch
+    for checkpoint in sorted(saved, key=lambda c: abs(c.step - onset))[:MAX_OF_A_SORT]:
+        gone = "" if checkpoint.available else " (gone since)"
+        yield _fact("checkpoint", checkpoint.step, onset, f"a checkpoint was saved at step {checkpoint.step}{gone}")
+    named = kinds_where(lambda kind: kind.nearby)
+    others = incidents.near(named, low, high, time - NEAR_S, time + NEAR_S, but=finding.key)
+    for step, kind, title in others[:MAX_OF_A_SORT]:
+        yield _fact(kind_of(kind).nearby, step, onset, title)
+
+
+def _went_back(segment: FoldedSegment) -> str:
+    if segment.cause in ("restart", "resume"):
+        return f"the job was started again from step {segment.fork_step}"
+    how = "was rolled back" if segment.cause == "command" else "went back by itself"
+    why = f": {segment.reason}" if segment.reason else ""
+    return f"the run {how} to step {segment.fork_step}{why}"
+
+
+def _jumps(finding: Finding, series: Mapping[str, Points], interval: float) -> Iterator[dict[str, Any]]:
+    """Yield the jumps of the learning rate and the batch size near the onset."""
+    low = finding.onset_step - NEAR_POINTS * interval
+    high = finding.onset_step + NEAR_POINTS * interval
+    for name, points in series.items():
+        role = role_of(name)
+        what = _SETTINGS.get(role or "")
+        if what is None or role is None:
+            continue
+        changes = _changes(points)
+        found = [
+            _fact(role, step, finding.onset_step, f"the {what} went from {before:.4g} to {after:.4g}")
+            for step, before, after, change in changes
+            if low <= step <= high and change > JUMP and change > JUMP_TIMES * _usual_change(changes, step)
+        ]
+        yield from found[:MAX_OF_A_SORT]
+
+
+def _changes(points: Points) -> list[tuple[int, float, float, float]]:
+    """Return (step, before, after, change as a fraction) between consecutive finite points."""
+    finite = [point for point in points if math.isfinite(point[1])]
+    return [
+        (step, before, after, abs(after - before) / abs(before) if before else math.inf if after else 0.0)
+        for (_, before), (step, after) in pairwise(finite)
+    ]
+
+
+def _usual_change(changes: Sequence[tuple[int, float, float, float]], step: int) -> float:
+    """Return the median change of the few points around a step, that of the step itself left out."""
+    at = next(i for i, change in enumerate(changes) if change[0] == step)
+    others = [change[3] for change in [*changes[max(0, at - 3) : at], *changes[at + 1 : at + 4]]]
+    return median(others) if others else 0.0
+
 
 #: Points of the drawn window: before the onset, and from there on. Together below the 64 entries of a list of evidence.
 WINDOW_BEFORE = 24
@@ -70,7 +259,7 @@ MAX_GROWING = 4
 #: Fewest points, or blocks of the run's history, from which growth is judged, and blocks that it is read in at most.
 GROWTH_POINTS = 16
 GROWTH_BLOCKS = 64
-#: Metrics that are named beside a resume.
+#: Entries named of each sort: metrics beside a resume, events near an onset.
 MAX_OF_A_SORT = 4
 
 #: Kinds that may begin long before they are seen.
@@ -80,7 +269,7 @@ BANDED = frozenset({"spike", "divergence", "level_shift"})
 AT_RESUME = frozenset({"repeat_data", "resume_artifact"})
 MAX_ASKED = 48
 
-Points = list[tuple[int, float]]
+Points = Sequence[tuple[int, float]]
 
 
 class Evidence(Stateful):
@@ -191,7 +380,7 @@ def _read(
     store: RunStore, fold: LineageFold, metric: str, rank: int, first: int, last: int, head: int | None = None
 ) -> Points:
     """Return the effective points of ``first <= step <= last``, steps rising; ``head``: of another branch's end."""
-    points: Points = []
+    points: list[tuple[int, float]] = []
     for part in fold.tree.path(head, since=first):
         low, high = max(first, part.first), last if part.last is None else min(last, part.last)
         if low <= high:
@@ -331,12 +520,12 @@ def _window(
     else:
         middle = onset + MAX_SPAN_STEPS
         tail = max(middle + 1, now - int(4 * WINDOW_SINCE * interval))
-        since = _read(store, fold, finding.metric, rank, onset, middle)
+        since = [*_read(store, fold, finding.metric, rank, onset, middle)]
         peak = finding.peak_step
         if peak is not None and middle < peak < tail:
             since += _read(store, fold, finding.metric, rank, peak, peak)
         since += _read(store, fold, finding.metric, rank, tail, now)
-    points = before[-WINDOW_BEFORE:] + _thin(since, WINDOW_SINCE)
+    points = [*before[-WINDOW_BEFORE:], *_thin(since, WINDOW_SINCE)]
     if not points:
         return None
     window: dict[str, Any] = {
@@ -468,7 +657,7 @@ def _growth(name: str, points: Points) -> dict[str, Any] | None:
 
 def _history(store: RunStore, fold: LineageFold, metric: str, rank: int, last: int) -> Points:
     """Return the means of some GROWTH_BLOCKS blocks of the effective points up to a step, each at its first step."""
-    points: Points = []
+    points: list[tuple[int, float]] = []
     level = max(0, (max(0, last) // GROWTH_BLOCKS).bit_length())
     for part in fold.tree.path():
         high = last if part.last is None else min(last, part.last)

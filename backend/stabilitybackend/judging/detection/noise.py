@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LINE_POINTS", "is_noisy"]
+__all__ = ["is_noisy"]
 
 #: Around a line through so many points independent noise turns at two of three (turning point test, Kendall 1973), a
 #: schedule or a counter at one of six at most, where it is bent.

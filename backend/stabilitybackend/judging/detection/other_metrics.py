@@ -33,7 +33,7 @@ from stabilitybackend.judging.detectors.stats.robust import MAD_TO_SIGMA
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.schema.kinds import kind_of
 
-__all__ = ["MAX_METRICS", "OtherMetrics", "Turn"]
+__all__ = ["MAX_METRICS", "OtherMetrics"]
 
 #: Metrics of a run that are looked at, the first ones logged, and sets of them that are logged in one row.
 MAX_METRICS = 128

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
 
-from .engine.base import (
+from stabilitybackend.base.stateful import Stateful, fresh
+from stabilitybackend.judging.detectors.engine.base import (
     SENSITIVITY,
     CurveDetector,
     Event,
@@ -17,17 +18,172 @@ from .engine.base import (
     Row,
     Severity,
     State,
-    fresh,
 )
-from .engine.long_past import PAST_BLOCK
-from .engine.row_blocks import QuietRows
-from .repeat_data_report import REST_POINTS, LowEvent, worded
-from .stats.before_fork import BEFORE_POINTS, LR_DIFFERS, BeforeFork, before_fork
-from .stats.fingerprint import WORD_POINTS
-from .stats.levels import LARGEST
-from .stats.low_loss import BACK_POINTS, LOW_POINTS, PATIENCE_POINTS, WayBack, falsely_low
-from .stats.repeated_order import RepeatedOrder, Repetition
-from .stats.robust import median
+from stabilitybackend.judging.detectors.engine.long_past import PAST_BLOCK, LongPast
+from stabilitybackend.judging.detectors.engine.row_blocks import QuietRows
+from stabilitybackend.judging.detectors.stats.before_fork import BEFORE_POINTS, LR_DIFFERS, BeforeFork, before_fork
+from stabilitybackend.judging.detectors.stats.fingerprint import WORD_POINTS, Fingerprints
+from stabilitybackend.judging.detectors.stats.levels import LARGEST, percent
+from stabilitybackend.judging.detectors.stats.low_loss import (
+    BACK_POINTS,
+    LOW_POINTS,
+    PATIENCE_POINTS,
+    WayBack,
+    falsely_low,
+)
+from stabilitybackend.judging.detectors.stats.robust import median
+
+__all__ = ["KNOWN_DATA", "OTHER_SHARES", "SAME_BATCHES", "RepeatDataDetector"]
+
+#: The guesses where nothing else explains it.
+KNOWN_DATA = (
+    "Either data is fed which these weights have learnt already (is the loader's place restored?), or the loss is "
+    "computed otherwise (label smoothing, dropout, masks)."
+)
+#: The same where the batches are, one by one, those of the branch that was left.
+SAME_BATCHES = (
+    "The batches are those of the branch that was left, in its order: the loader's place is restored. Is the loss "
+    "computed as before (label smoothing, dropout, masks), and are the weights those of the fork step?"
+)
+#: The same where the shares of a declared mixture are known to be off.
+OTHER_SHARES = "The data are taken in other shares since then, and another mixture has another loss: see there."
+
+
+#: The claim is held for so many points after it: the baselines of the others have to learn the true level again.
+REST_POINTS = 32
+
+
+@dataclass(slots=True)
+class LowEvent(Event):
+    """A loss that is too low since a fork.
+
+    Attributes:
+        before: what was known at the fork. level, low: where the loss should be, and where it is.
+        evidence: facts behind it. points: since the fork.
+        same: the batches are, one by one, those of the branch that was left.
+        by_mixture: another mixture has another loss: that is the event, and this is what follows from it.
+        recent: newest three points. back: the step at which it was back.
+        rest: points until the claim ends; negative: what ended it was another event.
+    """
+
+    before: BeforeFork
+    level: float
+    low: float
+    evidence: dict[str, Any]
+    way: WayBack
+    points: int = 0
+    same: bool = False
+    by_mixture: bool = False
+    recent: list[tuple[int, float]] = field(default_factory=list)
+    back: int | None = None
+    rest: int = REST_POINTS
+
+    @property
+    def gave_way(self) -> bool:
+        """Whether it was reported as an event of its own before the shares of the data explained it."""
+        return self.by_mixture and self.severity != "info"
+
+
+def worded(event: LowEvent, state: State) -> tuple[str, dict[str, Any]]:
+    """Return text and evidence of what is known now."""
+    change = percent(event.low, event.level)
+    shown = f" ({change:+.1f} %)" if change is not None else ""
+    text = f"{event.before.text[:1].upper()}{event.before.text[1:]}, and the loss came back at {event.low:.4g}"
+    text += f" where {event.level:.4g} was to be expected{shown}. "
+    if event.by_mixture:
+        text += OTHER_SHARES
+    else:
+        text += SAME_BATCHES if event.same else KNOWN_DATA
+    if event.rest < 0:
+        text += f" It ended at step {event.back}: the loss rose far above its true level, which is another event."
+    elif state == "recovered" and event.same:
+        text += f" It was back at the level of that branch at step {event.back}."
+    elif state == "recovered":
+        text += f" It jumped back to the true level at step {event.back}: that is the end of it, not a spike."
+    elif state == "resolved" and not event.gave_way:
+        text += " It has stayed so: this counts as the usual level from here on."
+    evidence = {
+        "level_before": event.level,
+        "level_after": event.low,
+        "sigma": event.before.sigma,
+        "rise_percent": change,
+        "direction": "down",
+        "score_unit": "robust sigmas",
+        "points": event.points,
+        "fork_step": event.before.step - 1,
+        "recovered_at": event.back,
+        **event.evidence,
+    }
+    return text, evidence
+
+
+#: Searches in a row that do not find it again end a repetition.
+LOST_SEARCHES = 2
+
+
+@dataclass(slots=True)
+class Repetition:
+    """A stretch of data that is fed again in its order.
+
+    Args:
+        onset: first step of the repetition. earlier: the step at which that data was first met.
+        lag: distance of the two in points. r: correlation when it was found.
+        lost: windows in a row that did not agree.
+    """
+
+    onset: int
+    earlier: int
+    lag: int
+    r: float
+    lost: int = 0
+
+    @property
+    def distance(self) -> int:
+        """How many steps ago the data was met before."""
+        return self.onset - self.earlier
+
+    @property
+    def fresh_step(self) -> int:
+        """The step at which the repetition has come to its own beginning: new data follows, or it starts over again."""
+        return self.onset + self.distance
+
+
+class RepeatedOrder(Stateful):
+    """Searches each block of points in all that came before, and follows what it finds until it ends."""
+
+    _prints: Fingerprints = fresh(Fingerprints)
+    current: Repetition | None = None
+
+    def add(self, past: LongPast, step: int, block: list[float]) -> Literal["begins", "ends"] | None:
+        """Take PAST_BLOCK losses that begin at ``step``; say whether ``current`` changed.
+
+        What has ended is still there until the next call.
+        """
+        if self.current is not None and self.current.lost >= LOST_SEARCHES:
+            self.current = None
+        before = self._prints.blocks
+        self._prints.add(past, step, block)
+        if self._prints.blocks == before:
+            return None
+        if self.current is not None:
+            lost = not self._prints.goes_on(past, self.current.lag)
+            self.current.lost = self.current.lost + 1 if lost else 0
+            return "ends" if self.current.lost >= LOST_SEARCHES else None
+        match = self._prints.search(past)
+        if match is None:
+            return None
+        onset, earlier = self._prints.began(past, match.lag)
+        self.current = Repetition(onset, earlier, match.lag, match.r)
+        return "begins"
+
+    def add_unmet(self, past: LongPast, steps: Sequence[int], losses: Sequence[float]) -> int:
+        """Take blocks, as ``add`` does, up to the first one that may change ``current``; return how many.
+
+        Args:
+            steps: at which they begin. losses: PAST_BLOCK for each.
+        """
+        return 0 if self.current is not None else self._prints.add_unmet(past, steps, losses)
+
 
 #: Points after a fork in which a loss that is too low is put down to it, looked at each LOOK_POINTS.
 WATCH_POINTS = 64
@@ -39,8 +195,6 @@ ABOVE_SIGMAS = 8.0
 #: An order that begins to repeat so many points after a resume is put down to it: the first batches of a run, when
 #: the model knew nothing, are hardly recognised.
 RESUME_POINTS = 64
-
-__all__ = ["RepeatDataDetector"]
 
 
 class RepeatDataDetector(CurveDetector):

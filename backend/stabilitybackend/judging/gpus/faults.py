@@ -9,7 +9,7 @@ from stabilitybackend.judging.detectors.engine.base import SEVERITIES, Finding, 
 from stabilitybackend.judging.gpus.signs import RECOVERY_ACTIONS, Sign
 from stabilitybackend.judging.gpus.xids import CATALOG, Family, XidClass, xid_of
 
-__all__ = ["APPLICATION_REPEATS", "BURST_S", "GROUP_S", "NodeGpu", "PhysicalFault", "finding_of", "keeps_to_one_gpu"]
+__all__ = ["BURST_S", "GROUP_S", "NodeGpu", "PhysicalFault", "finding_of", "keeps_to_one_gpu"]
 
 #: Signs of one GPU with less time between them are one fault, seconds. A bus loss brings its Xids within seconds, and
 #: the slowest poll of the agent is once a minute.

@@ -7,6 +7,7 @@ decided by the clock, in ``tick``. One physical fault is one incident, however m
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,12 +15,50 @@ from typing import Any
 from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.judging.detectors.engine.base import Finding
 from stabilitybackend.judging.gpus.faults import BURST_S, GROUP_S, NodeGpu, PhysicalFault, finding_of, keeps_to_one_gpu
-from stabilitybackend.judging.gpus.inventory import MAX_GPUS_A_NODE, bus_key, devices_of, place
 from stabilitybackend.judging.gpus.signs import Sign, sign_of
 from stabilitybackend.lineage.changes import LineageEvent
 from stabilitybackend.schema.gpus import CriticalFault, KernelLogLine
 from stabilitybackend.schema.incidents import Incident
-from stabilitybackend.schema.json_data import MAX_RANKS, SENTENCE_CHARS
+from stabilitybackend.schema.json_data import MAX_RANKS, NAME_CHARS, SENTENCE_CHARS
+
+__all__ = ["GPU_EVENTS", "GpuWatch", "place"]
+
+#: GPUs of one node; no machine has more.
+MAX_GPUS_A_NODE = 128
+#: Ranks that share one GPU, with MIG or for tests.
+MAX_RANKS_A_GPU = 64
+_BUS = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})")
+
+
+def devices_of(node: str, data: Mapping[str, Any]) -> list[NodeGpu]:
+    """Return the GPUs of a ``gpu_inventory`` event."""
+    return [replace(place(node, gpu), missing=gpu.get("missing") is True) for gpu in data["gpus"][:MAX_GPUS_A_NODE]]
+
+
+def place(node: str, data: Mapping[str, Any]) -> NodeGpu:
+    """Return the GPU that an event's data names, as far as it does."""
+    memory = data.get("memory_mib")
+    return NodeGpu(
+        node=node,
+        uuid=_text(data.get("uuid")),
+        index=data.get("index"),
+        name=_text(data.get("name")),
+        bus_id=_text(data.get("bus_id")),
+        serial=_text(data.get("serial")),
+        memory_mib=None if memory is None else float(memory),
+        ranks=sorted(set(data.get("ranks") or ()))[:MAX_RANKS_A_GPU],
+    )
+
+
+def bus_key(bus_id: str) -> tuple[int, int, int] | None:
+    """Return domain, bus and device of a PCI address: NVML writes 00000000:1B:00.0, the kernel 0000:1b:00."""
+    found = _BUS.match(bus_id)
+    return None if found is None else (int(found[1] or "0", 16), int(found[2], 16), int(found[3], 16))
+
+
+def _text(value: str | int | None) -> str:
+    return "" if value is None else str(value)[:NAME_CHARS]
+
 
 #: Types of events that are for ``GpuWatch.event``.
 GPU_EVENTS = frozenset({"gpu", "gpu_inventory", "kernel"})
@@ -33,8 +72,6 @@ MAX_KERNEL_LINES = 128
 QUIET_S = 600.0
 #: A new agent has so long to report what is still wrong with its GPUs, seconds; its slow poll is 60 s.
 SEEN_AGAIN_AFTER_S = 75.0
-
-__all__ = ["GPU_EVENTS", "GpuWatch"]
 
 
 class GpuWatch(Stateful):

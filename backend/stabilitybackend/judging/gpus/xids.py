@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = ["CATALOG", "UNKNOWN_XID", "Family", "Xid", "XidClass", "table", "xid_of"]
+__all__ = ["CATALOG", "Family", "XidClass", "table", "xid_of"]
 
 #: application: start the job again, the GPU is not to blame. reset: reset the GPU. reboot: reboot the node. drain: take
 #: the GPU out of use and look at it. watch: nothing stops, keep an eye on it. symptom: follows from something else.

@@ -6,22 +6,288 @@ nobody needs a copy. They hold all that the book needs to go on after a restart.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+import hashlib
+import math
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from stabilitybackend.judging.detectors.engine.base import Finding
-from stabilitybackend.judging.incidents.causes import alarms, cause_of, first_to_read, may_cause
-from stabilitybackend.judging.incidents.from_finding import bounded, discarded, fields_of, gone_back, incident_id_of
-from stabilitybackend.judging.incidents.illness import interval_of, off_at, rates_of, spoiling
+from stabilitybackend.judging.detectors.engine.base import SEVERITIES, Finding
+from stabilitybackend.judging.incidents.illness import interval_of, marked_by_rate, off_at, rates_of, spoiling
 from stabilitybackend.judging.incidents.rollback_target import Usable
 from stabilitybackend.judging.incidents.suggest import suggest
 from stabilitybackend.judging.incidents.suggestion import JobNow
-from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, facts
+from stabilitybackend.lineage.changes import LineageEvent
+from stabilitybackend.schema.evidence import (
+    DeathFacts,
+    GpuFaultFacts,
+    LostAgentsFacts,
+    MessageFacts,
+    StragglerFacts,
+    facts,
+)
 from stabilitybackend.schema.incidents import Incident, RolledBack
+from stabilitybackend.schema.json_data import TEXT_CHARS, json_number
 from stabilitybackend.schema.kinds import KINDS, kind_of
 from stabilitybackend.schema.runs import WorstIncident
 from stabilitybackend.schema.states.severity import NotBack
+
+__all__ = ["IncidentBook", "alarms", "alert_finding", "discarded", "stops_job"]
+
+
+def alert_finding(event: LineageEvent) -> Finding:
+    """Return the finding of an ``alert`` event. One a title and step; acknowledging it closes it."""
+    title, step = str(event.data.get("title") or "alert"), event.step or 0
+    severity = event.data.get("severity")
+    return Finding(
+        detector="job",
+        key=f"alert:{step}:{title}",
+        kind="alert",
+        state="open",
+        severity=severity if severity in SEVERITIES else "warning",
+        title=title,
+        text=str(event.data.get("text") or ""),
+        onset_step=step,
+        step=step,
+        now_step=step,
+        rank=event.source.rank,
+        node=event.source.node or None,
+    )
+
+
+#: Entries that evidence may have, and how deep it may go: it is shown to people and travels in every update.
+MAX_EVIDENCE_ENTRIES = 64
+MAX_EVIDENCE_DEPTH = 4
+
+
+#: Between the first sentence of a text and the next one.
+_SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z])")
+#: Words of a first sentence that hold while an incident lasts -> those that hold when it is over.
+_PAST = (
+    (" and stays there.", "."),
+    ("has not been finite since step", "was not finite from step"),
+    ("have not been finite since step", "were not finite from step"),
+    ("and is flat at", "and was flat at"),
+    (", since step", ", from step"),
+)
+
+
+def fields_of(finding: Finding) -> dict[str, Any]:
+    """Return the fields of an incident that a finding sets."""
+    return {field.name: getattr(finding, field.name) for field in fields(finding)} | {
+        "score": finding.score if math.isfinite(finding.score) else 0.0,
+        "evidence": bounded(finding.evidence),
+        "rolled_back": None,
+    }
+
+
+def incident_id_of(run_id: str, finding: Finding, segment: int) -> str:
+    """Return the id that this event has whoever computes it: a second worker or a re-feed names the same incident."""
+    parts = (run_id, finding.kind, finding.metric, finding.rank, segment, finding.onset_step, finding.key)
+    return "i-" + hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:16]
+
+
+def discarded(incident: Incident, by: RolledBack, time: float) -> Incident:
+    """Return an incident that a rollback left behind; of an open one no sentence stays that holds only while it lasts.
+
+    Detectors begin with what happened; the sentences after that are about how it is now, and what is not known yet.
+    """
+    if incident.state == "open":
+        text = incident.text
+        if kind_of(incident.kind).about != "user":  # the job's own words
+            text = _SENTENCE_END.split(text, maxsplit=1)[0]
+            for present, past in _PAST:
+                text = text.replace(present, past)
+        incident = replace(incident, state="resolved", resolved=time, text=text)
+    text = f"{incident.text} The run went back to step {by.step}; this happened on the branch that was left."
+    return replace(incident, dead=True, rolled_back=by, suggestion=None, text=text)
+
+
+def gone_back(incident: Incident, fork_step: int) -> Incident:
+    """Undo what became known about an incident after the fork; its detector will say again how it goes on."""
+    closed_step = incident.now_step if incident.closed_step is None else incident.closed_step
+    recovered = incident.recovered_step
+    new = replace(incident, now_step=fork_step)
+    if incident.recovery is not None and (recovered is None or recovered > fork_step):
+        new = replace(new, recovery="pending")
+    if incident.state == "open" or closed_step <= fork_step:
+        return new
+    text = f"{incident.text} That was on a branch that was left: the run went back to step {fork_step}."
+    return replace(new, state="open", recovered_step=None, resolved=None, closed_step=None, text=text)
+
+
+def bounded(value: Any, depth: int = 0) -> Any:
+    """Return evidence that is JSON: bounded, string keys, and non-finite numbers as the API spells them."""
+    if isinstance(value, bool | int | None):
+        return value
+    if isinstance(value, float):
+        return json_number(value)
+    if isinstance(value, Mapping) and depth < MAX_EVIDENCE_DEPTH:
+        entries = list(value.items())[:MAX_EVIDENCE_ENTRIES]
+        return {str(name)[:200]: bounded(entry, depth + 1) for name, entry in entries}
+    if isinstance(value, list | tuple | set | frozenset) and depth < MAX_EVIDENCE_DEPTH:
+        return [bounded(entry, depth + 1) for entry in list(value)[:MAX_EVIDENCE_ENTRIES]]
+    return str(value)[:TEXT_CHARS]
+
+
+# Which incident another one follows from: people read the cause first, and the consequence names it. Pure.
+#
+# A rule is a pair of kinds, how long before the consequence its cause may have begun, and what they have to share. Of
+# several causes the one that began first counts: the others may follow from it too.
+
+#: A cause is seen this long after its consequence at most, seconds: agents read a kernel log every few seconds, and
+#: report once a second.
+SEEN_LATER_S = 30.0
+#: What slows a whole job began so long before it at most, seconds: a block of steps is judged at its end.
+SLOWED_WITHIN_S = 600.0
+#: Processes that others wait for died so long before at most, seconds: NCCL's watchdog ends the others after ten
+#: minutes (``TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC``), and a hang is reported well before.
+DIED_WITHIN_S = 900.0
+
+
+class _Rule(NamedTuple):
+    """One way in which an incident follows from another.
+
+    Attributes:
+        cause: kind of the cause.
+        within_s: the cause began so long before at most; infinite: it only has to last until then.
+        shares: they are about the same rank, GPU or node; else about the whole job.
+    """
+
+    cause: str
+    within_s: float
+    shares: bool
+
+
+_RULES: Mapping[str, Sequence[_Rule]] = {
+    "hang": (
+        _Rule("gpu_fault", math.inf, shares=True),
+        _Rule("process_death", DIED_WITHIN_S, shares=False),
+        _Rule("agent_lost", DIED_WITHIN_S, shares=True),
+    ),
+    "process_death": (_Rule("gpu_fault", math.inf, shares=True), _Rule("hang", math.inf, shares=False)),
+    "agent_lost": (_Rule("gpu_fault", DIED_WITHIN_S, shares=True),),
+    "straggler": (
+        _Rule("gpu_fault", math.inf, shares=True),
+        _Rule("hang", SLOWED_WITHIN_S, shares=False),
+    ),
+    "throughput": (
+        _Rule("hang", SLOWED_WITHIN_S, shares=False),
+        _Rule("gpu_fault", SLOWED_WITHIN_S, shares=False),
+        _Rule("straggler", SLOWED_WITHIN_S, shares=False),
+    ),
+}
+_CAUSES = frozenset(rule.cause for rules in _RULES.values() for rule in rules)
+
+
+class _Place(NamedTuple):
+    """What an incident is about."""
+
+    ranks: frozenset[int]
+    nodes: frozenset[str]
+    gpus: frozenset[str]
+
+
+def may_cause(incident: Incident) -> bool:
+    """Say whether an incident may be the cause of another one: of notes a slow rank only, for which all others wait."""
+    grave = incident.severity != "info" or incident.kind == "straggler"
+    return (incident.kind in _CAUSES or kind_of(incident.kind).leads) and grave
+
+
+def cause_of(incident: Incident, every: Iterable[Incident]) -> str:
+    """Return the id of the incident that another one follows from, "" for none.
+
+    Args:
+        every: the incidents of the run.
+    """
+    rules = {rule.cause: rule for rule in _RULES.get(incident.kind, ())}
+    kind = kind_of(incident.kind)
+    if kind.about == "user":  # a message to people may name the incident that it is about
+        of = facts(incident.evidence, MessageFacts).about
+        return of if any(one.incident_id == of for one in every) else ""
+    if not rules and (kind.leads or not kind.curable):
+        return ""
+    others = [one for one in every if one.incident_id != incident.incident_id and may_cause(one)]
+    if kind.curable:
+        rates = rates_of(others)
+        found = marked_by_rate(incident, rates) if rates else []
+    else:
+        found = [one for one in others if one.kind in rules and _explains(rules[one.kind], one, incident)]
+    return min(found, key=lambda one: (one.since, one.incident_id)).incident_id if found else ""
+
+
+def _explains(rule: _Rule, cause: Incident, of: Incident) -> bool:
+    if cause.caused_by == of.incident_id or cause.dead != of.dead:
+        return False
+    if of.kind == "process_death" and cause.kind == "hang":
+        hung = facts(of.evidence, DeathFacts).hung
+        return hung is not None and hung.key == cause.key
+    early = of.since - cause.since
+    if not -SEEN_LATER_S <= early <= rule.within_s:
+        return False
+    if cause.resolved is not None and cause.state != "open" and cause.resolved < of.since - SEEN_LATER_S:
+        return False
+    return not rule.shares or _share(_place(cause), _place(of))
+
+
+def _share(cause: _Place, of: _Place) -> bool:
+    if cause.gpus and of.gpus:
+        return not cause.gpus.isdisjoint(of.gpus)
+    if cause.ranks and of.ranks:
+        return not cause.ranks.isdisjoint(of.ranks)
+    return not cause.nodes.isdisjoint(of.nodes)
+
+
+def _place(incident: Incident) -> _Place:
+    verdict = incident.verdict
+    ranks, nodes, gpus = set(verdict.culprits), set(verdict.nodes), {gpu.uuid for gpu in verdict.gpus}
+    if incident.rank is not None:
+        ranks.add(incident.rank)
+    if incident.node:
+        nodes.add(incident.node)
+    if incident.kind == "gpu_fault":
+        fault = facts(incident.evidence, GpuFaultFacts)
+        ranks.update(fault.ranks)
+        for gpu in (fault.gpu, *fault.gpus):
+            ranks.update(gpu.ranks)
+            nodes.add(gpu.node or "")
+            gpus.add(gpu.uuid)
+    elif incident.kind == "process_death":
+        for death in facts(incident.evidence, DeathFacts).deaths:
+            ranks.add(death.rank)
+            nodes.add(death.node)
+            gpus.add(None if death.gpu is None else death.gpu.uuid)
+    elif incident.kind == "agent_lost":
+        nodes.update(facts(incident.evidence, LostAgentsFacts).nodes)
+    elif incident.kind == "straggler":
+        ranks.update(facts(incident.evidence, StragglerFacts).slow)
+    return _Place(frozenset(ranks), frozenset(nodes - {""}), frozenset(gpu for gpu in gpus if gpu))
+
+
+def alarms(incidents: Iterable[Incident]) -> list[Incident]:
+    """Return the open incidents that people are to look at."""
+    return [one for one in incidents if one.state == "open" and one.alarm]
+
+
+def first_to_read(incidents: Iterable[Incident]) -> tuple[Incident, Incident] | None:
+    """Return what to read first of the open incidents, and how bad it is; None without any.
+
+    Returns:
+        The cause of the worst of them (of equals the newest), and the worst that follows from it.
+    """
+    every = {one.incident_id: one for one in alarms(incidents)}
+    worst = min(every.values(), key=lambda one: (one.appearance.order, -one.opened), default=None)
+    if worst is None:
+        return None
+    cause, seen = worst, {worst.incident_id}
+    while cause.caused_by in every and cause.caused_by not in seen:
+        cause = every[cause.caused_by]
+        seen.add(cause.incident_id)
+    return cause, worst
+
 
 #: Incidents kept per run. Beyond it the oldest ones that are over are dropped and counted.
 MAX_INCIDENTS = 2_000
@@ -40,8 +306,6 @@ PATIENCE_FACTOR, MAX_PATIENCE_S = 2.0, 900.0
 
 #: What NVIDIA asks for before such a GPU is used again (docs/gpu.md). With other faults the job goes on.
 _GPU_CLASSES = frozenset({"reset", "reboot", "drain"})
-
-__all__ = ["MAX_INCIDENTS", "IncidentBook", "stops_job"]
 
 
 def stops_job(incident: Incident) -> bool:

@@ -57,7 +57,7 @@ __all__ = [
     "THERMAL_CHECKS",
     "XID_CATALOG",
     "Z_LOSS_OFF",
-]  # fmt: skip
+]
 
 RULE_OF_THUMB = "rule of thumb"
 PALM = "PaLM (arXiv 2204.02311): restart about 100 steps before the spike and skip 200 to 500 batches"

@@ -15,10 +15,7 @@ from stabilitybackend.schema.incidents import Incident, RolledBack
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.schema.lineage import Checkpoint, why_lost
 
-__all__ = [
-    "GUARD_STEPS", "SKIP_PAST_ONSET_BATCHES", "Target", "Tried", "Usable", "UsableOf", "bad_batches", "target",
-    "tried", "usual_wait",
-]  # fmt: skip
+__all__ = ["GUARD_STEPS", "Target", "Tried", "Usable", "UsableOf", "bad_batches", "target", "tried", "usual_wait"]
 
 #: A checkpoint so close before the first sign may hold the first damage already.
 GUARD_STEPS = 2

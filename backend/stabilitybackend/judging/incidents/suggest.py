@@ -11,20 +11,413 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stabilitybackend.judging.incidents import references as lit
-from stabilitybackend.judging.incidents.illness import alone, given_up, interval_of
+from stabilitybackend.judging.incidents.illness import alone, given_up, interval_of, where_from
 from stabilitybackend.judging.incidents.recipe import recipe_checks
-from stabilitybackend.judging.incidents.rollback_target import Usable
-from stabilitybackend.judging.incidents.suggest_machine import MACHINE_RULES
+from stabilitybackend.judging.incidents.rollback_target import GUARD_STEPS, Target, Usable
 from stabilitybackend.judging.incidents.suggestion import Case, JobNow, over, suggestion
 from stabilitybackend.judging.incidents.way import Way, asks_of, jumped_rate, way_of
-from stabilitybackend.judging.incidents.way_text import way_text
-from stabilitybackend.schema.evidence import SHARED_DATA, Growing, SharedDataFacts, facts
-from stabilitybackend.schema.incidents import Action, Incident, Suggestion
+from stabilitybackend.schema.evidence import (
+    SHARED_DATA,
+    DeathFacts,
+    GpuFaultFacts,
+    Growing,
+    HangFacts,
+    SdcFacts,
+    SharedDataFacts,
+    StragglerFacts,
+    facts,
+)
+from stabilitybackend.schema.incidents import Action, Incident, RolledBack, Suggestion
+from stabilitybackend.schema.json_data import MAX_NAMED
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.schema.metric_roles import GRAD_NORM, role_of
 from stabilitybackend.schema.resumes import ORDERS
+from stabilitybackend.schema.verdicts import SuspectGpu
 
 __all__ = ["suggest"]
+
+#: What every ``lr_scale`` is relative to.
+LR_RELATIVE = "that the schedule of the restored checkpoint gives at each step"
+
+
+#: What to correct -> first sentence, while it is not corrected.
+_FIX = {
+    "mixture": "The sampler draws another mixture than it should: correct the sampler first.",
+    "data position": (
+        "On data that the model has seen the loss is lower than the truth: correct the data position first, with "
+        "several ranks that of each."
+    ),
+    "resume": "Something was not restored as it was: go through the list first, a rollback meets the same again.",
+}
+
+
+def way_text(way: Way, incident: Incident, checkpoints: Usable, own: str = "", no_rollback: str = "") -> str:
+    """Return the text of the suggestion of an open incident.
+
+    Args:
+        way: the advice of the run.
+        incident: whose suggestion it is.
+        checkpoints: those that can be gone back to.
+        own: what is to be done about ``incident`` before, sentences.
+        no_rollback: why nobody can order the job back, half a sentence; "" where somebody can.
+    """
+    sentences = [_in_vain(way)]
+    if incident.incident_id != way.lead.incident_id:
+        sentences.append(
+            f"One advice for this run, led by the {kind_of(way.lead.kind).short} at step {way.lead.onset_step}."
+        )
+    sentences += [_schedule(way), _FIX.get(way.fix_first, ""), own]
+    if way.fix_first == "change":
+        sentences.append(f"Find out what changed at step {way.lead.onset_step}. If nothing was meant to:")
+    if way.back is None:
+        sentences.append(_no_checkpoint(way, checkpoints))
+    if way.action == "wait":
+        sentences.append(_wait(way))
+    if way.back is not None and way.incurable:
+        sentences.append(
+            f"With that corrected, go on from the checkpoint of step {way.back.to_step}, which is from before all of "
+            f"it. {_again(way.back)}"
+        )
+    elif way.back is not None:
+        way_back = _way_back(way, way.back, no_rollback)
+        if way.action == "wait":
+            sentences.append(f"If it does not come back by itself: {way_back}")
+        elif way.lead.kind == "learning_rate":
+            sentences.append(f"While the loss is as it was, correct it and train on; if the loss has moved, {way_back}")
+        elif way.fix_first in _FIX:
+            sentences.append(f"Then, where it lasted for more than a small share of the run, {way_back}")
+        elif way.fix_first == "schedule":
+            sentences.append(f"Then {way_back}")
+        else:
+            sentences.append(way_back[0].upper() + way_back[1:])
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _in_vain(way: Way) -> str:
+    """Return the sentences about the rollbacks that did not help, "" where there was none."""
+    if not way.again:
+        return ""
+    if not way.incurable:
+        return (
+            f"The rollback to step {min(one.back.step for one in way.again)} did not cure it: look for a cause in the "
+            "program (optimizer, schedule, data order) first, for going further back helps only where the checkpoint "
+            "was ill."
+        )
+    first = "" if len(way.again) <= MAX_NAMED else f"{len(way.again) - MAX_NAMED} before, then "
+    steps = "; ".join(_tried(one.back) for one in reversed(way.again[:MAX_NAMED]))
+    return (
+        f"Another rollback will not help: {len(way.again)} did not cure it ({first}{steps}), and what causes it comes "
+        "again from any checkpoint. Find it in the code, the data or the schedule and correct it first."
+    )
+
+
+def _tried(back: RolledBack) -> str:
+    """Return one rollback with what it changed."""
+    scale, seed, skip = (back.changes.get(name) for name in ("lr_scale", "seed", "skip_batches"))
+    changed = [f"learning rate times {scale:g}"] if isinstance(scale, int | float) else []
+    changed += ["a new seed"] if seed is not None else []
+    changed += [f"{skip} batches left out"] if skip else []
+    return f"to step {back.step}{': ' if changed else ''}{', '.join(changed)}"
+
+
+def _schedule(way: Way) -> str:
+    """Return the sentences about a learning rate that left its past before the lead began, else ""."""
+    if way.rates or way.lead.kind == "learning_rate":
+        rate = min((*way.rates, *([way.lead] if way.lead.kind == "learning_rate" else [])), key=lambda i: i.onset_step)
+        known = f"Look at the schedule first: {rate.text[:1].lower()}{rate.text[1:]}"
+        if rate.state == "open":
+            return f"{known} While it stays so nothing else helps: a rollback goes back into the same rate."
+        if way.again:
+            return f"{known} It left its past after the rollback as well: the schedule sets it, and does so again."
+        return f"{known} It is back, so that a rollback helps if nothing sets it again."
+    jump = jumped_rate(way.lead)
+    if not jump:
+        return ""
+    return f"Look at the schedule first: {jump}. While it stays so a rollback goes back into the same rate."
+
+
+def _wait(way: Way) -> str:
+    based = (
+        f"{way.known} earlier {'spike' if way.known == 1 else 'spikes'} of this run"
+        if way.known
+        else "this run had no earlier one"
+    )
+    assert way.until is not None  # of every one that is waited for
+    steps = way.until - way.lead.onset_step
+    return (
+        f"Wait until step {way.until} ({steps} steps from the onset; {based}): a spike that comes at once mostly "
+        "recovers."
+    )
+
+
+def _way_back(way: Way, back: Target, no_rollback: str) -> str:
+    """Return the sentences about a rollback, the first without a capital; of a job that takes none, about a restart."""
+    does = "start the job again from" if no_rollback else "roll back to"
+    text = f"{does} the checkpoint of step {back.to_step}, {way.lead.onset_step - back.to_step} steps before the onset"
+    text += _why_there(way)
+    if back.passed is not None:
+        text += f" (the one of step {back.passed} was saved inside of damage that came back)"
+    if back.bad is not None:
+        first, last = back.bad
+        text += f", and leave out the batches of the steps {first} to {last}; those before were good"
+        if last > back.to_step + back.lost:
+            text += ", and where the bad ones end is not known yet"
+        text += f" (a job that can only skip right behind the checkpoint: {back.skip})."
+    elif way.again:
+        text += ", with a new seed."
+    else:
+        text += ". No batches are left out: the data are not the cause."
+    if way.lr_scale is not None:
+        text += f" Go on with {way.lr_scale:g} times the learning rate {LR_RELATIVE}."
+    text += f" {_again(back)}"
+    return f"{text} A rollback can't be ordered: {no_rollback}." if no_rollback else text
+
+
+def _again(back: Target) -> str:
+    """Return what a rollback costs. Their number grows with each step, and this text stands for as long as it may."""
+    return f"The steps from {back.to_step + 1} on are trained again."
+
+
+def _why_there(way: Way) -> str:
+    """Return why the first sign lies before the onset, "" where it does not."""
+    first = way.sick[0]
+    if first.incident_id != way.lead.incident_id:
+        since = "is open too" if first.state == "open" else "was given up and never came back"
+        return f" and older than the {kind_of(first.kind).short} at step {first.onset_step}, which {since}"
+    if way.sign < way.lead.onset_step - GUARD_STEPS:
+        return f" and before the first sign, which may have been step {way.sign}"
+    return ""
+
+
+def _no_checkpoint(way: Way, checkpoints: Usable) -> str:
+    """Return the sentences about a run without a checkpoint from before the first sign: no surer than that one is."""
+    first, after = way.sick[0], way.sick[0].incident_id != way.lead.incident_id
+    lost, oldest, newest = checkpoints.lost(way.sign - GUARD_STEPS), checkpoints.oldest(), checkpoints.newest()
+    maybe = way.sign < first.onset_step - GUARD_STEPS
+    if maybe:
+        began = f"at step {way.sign}" if way.sign > 0 else "with the run's first steps"
+        text = f"No checkpoint is sure to be from before the {kind_of(first.kind).short} that shows since step "
+        text += f"{first.onset_step}: it may have begun {began}"
+    else:
+        text = f"No checkpoint from before step {way.sign}"
+        text += f" (the {kind_of(first.kind).short} at step {first.onset_step})" if after else ""
+        text += " is at hand, so there is nothing to go back to"
+    if way.sign < GUARD_STEPS and not maybe:
+        text += ": it began with the run's first steps, so start again with what is wrong corrected."
+    elif lost is not None:
+        text += f"; that of step {lost[0]} {lost[1]}."
+    elif oldest is not None and maybe:
+        text += f". The oldest one is that of step {oldest}, {where_from(oldest, first.onset_step)}."
+    elif oldest is not None:
+        each = f"those of the steps {oldest} to {newest} are" if newest != oldest else f"that of step {oldest} is"
+        text += f": {each} from inside it."
+    else:
+        text += "; the job has announced none that is still there."
+    return f"{text} Save one as soon as it is over."
+
+
+def _throughput(case: Case) -> Suggestion:
+    text = "The job trains on, but slower. Find the phase that grew, then the rank, then the machine."
+    return suggestion("inspect", text, checklist=lit.LOADER_CHECKS)
+
+
+def _straggler(case: Case) -> Suggestion:
+    rank, node = case.incident.rank, case.incident.node
+    who = " ".join(word for word in (f"rank {rank}" if rank is not None else "", f"on {node}" if node else "") if word)
+    waits = facts(case.incident.evidence, StragglerFacts).waits
+    text = f"Look at {who or 'the slow rank'} first: its data, then its machine."
+    if waits is not False:
+        begin = "All ranks wait" if waits else "Where ranks meet in each step, all wait"
+        text = f"{begin} for {who or 'one of them'}. A job with a spare node loses less by swapping it than by waiting."
+    return suggestion("inspect", text, checklist=lit.STRAGGLER_CHECKS)
+
+
+# --- verdicts of liveness ---------------------------------------------------------------------------------------------
+
+
+def _hang(case: Case) -> Suggestion:
+    found = case.incident.verdict.kind
+    action = _HANG_ACTIONS.get(found, "inspect")
+    text = _HANGS.get(found, "Look at the suspect rank first: its stack shows what it waits for.")
+    if found == "peer_missing" and case.incident.onset_step < 0:
+        text = _NOT_COME
+    checks = lit.COLLECTIVE_CHECKS if found in ("collective_stuck", "peer_missing", "desync") else lit.HANG_CHECKS
+    if facts(case.incident.evidence, HangFacts).finished:
+        return suggestion("inspect", f"{_DONE_FIRST} The job does not end by itself.", sources=[lit.HANG_CAUSES])
+    if action == "restart":
+        text += _where(case)
+    return suggestion(action, text, checklist=checks, sources=[lit.HANG_CAUSES])
+
+
+#: Of a rank that has finished while the others wait for it.
+_DONE_FIRST = "The suspect is done and the others train on: give all ranks as many batches (drop_last, Join)."
+#: Of a rank that the others wait for before the first step. The variables are those of torch's rendezvous.
+_NOT_COME = (
+    "Read the log of the rank that has not come: did its process start, does it still load, does its node reach"
+    " MASTER_ADDR at MASTER_PORT? Its launcher may start with a node too few."
+)
+#: Class of a hang's verdict -> first sentence.
+_HANGS: Mapping[str, str] = {
+    "data_loader": "The suspect's data loader is stuck: look at its storage and its workers before a restart.",
+    "peer_missing": "The others wait for the suspect: its stack, its exit and its node say why it stays away.",
+    "livelock": "The suspect computes without making a step: its stack names the loop. A restart alone meets it again.",
+    "gil_held": "A native call holds Python's lock: the C part of the stack or the driver. Look at its GPU as well.",
+    "stopped": (
+        "The process is stopped, not broken: find who stopped it (SIGSTOP, a debugger, a frozen group), let it go on."
+    ),
+    "blocked": "Look at the suspect's stack and wchan: it waits in a system call, and they say for what.",
+    "lock": (
+        "The suspect waits for a lock that is not given back: the stacks of its other threads show who holds it. A"
+        " thread that ended with it, as by an exception after acquire(), never gives it back: take it by `with`."
+    ),
+    "io": "The suspect waits for a disk or file system in the kernel: no signal ends that. Look at the mount first.",
+    "collective_stuck": (
+        "Start the job again, without a node that is named: all joined and none came out, which nothing in it mends."
+    ),
+    "desync": "Ranks called different collectives: that is a bug of the program, and comes again after a restart.",
+    "overdue": (
+        "A long phase takes longer than ever. Look at its storage; declare its length (expect_s) if it is right."
+    ),
+    "node_lost": "A node is silent and the others wait: start again without it, and have it looked at.",
+}
+#: What to do about it; about all others: inspect.
+_HANG_ACTIONS: Mapping[str, Action] = {"collective_stuck": "restart", "node_lost": "restart", "overdue": "wait"}
+
+
+def _agent_lost(case: Case) -> Suggestion:
+    verdict = case.incident.verdict
+    if verdict.training == "stands":
+        return suggestion(
+            "restart",
+            "The node is silent and the others are stalled: start again without it." + _where(case),
+            checklist=lit.NODE_CHECKS,
+        )
+    if verdict.kind == "agent_dead":
+        text = "Only our agent ended; the ranks start it again by themselves. What they log stays in the spool."
+        return suggestion("wait", text, checklist=lit.NODE_CHECKS)
+    text = "The job itself may be well. Look at the node and its network; the spool keeps what it logs."
+    return suggestion("wait", text, checklist=lit.NODE_CHECKS)
+
+
+def _death(case: Case) -> Suggestion:
+    known = facts(case.incident.evidence, DeathFacts)
+    if case.incident.state != "open":
+        text = "Nothing to do: the job runs again."
+        return suggestion("none", text, checklist=known.explained.next, sources=[known.explained.source])
+    if case.incident.severity == "info":
+        return suggestion("none", "Somebody stopped it by hand (Ctrl-C): nothing to do unless that was a mistake.")
+    first: str
+    checks: Sequence[str]
+    first, checks = _DEATHS.get(case.incident.verdict.kind, ("", ()))
+    if known.hung:
+        first, checks = "It hung and was ended: read the incident of the hang, its suspect is the one to look at.", ()
+    elif known.explained.next:
+        first, *checks = known.explained.next
+    text = f"{first} Start the job again if its launcher does not.".lstrip() + _where(case)
+    return suggestion("restart", text, checklist=checks, sources=[known.explained.source])
+
+
+#: Class of a death's verdict -> first sentence, and what to look at.
+_DEATHS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "oom_kill": (
+        "Host memory ran out, the node's or its container's, not the GPU's: the same again will end alike.",
+        lit.OOM_CHECKS,
+    ),
+    "preempted": ("The job was asked to end: nothing in it is broken.", ()),
+    "signal": ("Somebody or something ended it from outside: find out who before it happens again.", lit.SIGNAL_CHECKS),
+    "crash": ("It crashed in native code.", lit.CRASH_CHECKS),
+    "exit_code": ("It ended by itself: its own log says why.", ()),
+    "exception": ("Read the exception first: a bug comes again after a restart.", ()),
+}
+
+
+def _where(case: Case) -> str:
+    newest = case.checkpoints.newest()
+    return " No checkpoint is known." if newest is None else f" It can resume from the checkpoint of step {newest}."
+
+
+# --- GPUs -------------------------------------------------------------------------------------------------------------
+
+
+def _gpu_fault(case: Case) -> Suggestion:
+    fault, critical = facts(case.incident.evidence, GpuFaultFacts), case.incident.severity == "critical"
+    if fault.foreign:
+        return suggestion("none", "Nothing to do for this job: none of its ranks is on this GPU.")
+    again = fault.history.faults
+    source = [lit.XID_CATALOG if fault.xids else lit.GPU_THRESHOLDS]
+    if fault.recovery_action:
+        source = [lit.RECOVERY_ACTION]
+    if fault.asks == "application" and not fault.blames_hardware:
+        text = "Look for the bug in the program first: an address out of range, a wrong shape, a broken kernel."
+        return suggestion("inspect", text, checklist=lit.APPLICATION_XID_CHECKS, sources=source)
+    if fault.family in ("thermal", "power"):
+        text = "The job goes on, slower. Look at the cooling and power of this node, and at its neighbours'."
+        return suggestion("inspect", text, checklist=lit.THERMAL_CHECKS, sources=source)
+    if fault.asks == "application":
+        text = "The job that met the error has to start again; the GPU replaces the memory row with its next reset."
+        return suggestion("restart", text + _where(case), checklist=lit.GPU_CHECKS, sources=source)
+    way = _WAYS.get(fault.asks)
+    if way is None:
+        return suggestion(
+            "inspect" if again else "wait", "Nothing to do now: watch whether it comes again.", sources=source
+        )
+    text = f"{'Start the job again without this GPU' if critical else 'At the next stop'}: {way}."
+    if again:
+        text += f" It is fault number {again} of this GPU in two weeks: take it out, don't only reset it."
+    if critical:
+        return suggestion("restart", text + _where(case), checklist=lit.GPU_CHECKS, sources=[*source, *_lemon(again)])
+    return suggestion("inspect", text, checklist=lit.GPU_CHECKS, sources=[*source, *_lemon(again)])
+
+
+_WAYS: Mapping[str, str] = {
+    "reset": "reset the GPU before anything runs on it",
+    "reboot": "reboot its node before anything runs on it",
+    "drain": "take it out of use and have it tested",
+}
+
+
+def _lemon(again: int) -> list[str]:
+    return [lit.LEMON_NODES] if again else []
+
+
+def _sdc_suspect(case: Case) -> Suggestion:
+    found, sources = facts(case.incident.evidence, SdcFacts), [lit.MEGATRON, lit.GEMINI_REPLAY]
+    who = _suspect_of(case, found)
+    if case.incident.severity != "critical":
+        text = f"Run the same step again on {who}, and on another device: only a difference proves it. At the next stop"
+        text += " give its data to another rank: the sign goes with the data or stays with the device."
+        return suggestion("inspect", text, checklist=lit.SDC_CHECKS, sources=sources)
+    good = case.checkpoints.newest(case.onset - 1 if found.whole_until is None else found.whole_until)
+    back = "from a checkpoint before it" if good is None else f"from the checkpoint of step {good}"
+    if case.incident.state != "open":
+        text = f"The ranks are equal again. Where nothing was loaded since, compare all their weights, and test {who}."
+        return suggestion("inspect", text, checklist=lit.SDC_CHECKS, sources=sources)
+    text = f"The ranks train on different states. Start the job again without the device of {who}, {back}: those since"
+    text += " may hold either state. Test the device before it computes again: a rollback alone leaves it in the job."
+    return suggestion("restart", text, checklist=lit.SDC_CHECKS, sources=sources)
+
+
+def _suspect_of(case: Case, found: SdcFacts) -> str:
+    """Return "rank 2 on gpu-03, GPU 5 (GPU-1f...)" with what is known of it, of two of which one is wrong both."""
+    if case.incident.rank is None:
+        return f"one of ranks {' and '.join(map(str, found.ranks[:2]))}" if found.ranks else "the suspect"
+    gpu = found.gpus[0] if found.gpus else SuspectGpu()
+    node = f" on {case.incident.node}" if case.incident.node else ""
+    index = "" if gpu.index is None else f", GPU {gpu.index}"
+    return f"rank {case.incident.rank}{node}{index}{f' ({gpu.uuid})' if gpu.uuid else ''}"
+
+
+#: Incident kind -> its rule.
+MACHINE_RULES: Mapping[str, Callable[[Case], Suggestion]] = {
+    "throughput": _throughput,
+    "straggler": _straggler,
+    "hang": _hang,
+    "agent_lost": _agent_lost,
+    "process_death": _death,
+    "gpu_fault": _gpu_fault,
+    "sdc_suspect": _sdc_suspect,
+}
+
 
 #: So many spikes in the last points make them a habit of the optimizer and not of one batch.
 MANY_SPIKES = 3

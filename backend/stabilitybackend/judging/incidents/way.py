@@ -34,7 +34,7 @@ from stabilitybackend.schema.evidence import CurveFacts, facts
 from stabilitybackend.schema.incidents import Fix, Incident
 from stabilitybackend.schema.metric_roles import GRAD_NORM, LR, role_of
 
-__all__ = ["LR_SCALE", "Way", "asks_of", "jumped_rate", "way_of"]
+__all__ = ["Way", "asks_of", "jumped_rate", "way_of"]
 
 #: What the learning rate is multiplied with where a rollback alone is not expected to help.
 LR_SCALE = 0.5

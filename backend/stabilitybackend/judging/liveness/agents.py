@@ -3,23 +3,323 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from msgspec import structs, to_builtins
 
 from stabilitybackend.judging.detectors.engine.base import Finding
-from stabilitybackend.judging.liveness.lost_agents import GATHER_S, SILENT_AFTER_S, LostAgents, Silence
+from stabilitybackend.judging.liveness.format import MAX_NAMED_RANKS, name_nodes, name_ranks
 from stabilitybackend.judging.liveness.rank_watch import RankWatch
+from stabilitybackend.schema.evidence import JudgedFacts, LostAgentsFacts, facts
 from stabilitybackend.schema.health import AgentHealth, LogFacts, VisibilityGap
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.json_data import MAX_LISTED, MAX_NODES, SENTENCE_CHARS
+from stabilitybackend.schema.verdicts import Training, Verdict
+
+__all__ = ["SILENT_AFTER_S", "Agent", "AgentBook"]
+
+# Gathers the agents that fell silent together into one incident: a switch, a rack, a network is one cause.
+#
+# What their silence means, and whether the training goes on without their reports, is judged once for all of them.
+
+#: Agents whose last messages lie so close together were lost by one cause, seconds.
+TOGETHER_S = 10.0
+#: Others that are about to be lost are waited for so long before an incident opens: it shall name them all, seconds.
+GATHER_S = 2.0
+#: Agents and nodes named in the evidence of one incident; all are counted.
+MAX_NAMED = 64
+#: A connection that closes so soon after the agent's last message was closed by its kernel: the process ended. After a
+#: longer silence it was our own ping that gave up, seconds.
+CLOSED_BY_KERNEL_S = 4.0
+#: An agent may be silent so long before its ranks report nothing of the job's progress, seconds.
+SILENT_AFTER_S = 5.0
+#: Steps that a peer can do after the last message of a silent rank before it has to wait for that rank.
+STEPS_AHEAD = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """What is known of a job some of whose agents are silent.
+
+    Attributes:
+        agents: all of them. lost: those that are away, with their running ranks.
+        soon: those that are silent and will be lost in a moment.
+        step, stalled_s: newest step of the ranks still seen, and for how long all have been stalled; -1 without any.
+        lost_after_s: how long an agent may be silent.
+        usual_step_s: of the job, None while it is not known.
+        hang: the open one.
+        now: unix seconds.
+    """
+
+    agents: Mapping[str, Agent]
+    lost: Mapping[str, list[RankWatch]]
+    soon: Collection[str]
+    step: int
+    stalled_s: float
+    lost_after_s: float
+    usual_step_s: float | None
+    hang: Finding | None
+    now: float
+
+    def where(self, nodes: Collection[str]) -> str:
+        """Return the names of some nodes, "" of none."""
+        return name_nodes(
+            [node for node in nodes if node], {agent.node for agent in self.agents.values() if agent.node}
+        )
+
+
+@dataclass(slots=True)
+class _Group:
+    """Agents that were lost together, with their nodes, and what was reported of it."""
+
+    finding: Finding | None
+    members: dict[str, str]
+    last_words: tuple[float, float]
+    #: How those ended that are away no longer.
+    ended: Counter[str] = field(default_factory=Counter)
+    changed: bool = True
+
+
+class LostAgents:
+    """The open incidents about agents of one run."""
+
+    def __init__(self) -> None:
+        self._groups: list[_Group] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def load(self, incident: Incident, finding: Finding) -> None:
+        """Take over a stored open ``agent_lost`` incident, as far as its evidence names the agents."""
+        known = facts(incident.evidence, LostAgentsFacts)
+        names, nodes = known.agents or [known.agent], known.nodes or [finding.node or ""]
+        nodes = nodes + [""] * (len(names) - len(nodes))
+        since = math.inf if known.last_word is None else known.last_word
+        self._groups.append(_Group(finding, dict(zip(names, nodes, strict=False)), (since, since), changed=False))
+
+    def tick(self, job: Silence) -> list[Finding]:
+        """Return what is news about agents that are lost."""
+        known = {name for group in self._groups for name in group.members}
+        seen_at = {name: _seen_at(job.agents[name]) for name in job.lost if name not in known}
+        fresh = sorted(seen_at, key=lambda name: (seen_at[name], name))
+        if fresh and not (job.soon and job.now - seen_at[fresh[0]] <= job.lost_after_s + GATHER_S):
+            for name in fresh:
+                self._group_of(seen_at[name]).members[name] = job.agents[name].node
+        reported = (_reported(group, job) for group in self._groups)
+        return [finding for finding in reported if finding is not None]
+
+    def _group_of(self, word: float) -> _Group:
+        """Return the group of an agent with its last message at this time, a new one where there is none."""
+        for group in self._groups:
+            first, last = group.last_words
+            if first - TOGETHER_S <= word <= last + TOGETHER_S:
+                group.last_words, group.changed = (min(first, word), max(last, word)), True
+                return group
+        self._groups.append(_Group(None, {}, (word, word)))
+        return self._groups[-1]
+
+    def back(self, how: Mapping[str, tuple[bool, str]], newest_step: int) -> list[Finding]:
+        """Return what changes as agents are no longer away.
+
+        Args:
+            how: of those, whether the agent or another one on its node reports again, and what it had been.
+            newest_step: of the run.
+        """
+        found = []
+        for group in list(self._groups):
+            over = [name for name in group.members if name in how]
+            if not over:
+                continue
+            where = name_nodes({group.members[name] or name for name in over})
+            group.ended.update(how[name][1] for name in over)
+            left = {name: node for name, node in group.members.items() if name not in how}
+            if left:
+                group.members, group.changed = left, True
+                continue
+            self._groups.remove(group)
+            if group.finding is None:
+                continue
+            reached = any(how[name][0] for name in over)
+            many = sum(group.ended.values()) > 1
+            who = f"The {'agents' if many else 'agent'} on {where}"
+            does = "do" if many else "does"
+            word = ("report again" if many else "reports again") if reached else f"{does} not report any more"
+            was = ". ".join(_counted(what, count, many) for what, count in group.ended.most_common())
+            text = f"{who} {word}. {was}."
+            old = group.finding
+            verdict = structs.replace(_judged(old), text=text)
+            evidence = {**old.evidence, "verdict": to_builtins(verdict), "was": was}
+            step = max(old.now_step, newest_step)
+            found.append(replace(old, state="resolved", text=text, now_step=step, evidence=evidence))
+        return found
+
+    def last_message(self, name: str) -> float:
+        """Return when an agent that is reported as lost had its last message at the latest, unix seconds."""
+        found = (group.last_words[1] for group in self._groups if name in group.members)
+        return next(found, math.inf)
+
+    def members(self) -> list[tuple[str, str]]:
+        """Return (agent, node) of all that are reported as lost."""
+        return [(name, node) for group in self._groups for name, node in group.members.items()]
+
+
+def _reported(group: _Group, job: Silence) -> Finding | None:
+    """Return what is news of one group."""
+    ranks = [watch for name in group.members for watch in job.lost.get(name, ())]
+    if not ranks:
+        return None
+    members = [job.agents[name] for name in group.members if name in job.agents]
+    verdict = _verdict(members, ranks, job)
+    named = set(group.members.values()) & set(_judged(job.hang).nodes) - {""}
+    if job.hang is not None and named:
+        text = f"{verdict.text} The hang of the job names {name_nodes(named)} already: it is the same trouble."
+        verdict = structs.replace(verdict, text=text, because=[*verdict.because, f"reported before: {job.hang.title}"])
+    old = group.finding
+    if old is not None and not group.changed:
+        before = _judged(old)
+        if not before.kind or before.training == verdict.training or verdict.training == "unknown":
+            return None
+        verdict = structs.replace(verdict, kind=before.kind)
+        group.finding = replace(old, text=verdict.text, evidence={**old.evidence, "verdict": to_builtins(verdict)})
+        return group.finding
+    fresh = _finding(list(group.members), members, ranks, verdict, job)
+    if old is not None:
+        now_step = max(old.now_step, fresh.now_step)
+        fresh = replace(fresh, key=old.key, onset_step=old.onset_step, step=old.step, now_step=now_step)
+    group.finding, group.changed = fresh, False
+    return fresh
+
+
+def _judged(finding: Finding | None) -> Verdict:
+    """Return the verdict of a finding, an empty one where it has none."""
+    return (None if finding is None else facts(finding.evidence, JudgedFacts).verdict) or Verdict()
+
+
+def _counted(what: str, count: int, many: bool) -> str:
+    return f"{what} ({count} of them)" if many else what
+
+
+def _seen_at(agent: Agent) -> float:
+    return agent.seen_at or agent.opened_at or agent.lost_at or 0.0
+
+
+def _closed(agent: Agent) -> bool:
+    return agent.lost_at is not None and 0 <= agent.lost_at - agent.seen_at <= CLOSED_BY_KERNEL_S
+
+
+def _verdict(agents: list[Agent], ranks: list[RankWatch], job: Silence) -> Verdict:
+    """Say what the silence of agents means: they ended, or nothing comes through; and whether training goes on."""
+    closed, absent = sum(map(_closed, agents)), all(agent.expected for agent in agents)
+    ended, many = 2 * closed > len(agents), len(agents) > 1
+    last = min(agent.seen_at for agent in agents)
+    silent_s = job.now - last
+    step = max(watch.step for watch in ranks)
+    because: list[str] = []
+    training: Training = "unknown"
+    if ended:
+        because.append(
+            f"{closed} connections were closed within seconds of their last message, as when processes end"
+            if many
+            else "its connection was closed within seconds of its last message, as when its process ends"
+        )
+    elif last:
+        because.append(
+            f"{len(agents) - closed} connections stayed open in silence, or were closed by the server after some of it"
+            if many
+            else f"its connection stayed open in silence, or was closed by the server after {silent_s:.0f} s of it"
+        )
+    if job.step >= 0 or job.stalled_s >= 0:
+        ahead, stalled_s = job.step, job.stalled_s
+        if stalled_s >= max(SILENT_AFTER_S, 2 * (job.usual_step_s or SILENT_AFTER_S)):
+            training = "stands"
+            because.append(
+                f"the other ranks have been stalled at step {ahead} for {stalled_s:.0f} s; these were at step {step}"
+            )
+        elif ahead > step + STEPS_AHEAD:
+            training = "goes on"
+            because.append(f"the other ranks are at step {ahead}, which they can't reach without these ranks")
+        else:
+            because.append(f"the other ranks are at step {ahead}, these were at step {step}")
+    nodes = sorted({agent.node for agent in agents if agent.node})
+    where = job.where(nodes) or "its node"
+    words = {
+        "goes on": "Training goes on: the other ranks make steps.",
+        "stands": "Training is stalled: the other ranks make no step either.",
+        "unknown": "Whether training goes on is not known.",
+    }
+    followed = all(agent.log is not None for agent in agents)
+    if followed:
+        what = f"The log is no longer followed on {where}"
+    elif absent:
+        what = (
+            f"No agent on {where} has connected since the server was restarted: it ended meanwhile, or can't reach it"
+        )
+    elif ended:
+        what = f"The {len(agents)} agents on {where} have ended" if many else f"The agent on {where} has ended"
+    else:
+        stuck = "the nodes or the agents are stuck" if many else "the node or the agent is stuck"
+        what = f"Nothing arrives from {where}: the network, {stuck}"
+    named, kept = name_ranks([watch.rank for watch in ranks]), "the log's file" if followed else "their spool"
+    return Verdict(
+        kind="agent_dead" if ended else "partition",
+        text=f"{what}. {words[training]} No data from {named}; what they log stays in {kept}.",
+        confidence="high" if ended and training == "goes on" else ("medium" if training != "unknown" else "low"),
+        nodes=nodes[:MAX_NAMED],
+        because=because,
+        blind=[f"{named}: no agent there is connected"],
+        since=last or None,
+        decided_after_s=round(silent_s, 1) if last else None,
+        training=training,
+    )
+
+
+def _finding(names: list[str], agents: list[Agent], ranks: list[RankWatch], verdict: Verdict, job: Silence) -> Finding:
+    step = max(watch.step for watch in ranks)
+    many = len(agents) > 1
+    nodes = [agent.node for agent in agents]
+    where = job.where(nodes) or names[0]
+    ended = verdict.kind == "agent_dead"
+    numbers = [watch.rank for watch in ranks]
+    text = (
+        f"No data from {name_ranks(numbers)} for more than {job.lost_after_s:.0f} s because the "
+        f"{'agents' if many else 'agent'} on {where} {'do' if many else 'does'} not report. {verdict.text}"
+    )
+    one = "has ended" if ended else "does not report"
+    title = f"{len(agents)} agents on {where} {'have ended' if ended else 'do not report'}"
+    return Finding(
+        detector="liveness",
+        key=f"agent_lost:{names[0]}:{step}",
+        kind="agent_lost",
+        state="open",
+        severity="warning",
+        title=title if many else f"The agent on {where} {one}",
+        text=" ".join(text.split()),
+        onset_step=step,
+        step=step,
+        now_step=step,
+        node=None if many else nodes[0] or None,
+        score=job.lost_after_s,
+        evidence={
+            "agent": names[0],
+            "node": None if many else nodes[0],
+            "agents": names[:MAX_NAMED],
+            "agent_count": len(agents),
+            "nodes": nodes[:MAX_NAMED],
+            "last_word": min(agent.seen_at for agent in agents) or None,
+            "ranks": numbers[:MAX_NAMED_RANKS],
+            "rank_count": len(numbers),
+            "verdict": to_builtins(verdict),
+        },
+    )
+
 
 #: Those that matter where a rank is stalled: the others are about GPUs, logs and disks.
 BLIND_FOR_RANKS = frozenset({"clock", "signals", "slot"})
 #: Within so long after a restart of the server every agent that is well is back, seconds: it tries at least each 10 s,
 #: and a connection may take 10 s.
 RECONNECT_S = 25.0
-
-__all__ = ["SILENT_AFTER_S", "Agent", "AgentBook"]
 
 
 @dataclass(slots=True)

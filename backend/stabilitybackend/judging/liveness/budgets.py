@@ -24,7 +24,7 @@ from functools import lru_cache
 
 from stabilityclient import run_components
 
-__all__ = ["AFTER_LOOP", "FACTOR", "LONG_FLOOR_S", "Budgets", "Limits", "Seen", "is_long"]
+__all__ = ["AFTER_LOOP", "LONG_FLOOR_S", "Budgets", "Limits", "Seen", "is_long"]
 
 #: What clients show of a rank that has left the loop of its steps and declares no phase: no more is known of it than of
 #: one without a phase.

@@ -7,10 +7,12 @@ a hang is only reported of ranks whose slots arrive, and a suspect is called a s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Generator, Iterable
+import re
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from operator import attrgetter
+from typing import Any
 
 from msgspec import to_builtins
 
@@ -19,32 +21,311 @@ from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.judging.detectors.engine.base import Finding
 from stabilitybackend.judging.liveness.agents import SILENT_AFTER_S, AgentBook
 from stabilitybackend.judging.liveness.budgets import Budgets, Limits, Seen
-from stabilitybackend.judging.liveness.death.causes import known_beside
+from stabilitybackend.judging.liveness.death.causes import STOPPED_BY_HAND, known_beside
 from stabilitybackend.judging.liveness.death.monitor import DeathMonitor, reported_by
-from stabilitybackend.judging.liveness.duplicate_ranks import DuplicateRanks
-from stabilitybackend.judging.liveness.first_step import FirstStep
-from stabilitybackend.judging.liveness.format import gpus_of
+from stabilitybackend.judging.liveness.format import gpus_of, name_nodes, name_ranks
 from stabilitybackend.judging.liveness.gpu_facts import broken_gpus
 from stabilitybackend.judging.liveness.hang.monitor import HangMonitor
 from stabilitybackend.judging.liveness.hang.overdue import Allowance, StallDetection, budget_of, has_pace
-from stabilitybackend.judging.liveness.job_phase import job_phase
-from stabilitybackend.judging.liveness.job_snapshot import JobSnapshot, JobStart, of_earlier_start, of_larger_start
-from stabilitybackend.judging.liveness.job_status import how_it_ended, how_it_runs
-from stabilitybackend.judging.liveness.quiet_log import QuietLogs
+from stabilitybackend.judging.liveness.job_snapshot import (
+    USES_CPU,
+    JobSnapshot,
+    JobStart,
+    of_earlier_start,
+    of_larger_start,
+    tree_cpu_s,
+)
+from stabilitybackend.judging.liveness.quiet_log import QuietLogs, quiet_text
 from stabilitybackend.judging.liveness.rank_status import Overdue, RankStatuses, judge_ranks
 from stabilitybackend.judging.liveness.rank_watch import MAX_RANK, RankWatch
 from stabilitybackend.judging.liveness.slow_ranks import SlowRanks
-from stabilitybackend.judging.liveness.stacks.dumps import DumpBook, DumpRequest
+from stabilitybackend.judging.liveness.stacks.dumps import DUMP_WAIT_S, Dump, DumpBook, DumpRequest
+from stabilitybackend.judging.liveness.stacks.parse import ParsedFrame, in_long_work, works_elsewhere
 from stabilitybackend.lineage.changes import LineageEvent
+from stabilitybackend.schema.evidence import DeathFacts, facts
 from stabilitybackend.schema.gpus import CriticalFault
 from stabilitybackend.schema.health import AgentHealth, RankHealth
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.json_data import MAX_RANKS
 from stabilitybackend.schema.runs import RunStatus
 from stabilitybackend.schema.states.severity import RunPhase
-from stabilityclient.wire import started_ns
+from stabilityclient.wire import pid_of, started_ns
 
 __all__ = ["LivenessMonitor"]
+
+
+def how_it_ended(
+    ranks: Collection[RankWatch], visible: Callable[[], Sequence[RankWatch]], death: Finding | None
+) -> tuple[RunStatus, str] | None:
+    """Return the status of a job that is over and a note in plain words; None for one that is not.
+
+    Args:
+        ranks: the newest process of each rank. visible: returns those of them that run and are seen.
+    """
+    if death is not None:
+        known = facts(death.evidence, DeathFacts)
+        if all(one.preempted for one in known.deaths):
+            return "preempted", death.text
+        by_hand = known.exception is not None and known.exception.type in STOPPED_BY_HAND
+        return ("stopped" if by_hand else "crashed"), death.text
+    if ranks and all(watch.state in ("finished", "left") for watch in ranks):
+        left = [watch.rank for watch in ranks if watch.state == "left"]
+        return "finished", f"{name_ranks(left)} ended without run.finish()." if left else ""
+    dead = {watch.rank for watch in ranks if watch.state == "running" and not watch.alive}
+    gone = sorted(dead - of_earlier_start(ranks, visible())) if dead else []
+    if gone:
+        process, are = ("process", "is") if len(gone) == 1 else ("processes", "are")
+        return "crashed", f"The {process} of {name_ranks(gone)} {are} gone."
+    return None
+
+
+def how_it_runs(
+    ranks: Collection[RankWatch],
+    visible: Sequence[RankWatch],
+    agents: AgentBook,
+    hang: Finding | None,
+    lost_after_s: float,
+    first_tick: float,
+    now: float,
+) -> tuple[RunStatus, str]:
+    """Return the status word of ``docs/api.md`` and a note in plain words.
+
+    Args:
+        ranks: the newest process of each rank. visible: those of them that run and are seen.
+        lost_after_s: silence after which an agent is away.
+        first_tick: when this server looked first.
+    """
+    away = agents.all.keys() - agents.here(now, lost_after_s)
+    lost = {watch.agent for watch in ranks if watch.agent in away and watch.running}
+    if lost:
+        nodes = name_nodes({agents.all[name].node or name for name in lost}, agents.nodes)
+        who = "agent" if len(lost) == 1 else f"{len(lost)} agents"
+        seen = len(visible)
+        if hang is not None and seen:
+            return "stalled", hang.text
+        if all(agents.all[name].log is not None for name in lost):
+            return "unreachable", "Its log is no longer followed; the job itself may be well."
+        rest = f" {seen} other {'rank still reports' if seen == 1 else 'ranks still report'}." if seen else ""
+        does = "does" if len(lost) == 1 else "do"
+        note = f"No data: the {who} on {nodes} {does} not reach the server; the job itself may be well.{rest}"
+        return ("running" if seen else "unreachable"), note
+    unheard = not visible and any(w.running and (w.agent == "" or agents.expects(w.agent)) for w in ranks)
+    soon = now - first_tick <= lost_after_s
+    if hang is not None and (soon or not unheard):
+        return "stalled", hang.text
+    if unheard:
+        if soon:
+            return "running", "Waiting for the agents to come back."
+        return "unreachable", "No agent has connected since the server started."
+    if agents.all and not any(agent.connected for agent in agents.all.values()):
+        return "running", "No agent is connected at the moment."
+    logs = [agent.log for agent in agents.all.values() if agent.log is not None]
+    if quiet := [log for log in logs if log.is_quiet]:
+        return "unreachable", quiet_text(quiet[0])
+    if logs and not visible:
+        return "running", f"Only its log {logs[0].name} is followed: hangs and deaths can't be detected from there."
+    troubled = [watch for watch in ranks if watch.running and watch.trouble]
+    if troubled:
+        who = name_ranks([watch.rank for watch in troubled])
+        return "running", f"Not visible here: {who}, because {troubled[0].trouble}."
+    long = sorted({watch.phase for watch in visible if watch.in_long_phase})
+    return "running", f"In {', '.join(long)}." if long else ""
+
+
+#: A phase is a job's when a rank has been in it so long, seconds: a save of a moment in each step is part of training.
+SHOWN_AFTER_S = 2.0
+#: What ranks call their phases -> what the job does; the first that some rank is in counts.
+_WORDS: Sequence[tuple[RunPhase, frozenset[str]]] = (
+    ("restoring", frozenset({"load", "restore", "rollback"})),
+    ("checkpointing", frozenset({"checkpoint", "checkpointing", "ckpt", "save"})),
+    (
+        "evaluating",
+        frozenset({"eval", "evaluate", "evaluation", "test", "val", "valid", "validate", "validation"}),
+    ),
+    ("starting", frozenset({"init", "setup", "compile", "warmup"})),
+)
+_NAME = re.compile(r"[a-z]+")
+
+
+def job_phase(visible: Sequence[RankWatch]) -> tuple[RunPhase, float | None]:
+    """Return what the job does, and since when, unix seconds of the server; None for training, which has no beginning.
+
+    Args:
+        visible: the ranks that run and are seen. One that saves or evaluates speaks for all: the others wait for it.
+    """
+    found: dict[RunPhase, float] = {}
+    for watch in visible:
+        if not watch.in_long_phase or watch.stalled_s < SHOWN_AFTER_S:
+            continue
+        words = set(_NAME.findall(watch.phase.lower()))
+        for phase, names in _WORDS:
+            if not names.isdisjoint(words):
+                found[phase] = min(found.get(phase, watch.since), watch.since)
+                break
+    if visible and all(watch.newest_step < 0 for watch in visible):
+        return "starting", found.get("starting")
+    for phase, _ in _WORDS:
+        if phase in found:
+            return phase, found[phase]
+    return "training", None
+
+
+# Tells a stuck first step from a long one, well before its budget (600 s) is over.
+#
+# A first step compiles, fills caches and builds extensions: for minutes nobody knows how long it may take. But where no
+# rank moves, no main thread uses the processor and two stack samples are the same, nothing is being made. Who waits
+# for data is at it through its workers: of it no thread and no child may have used the processor either.
+
+#: Stacks are sampled when nobody has moved for so long, and again so long after the first sample: so many
+#: times what a rank may always stall, and at most so many seconds. With the time that an answer may take the hang is
+#: reported within 120 s.
+CHECK_FLOORS = 4.0
+CHECK_S = 40.0
+#: Rounds of two stack samples in one hang: each of them disturbs the job a little.
+MAX_ROUNDS = 4
+#: The same of all threads of a process and of its children together: a loader that fetches or decodes uses more, the
+#: threads that only look after something less.
+TREE_USES_CPU = 0.02
+
+#: Innermost frames of a wait for a lock file: its holder may be long gone.
+_LOCKS = re.compile(r"/file_baton\.py$|/filelock/")
+#: Frames, from the innermost, in which a wait for a lock file shows.
+_LOCK_DEPTH = 3
+
+
+class FirstStep:
+    """The stack samples of one hang before the end of the first step; ``dumps`` holds the agents' answers."""
+
+    def __init__(self, dumps: DumpBook) -> None:
+        self._dumps = dumps
+        self._check_s = CHECK_S
+        self._forget(frozenset())
+
+    def _forget(self, place: frozenset[tuple[str, int, str]]) -> None:
+        self._place, self._rounds = place, 0
+        self._request, self._asked_at = "", 0.0
+        self._before: dict[int, tuple[ParsedFrame, ...]] = {}
+        #: Of each rank the CPU seconds of its process and children at the first sample, where its agent reports them.
+        self._cpu_s: dict[int, float | None] = {}
+        self._used: set[int] = set()
+        self._stuck = False
+
+    @staticmethod
+    def concerns(visible: Sequence[RankWatch], limits: Limits) -> bool:
+        """Say whether all ranks are before the end of their first step, in no phase that may be long."""
+        check_s = _check_s(limits)
+        return bool(visible) and all(
+            not watch.first_step_done and not watch.in_long_phase and watch.stalled_s >= check_s for watch in visible
+        )
+
+    def stuck(self, job: JobSnapshot, limits: Limits, now: float) -> bool:
+        """Say whether a job of which ``concerns`` holds is stuck there; asks for stacks where they would show it."""
+        self._check_s = check_s = _check_s(limits)
+        place = frozenset((watch.source, watch.step, watch.phase) for watch in job.visible)
+        if place != self._place:
+            self._forget(place)
+        if job.unseen or job.absent or job.over:
+            return False  # who is not seen may be at work; who has not come is reported when the budget is over
+        self._used |= {watch.rank for watch in job.visible if (watch.proc.cpu or 0.0) >= USES_CPU}
+        if self._stuck or self._rounds >= MAX_ROUNDS:
+            return self._stuck
+        dump = self._dumps.dump(self._request) if self._request else None
+        waited = now - self._asked_at
+        if not self._request:
+            self._ask(job, now)
+        elif dump is None or not (dump.complete or waited >= DUMP_WAIT_S):
+            if waited >= check_s:
+                self._ask(job, now)  # nobody answered
+        elif not self._before:
+            if waited >= check_s:
+                self._before = {rank: one.frames for rank in dump.samples if (one := dump.stack_of(rank)) is not None}
+                self._cpu_s = {rank: tree_cpu_s(dump, rank) for rank in dump.samples}
+                self._ask(job, now)
+        else:
+            self._stuck = all(self._is_stalled(watch, dump, job) for watch in job.visible)
+            self._rounds += 1
+            self._request, self._before, self._used = "", {}, set()
+        return self._stuck
+
+    def _is_stalled(self, watch: RankWatch, dump: Dump, job: JobSnapshot) -> bool:
+        """Say whether a rank does nothing, by two stacks and the processor."""
+        stack = dump.stack_of(watch.rank)
+        if stack is None or self._before.get(watch.rank) != stack.frames or job.waits_for_disk(watch):
+            return False
+        # A main thread that waits for a GPU or for others may spin.
+        if watch.rank in self._used and stack.where != "collective":
+            return False
+        if any(_LOCKS.search(frame.file) for frame in stack.frames[:_LOCK_DEPTH]):
+            return True
+        if stack.where == "data":
+            if not self._fetches_nothing(watch.rank, dump):
+                return False
+        elif stack.where == "checkpoint" or in_long_work(stack.frames, stack.where, outside=False):
+            return False
+        return not works_elsewhere(stack.frames)
+
+    def _fetches_nothing(self, rank: int, dump: Dump) -> bool:
+        """Say whether nobody is at work for a rank that waits for data: no thread of it, and none of its workers."""
+        before, after = self._cpu_s.get(rank), tree_cpu_s(dump, rank)
+        if before is None or after is None or any(one.get("state") == "D" for one in _children(dump, rank)):
+            return False
+        return abs(after - before) < TREE_USES_CPU * self._check_s  # less than before: a worker has come to its end
+
+    def _ask(self, job: JobSnapshot, now: float) -> None:
+        self._request, self._asked_at = self._dumps.request_id("first step", now), now
+        reason = "no rank moves in its first step: does it compile, or does it hang?"
+        self._dumps.ask(self._request, reason, job.running, now)
+
+
+def _check_s(limits: Limits) -> float:
+    return min(CHECK_S, CHECK_FLOORS * limits.hang_floor_s)
+
+
+def _children(dump: Dump, rank: int) -> list[Mapping[str, Any]]:
+    children = dump.proc_of(rank).get("children")
+    return [one for one in children if isinstance(one, Mapping)] if isinstance(children, list) else []
+
+
+#: Ranks remembered.
+MAX_DUPLICATES = 64
+#: A restart overlaps for a moment; two that both live for longer than this are two jobs, seconds.
+OVERLAP_S = 5.0
+#: Reported until so long after both were last seen, seconds.
+FORGET_S = 10.0
+
+
+class DuplicateRanks:
+    """Ranks that two processes claim."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[str, str, float, float]] = {}
+
+    def note(self, rank: int, first: str, second: str, now: float) -> None:
+        """Take note that two processes, by their sources, live as one rank."""
+        known = self._seen.get(rank)
+        pair = (min(first, second), max(first, second))
+        if known is None or known[:2] != pair or now - known[3] > FORGET_S:
+            if known is None and len(self._seen) >= MAX_DUPLICATES:
+                del self._seen[next(iter(self._seen))]
+            self._seen[rank] = (*pair, now, now)
+        else:
+            self._seen[rank] = (*pair, known[2], now)
+
+    def note_for(self, run_id: str, now: float) -> str:
+        """Return the note for people, empty while all is well."""
+        both = [
+            (rank, one, other)
+            for rank, (one, other, since, last) in self._seen.items()
+            if now - last <= FORGET_S and last - since >= OVERLAP_S
+        ]
+        if not both:
+            return ""
+        rank, one, other = min(both)
+        more = f" So do {len(both) - 1} more." if len(both) > 1 else ""
+        return (
+            f"Two living processes say that they are rank {rank} of this run (pid {pid_of(one)} and pid "
+            f"{pid_of(other)}).{more} Do two jobs use the run id {run_id}? Give each its own."
+        )
 
 
 class LivenessMonitor(Stateful):
@@ -57,7 +338,7 @@ class LivenessMonitor(Stateful):
     _deaths: DeathMonitor = fresh(DeathMonitor)
     #: Slots that came twice in one message or of a rank that no job has, and stacks that say nothing.
     bad_slots: int = 0
-    #: Ranks not followed because there were more than MAX_RANKS.
+    #: Ranks not followed because there were more than MAX_DUPLICATES.
     ranks_not_followed: int = 0
 
     def __init__(self, run_id: str, limits: Limits | None = None) -> None:

@@ -40,7 +40,7 @@ PHASE_ORDER = ("data", "forward", "backward", "optimizer")
 _NO_PROC = Proc()
 _STATES = ("running", "finished", "left", "exception")
 
-__all__ = ["BEAT_STOPPED_AFTER_S", "PHASE_ORDER", "RankPlace", "RankWatch", "number"]
+__all__ = ["PHASE_ORDER", "RankWatch", "number"]
 
 
 def number(value: object, default: float = 0.0) -> float:

@@ -15,7 +15,7 @@ from stabilitybackend.schema.lineage import Checkpoint
 from stabilitybackend.schema.runs import WorldSize
 from stabilityclient.wire import SourceInfo, started_ns
 
-__all__ = ["MAX_LAUNCHES", "LaunchSize", "LaunchSizes", "left_nodes", "newest_starts"]
+__all__ = ["MAX_LAUNCHES", "LaunchSizes", "left_nodes", "newest_starts"]
 
 #: Launches remembered per run, newest ones.
 MAX_LAUNCHES = 512

@@ -3,33 +3,219 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
 from stabilitybackend.base.quiet_log import QuietLog
 from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.judging.batches.fold import BatchFold
+from stabilitybackend.judging.batches.positions import Positions
 from stabilitybackend.judging.detectors.engine.base import Finding
 from stabilitybackend.judging.resumes.branches import Branches, BranchReader, left_head
-from stabilitybackend.judging.resumes.findings import finding_of, numbers_of, order_finding
-from stabilitybackend.judging.resumes.loader_position import check_position
-from stabilitybackend.judging.resumes.orders import not_followed
+from stabilitybackend.judging.resumes.orders import not_followed, reported
 from stabilitybackend.judging.resumes.overlap import MAX_POINTS, Overlap, measure
 from stabilitybackend.judging.resumes.parts import parts_of
 from stabilitybackend.judging.resumes.reported import Reported, environment_changes
 from stabilitybackend.judging.resumes.reported_parts import Reports
-from stabilitybackend.judging.resumes.verdict import check_skip, clause_of, grade_of, sentence_of, verdict_of, wrongs_of
+from stabilitybackend.judging.resumes.verdict import (
+    RATE_IS,
+    check_skip,
+    clause_of,
+    grade_of,
+    sentence_of,
+    verdict_of,
+    wrongs_of,
+)
 from stabilitybackend.lineage.changes import LineageEvent, Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.lineage.tree import FoldedSegment
-from stabilitybackend.schema.resumes import Changed, Determinism, Resume, ResumeGrade, Resumes
+from stabilitybackend.lineage.left_out import left_out
+from stabilitybackend.lineage.tree import FoldedSegment, PathRange
+from stabilitybackend.schema.resumes import (
+    BY_RESUMES,
+    ORDERS,
+    Changed,
+    Determinism,
+    PositionCheck,
+    Resume,
+    ResumeGrade,
+    Resumes,
+    Shift,
+)
 from stabilitybackend.storage.points.store import RunStore
 
 __all__ = ["MAX_RESUMES", "ResumeBook"]
+
+
+def check_position(
+    positions: Positions,
+    new: Sequence[PathRange],
+    old: Sequence[PathRange] | None,
+    fork_step: int,
+    last_step: int,
+    declared: Mapping[str, Any],
+    *,
+    same_ranks: bool,
+) -> PositionCheck | None:
+    """Return where the loader went on, None where it reports no position at all.
+
+    Args:
+        new, old: ranges of the branch that goes on, and of the one that was left (None: the job did not go back).
+        last_step: the newest step that counts.
+        declared: what was to change. same_ranks: as many as before: the position is that of one of them.
+    """
+    if not positions:
+        return None
+    saved, first = positions.newest(new, fork_step), positions.first_after(new, fork_step)
+    if first is None or first[0] > last_step:
+        return PositionCheck("not_seen", "no position was reported since", *(saved or ()))
+    if saved is None:
+        return PositionCheck("not_seen", f"no position was reported up to step {fork_step}", None, None, *first)
+    step, now = first
+    found = partial(PositionCheck, saved_step=saved[0], saved=saved[1], step=step, position=now)
+    there = None if old is None else positions.on(old, step)
+    if there == now:
+        return found("goes_on", f"position {_n(now)} at step {step}, as on the branch that was left", by=0)
+    was, distance, pace = saved[1], step - saved[0], positions.pace(new, fork_step)
+    if isinstance(was, str) or isinstance(now, str):
+        if there is not None:
+            return found("elsewhere", f"position {now} at step {step}, where it was {there} before")
+        return found("not_seen", "positions that are texts can only be compared at steps trained twice")
+    if not same_ranks:
+        return found("not_seen", "another number of ranks: one rank's positions can't be compared")
+    if pace is None:
+        return found("not_seen", "too few positions before the fork to know what a step takes")
+    due, most = round(was + distance * pace.usual), was + distance * pace.most
+    by, at = now - due, f"position {_n(now)} at step {step}, where {_n(due)} was due"
+    if was + distance * pace.least <= now <= most:
+        return found("goes_on", f"position {_n(now)} at step {step}, {_n(was)} at step {saved[0]}", by=0)
+    if now > most:
+        skip = left_out(declared, fork_step)
+        count = 0 if skip is None or skip[0] > step else skip[1] - skip[0] + 1
+        taken = distance + count
+        if count and was + taken * pace.least <= now <= was + taken * pace.most:
+            return found("skipped", f"{at}: {count} batches were left out as ordered", by=by, ordered=True)
+        return found("skipped", f"{at}: {_n(by)} were left out", by=by)
+    if now <= distance * pace.most:
+        end = positions.highest_before_a_fall(new, fork_step)
+        if end is not None and most > end:
+            return found("not_seen", f"{at}, but a pass over the data ends there", by=by)
+        return found("began_again", at, by=by)
+    return found("repeats", f"{at}: {_n(-by)} come again", by=by)
+
+
+def _n(position: int | str) -> str:
+    return position if isinstance(position, str) else f"{position:,}"
+
+
+#: Metrics of a resume that are kept, those that differ first.
+MAX_COMPARED = 24
+
+
+def finding_of(resume: Resume, wrongs: Sequence[str], newest: int, *, over: bool) -> Finding:
+    """Return what is wrong with a resume.
+
+    Args:
+        newest: the newest step that was compared. over: nothing more is expected of it.
+    """
+    kind, what = "resume_artifact", "Wrong resume"
+    if resume.verdict == "repeated":
+        kind, what = "repeat_data", "Repeated data"
+    elif all(wrong.startswith(RATE_IS) for wrong in wrongs):
+        kind, what = "learning_rate", "Learning rate far off"
+    words = "; ".join(wrongs)
+    return Finding(
+        detector=BY_RESUMES,
+        key=f"{BY_RESUMES}:{resume.segment}:{resume.fork_step}",
+        kind=kind,
+        state="recovered" if over else "open",
+        severity="warning",
+        title=f"{what} after step {resume.fork_step}",
+        text=f"{words[:1].upper()}{words[1:]}. {resume.text.partition(' Wrong: ')[0]}",
+        onset_step=resume.fork_step + 1,
+        step=newest,
+        now_step=newest,
+        recovered_step=newest if over else None,
+        metric=resume.loss,
+        score=0.0,
+        evidence={
+            "fork_step": resume.fork_step,
+            "verdict": resume.verdict,
+            "causes": wrongs,
+            "points": resume.points,
+            "r": resume.r,
+            "shift_steps": None if resume.shift is None else resume.shift.steps,
+            "ids": resume.ids,
+            "same_ids": resume.same_ids,
+            "parts": {part.part: part.known for part in resume.parts},
+        },
+    )
+
+
+def order_finding(resume: Resume, applied: Mapping[str, Any] | None, newest: int, *, over: bool) -> Finding:
+    """Return what was ordered, or declared by the job itself, and did not happen.
+
+    Args:
+        applied: what the job reports that it changed.
+        newest: the newest step that was compared. over: the run went back, or on, once more.
+    """
+    clauses = "; ".join(map(clause_of, resume.not_followed)) or "what came since shows that it was followed"
+    what = "Order" if resume.cause == "command" else "Declared change"
+    return Finding(
+        detector=BY_RESUMES,
+        key=f"{ORDERS}:{resume.segment}:{resume.fork_step}",
+        kind=ORDERS,
+        state="resolved" if over else "open",
+        severity="warning",
+        title=f"{what} not followed after step {resume.fork_step}",
+        text=f"{clauses[:1].upper()}{clauses[1:]}.",
+        onset_step=resume.fork_step + 1,
+        step=newest,
+        now_step=newest,
+        recovered_step=newest if over else None,
+        metric=resume.loss,
+        score=0.0,
+        evidence={
+            "fork_step": resume.fork_step,
+            "not_followed": msgspec.to_builtins(resume.not_followed),
+            "applied": reported(applied),
+            "points": resume.points,
+            "ids": resume.ids,
+        },
+    )
+
+
+def numbers_of(seen: Overlap) -> Mapping[str, Any]:
+    """Return the fields of a resume that are measures."""
+    gaps = sorted(abs(gap) for gap in seen.gap.tolist() if math.isfinite(gap))
+    shift = None
+    if seen.ids is not None and seen.ids.shift is not None:
+        shift = Shift(seen.ids.shift[0], None, None, seen.ids.shift[1])
+    elif seen.elsewhere is not None:
+        found = seen.elsewhere
+        shift = Shift(found.steps, round(found.r, 4), round(found.sigmas, 2), found.points)
+    return {
+        "loss": seen.loss,
+        "points": len(seen.common),
+        "first_step": int(seen.common[0]) if len(seen.common) else None,
+        "last_step": int(seen.common[-1]) if len(seen.common) else None,
+        "equal_points": seen.equal,
+        "r": None if seen.same is None else round(seen.same.r, 4),
+        "r_sigmas": None if seen.same is None else round(seen.same.sigmas, 2),
+        "difference": gaps[len(gaps) // 2] if gaps else None,
+        "noise": seen.noise or None,
+        "shift": shift,
+        "ids": 0 if seen.ids is None else seen.ids.points,
+        "same_ids": 0 if seen.ids is None else seen.ids.same,
+        "metrics": sorted(seen.compared, key=lambda one: one.equal == one.points)[:MAX_COMPARED],
+    }
+
 
 _quiet = QuietLog(logging.getLogger(__name__))
 

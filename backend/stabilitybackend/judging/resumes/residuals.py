@@ -20,18 +20,7 @@ from stabilitybackend.judging.resumes.branches import Curve
 #: The largest correlation whose arctanh is a number.
 ALMOST_ONE = 1 - 1e-12
 
-__all__ = [
-    "LEAST_POINTS",
-    "SAME_R",
-    "Agreement",
-    "Found",
-    "Grid",
-    "Laid",
-    "laid",
-    "median_of",
-    "noise_of",
-    "on_grid",
-]
+__all__ = ["LEAST_POINTS", "SAME_R", "Agreement", "Found", "laid", "median_of", "noise_of", "on_grid"]
 
 #: Points of the running median that a residual is measured from. Shorter ones eat the batch's own part: of white noise
 #: 1/9 of it goes here.

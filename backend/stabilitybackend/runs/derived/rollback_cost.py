@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from stabilitybackend.fleet.rollback_cost import CostFacts, rollback_costs
-from stabilitybackend.fleet.save_interval import save_interval
+from stabilitybackend.fleet.rollback_cost import CostFacts, rollback_costs, save_interval
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.fleet import InterruptionNumbers
 from stabilitybackend.schema.rollback_cost import RollbackCosts

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from stabilitybackend.schema.commands import CommandRequest, Fence
 
-__all__ = ["Proposal", "ProposalState", "Proposals", "RunProposals"]
+__all__ = ["Proposal", "Proposals", "RunProposals"]
 
 ProposalState = Literal["proposed", "approved", "declined", "refused", "superseded", "expired"]
 

@@ -26,7 +26,7 @@ __all__ = [
     "StateTone",
     "condition_of",
     "served",
-]  # fmt: skip
+]
 
 Severity = Literal["info", "warning", "critical"]
 StateTone = Literal["critical", "warning", "info", "good", "calm"]

@@ -10,8 +10,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from stabilitybackend.judging.detection.naming.headline import headline_of
-from stabilitybackend.judging.detection.naming.mixture_curves import MAX_BUCKETS, with_curves
-from stabilitybackend.judging.detection.naming.mixture_report import mixture_of_run
+from stabilitybackend.judging.detection.naming.mixture_curves import MAX_BUCKETS, mixture_of_run, with_curves
 from stabilitybackend.judging.detection.naming.watched_report import watched_of
 from stabilitybackend.judging.detectors.engine.base import Detector
 from stabilitybackend.judging.detectors.registry import DETECTORS

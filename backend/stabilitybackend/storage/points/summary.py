@@ -19,7 +19,7 @@ from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.lineage.changes import Placed, PlacedInStep
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.tree import SegmentTree
-from stabilitybackend.schema.numbers import json_number
+from stabilitybackend.schema.json_data import json_number
 from stabilitybackend.storage.points.store import RunStore, SeriesKey
 from stabilitybackend.storage.points.timestamps import last_row
 from stabilitybackend.storage.points.watched_metric import Watching

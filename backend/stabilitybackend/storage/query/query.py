@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stabilitybackend.base.errors import BadRequest
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.schema.numbers import Number, json_number
+from stabilitybackend.schema.json_data import Number, json_number
 from stabilitybackend.storage.archive.aggregates import Aggs, means
 from stabilitybackend.storage.archive.series import Extent, Rows, SeriesKey, join_rows
 from stabilitybackend.storage.points.memtable import series_key

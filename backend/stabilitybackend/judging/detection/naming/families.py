@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stabilitybackend.schema.metric_roles import RATIO
 
-__all__ = ["DECIDED_ROWS", "Family", "counts_of", "shares_of"]
+__all__ = ["Family", "counts_of", "shares_of"]
 
 #: Finite rows after which it is decided what a family is: by chance, numbers in [0, 1] do not add up to 1 so often.
 DECIDED_ROWS = 16

@@ -19,7 +19,7 @@ from typing import Literal
 from stabilitybackend.judging.detectors.engine.row_blocks import LARGEST
 from stabilitybackend.judging.detectors.stats.robust import MAD_TO_SIGMA, MEDIAN_ERROR, Q90_SIGMAS, median
 
-__all__ = ["Curve", "CurveEvent", "EventKind", "Life"]
+__all__ = ["Curve", "CurveEvent"]
 
 # --- evidence: nats, the negative logarithm of the share of points that are as high, less ALLOW a point
 #: A cumulative sum (Page, Biometrika 1954). The logarithm of a share of independent points is exponential with mean 1,

@@ -41,7 +41,7 @@ __all__ = [
     "Severity",
     "State",
     "fresh",
-]  # fmt: skip
+]
 
 State = Literal["open", "recovered", "resolved"]
 Severity = Literal["info", "warning", "critical"]

@@ -40,7 +40,7 @@ GAP_INTERVALS = 5
 #: Distances between rows that the usual one is taken from.
 INTERVALS = 15
 
-__all__ = ["Claim", "Companion", "CompanionColumn", "Context", "Excuse"]
+__all__ = ["Claim", "Context"]
 
 #: A role, its values, one a row, and the least and the largest of them; None where one is not finite.
 CompanionColumn = tuple[str, Sequence[float], tuple[float, float] | None]

@@ -17,7 +17,7 @@ SEEDS = (1, 2, 3)
 #: Points of a healthy curve.
 HEALTHY_POINTS = 1_500
 
-__all__ = ["METRICS", "bf16", "eventful", "healthy", "nasty", "noisy", "points", "rows", "smooth"]
+__all__ = ["METRICS", "eventful", "healthy", "nasty", "noisy", "points", "rows", "smooth"]
 
 
 def points(metric: str, values: Sequence[float], every: int = 1) -> list[Point]:

@@ -52,7 +52,6 @@ __all__ = [
     "FALSE_HITS",
     "NORMAL",
     "Fingerprints",
-    "Match",
     "Window",
     "correlation",
     "places_alike",

@@ -25,7 +25,7 @@ PATIENCE_POINTS = 2_048
 #: Points up there that the end takes at least: a spike out of a low loss is none.
 BACK_POINTS = 9
 
-__all__ = ["BACK_POINTS", "LOW_POINTS", "PATIENCE_POINTS", "LowLoss", "WayBack", "falsely_low"]
+__all__ = ["BACK_POINTS", "LOW_POINTS", "PATIENCE_POINTS", "WayBack", "falsely_low"]
 
 
 class LowLoss(NamedTuple):

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-__all__ = ["Bands", "Spread", "band", "excess", "limit"]
+__all__ = ["Bands", "Spread", "excess", "limit"]
 
 #: Stretches of 1, 2, 4, 8 and 16 blocks are compared with their neighbours: where documents or shards span blocks,
 #: longer ones vary more.

@@ -22,7 +22,7 @@ POINTS, BESIDE, EDGE = 96, 32, 48
 #: Windows in a row that have to agree at one shift.
 CONFIRM_WINDOWS = 2
 
-__all__ = ["SameStretch", "same_order"]
+__all__ = ["same_order"]
 
 
 class SameStretch(NamedTuple):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from stabilitybackend.schema.evidence import Explained, Raised
 
-__all__ = ["KNOWN_ERRORS", "KnownError", "explained", "printed"]
+__all__ = ["KNOWN_ERRORS", "explained", "printed"]
 
 _CUDA = "CUDA Runtime API, error types (docs.nvidia.com/cuda/cuda-runtime-api)"
 _CUDNN = "cuDNN API, status codes (docs.nvidia.com/deeplearning/cudnn)"

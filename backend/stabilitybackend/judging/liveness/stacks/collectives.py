@@ -29,7 +29,7 @@ _SAME_SIZES = frozenset({"all_reduce", "allreduce", "broadcast", "reduce", "barr
 #: Operations between two ranks: their numbers do not show who is missing.
 _BETWEEN_TWO = re.compile(r"^(i?send|i?recv|batch_isend_irecv|coalesced)\b|[ _](send|recv)\b")
 
-__all__ = ["Active", "Collective", "Group", "Joined", "Wavefront", "finding_wavefront", "read"]
+__all__ = ["Active", "Group", "Joined", "Wavefront", "finding_wavefront", "read"]
 
 
 class Group(NamedTuple):
