@@ -1,8 +1,8 @@
 """What each constant of the detectors is worth: F1 and false alarms when it is half and twice as large, or left out.
 
-    python benchmarks/laboratory/constant_worth.py [--only detectors/curve/engine.py ...] [--seeds 1 2 3]
-    python benchmarks/laboratory/constant_worth.py --only detectors/curve/flat.py --without
-    python benchmarks/laboratory/constant_worth.py --set detectors/curve/engine.py:MOST_OF_PROOF=1.0
+    python benchmarks/laboratory/constant_worth.py [--only judging/detectors/curve/engine.py ...] [--seeds 1 2 3]
+    python benchmarks/laboratory/constant_worth.py --only judging/detectors/curve/detector.py --without
+    python benchmarks/laboratory/constant_worth.py --set judging/detectors/curve/engine.py:MOST_OF_PROOF=1.0
 
 The logs are made of seeds (``made_logs.py``), which are printed; ``--folders`` adds labelled ones. One constant is
 changed at a time; integers by at least one, the numbers of a tuple all at once. ``--without`` makes each 0 and a
@@ -35,7 +35,7 @@ FACTORS = (0.5, 2.0)
 #: What a constant is without its rule.
 WITHOUT = ("0", "10**9")
 #: Numbers that bound memory or hold a law, not what is found.
-NOT_RULES = ("detectors/engine/",)
+NOT_RULES = ("judging/detectors/engine/",)
 #: Characters of what a constant is.
 TEXT_CHARS = 70
 
@@ -75,7 +75,9 @@ def _sets(given: Sequence[str]) -> list[Variant]:
     for text in given:
         pairs = [one.partition("=") for one in text.split(",")]
         if not all(value for _, _, value in pairs):
-            raise SystemExit(f"--set {text}: expected NAME=VALUE, such as detectors/curve/engine.py:MOST_OF_PROOF=1.0")
+            raise SystemExit(
+                f"--set {text}: expected NAME=VALUE, as judging/detectors/curve/engine.py:MOST_OF_PROOF=1.0"
+            )
         variants.append({name: value for name, _, value in pairs})
     return variants
 
@@ -98,7 +100,7 @@ def _cell(logs: Logs, usual: Answers, now: Answers) -> str:
 def main() -> None:
     """Parse the command line, judge, print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", nargs="+", default=["detectors/"], help="files, by how their path begins")
+    parser.add_argument("--only", nargs="+", default=["judging/detectors/"], help="files, by how their path begins")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--folders", type=Path, nargs="+", default=[], help="labelled logs beside those made")
     parser.add_argument("--without", action="store_true", help="each constant 0 and a billion, not half and twice")
@@ -132,7 +134,7 @@ def main() -> None:
     for variant, now in zip(variants, rules.judge(variants, only_readers=True), strict=True):
         row.append(_cell(logs, usual, now))
         if len(row) == each:
-            own = ", ".join(f"`{one.removeprefix('detectors/')}`" for one in variant)
+            own = ", ".join(f"`{one.removeprefix('judging/detectors/')}`" for one in variant)
             value, text = texts[next(iter(variant))]
             print(f"| {own} | {value} | {text[:TEXT_CHARS]} | {' | '.join(row)} |", flush=True)
             row = []

@@ -1,6 +1,6 @@
 """One pass of the detectors over many logs under other numbers: constants replaced in the source, or settings.
 
-A constant is named by its file and name, ``detectors/curve/detector.py:DATASET_DEMAND``, a setting of a detector as in
+A constant is named by its file and name, ``judging/detectors/curve/detector.py:DATASET_DEMAND``, a setting as in
 ``stabilityboard backtest --set``: ``curve.sensitivity``. The logs are read once; each variant is judged by a fork of
 this process that imports the backend afresh with the numbers replaced, so that what is derived from a constant,
 imported from it or a default of a function follows. What was judged is kept by the code, the variant and the logs.
@@ -210,7 +210,7 @@ def _said(incident: Any) -> tuple[Any, ...]:
 
 def _backtest_of(variant: Variant) -> Any:
     gc.set_threshold(_GC_THRESHOLD)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "stabilitybackend"]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("stabilitybackend", "stabilityplugins")]:
         del sys.modules[name]
     sys.meta_path.insert(0, _Replacing({name: text for name, text in variant.items() if ":" in name}))
     from stabilityplugins.backtest.run import backtest

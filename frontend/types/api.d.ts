@@ -580,7 +580,37 @@ export interface ColumnFacts {
   gone?: boolean;
 }
 
-/** What is asked of the job (``POST .../commands``). Ranges are checked in ``stabilitybackend.acting.commands.request``. */
+/**
+ * Whether one order would be taken now.
+ *
+ * Attributes:
+ *     why: it would not, half a sentence; "" where it would.
+ *     works: what reaches this job instead.
+ */
+export interface CommandOffer {
+  possible: boolean;
+  why: string;
+  works: ("checkpoint_now" | "dump_stacks" | "restart" | "rollback" | "show_batches" | "stop" | "task")[];
+}
+
+/**
+ * What can be ordered of a job now.
+ *
+ * Attributes:
+ *     ranks: that all do it at one step boundary, or none.
+ *     last_checkpoint: step of the newest one that can be used, null for none.
+ *     steps_lost: that a stop loses which does not save first; null before the first step. seconds_lost: the same.
+ */
+export interface CommandOffers {
+  stop: CommandOffer;
+  checkpoint_now: CommandOffer;
+  ranks: number;
+  last_checkpoint: number | null;
+  steps_lost: number | null;
+  seconds_lost: number | null;
+}
+
+/** What is asked of the job (``POST .../commands``). Ranges are checked in ``acting.commands.request``. */
 export interface CommandRequest {
   kind: "rollback" | "restart" | "stop" | "checkpoint_now" | "dump_stacks" | "task" | "show_batches";
   /** step of a checkpoint: training goes on from the step after it */
@@ -1679,36 +1709,6 @@ export interface OidcWay {
   start: string;
   trouble: string;
   refusal: string;
-}
-
-/**
- * Whether one order would be taken now.
- *
- * Attributes:
- *     why: it would not, half a sentence; "" where it would.
- *     works: what reaches this job instead.
- */
-export interface OrderOffer {
-  possible: boolean;
-  why: string;
-  works: ("checkpoint_now" | "dump_stacks" | "restart" | "rollback" | "show_batches" | "stop" | "task")[];
-}
-
-/**
- * What can be ordered of a job now.
- *
- * Attributes:
- *     ranks: that all do it at one step boundary, or none.
- *     last_checkpoint: step of the newest one that can be used, null for none.
- *     steps_lost: that a stop loses which does not save first; null before the first step. seconds_lost: the same.
- */
-export interface OrderOffers {
-  stop: OrderOffer;
-  checkpoint_now: OrderOffer;
-  ranks: number;
-  last_checkpoint: number | null;
-  steps_lost: number | null;
-  seconds_lost: number | null;
 }
 
 /**
@@ -3020,7 +3020,7 @@ export interface ShownEntry {
  * Attributes:
  *     label, about: of its kind.
  *     alarm: false for what is only worth knowing: it is not counted as open and alerts nobody.
- *     status: what it is now, for people: a row of schema/states/severity.py. status_word: the same in words.
+ *     status: what it is now, for people: a row of schema/severity.py. status_word: the same in words.
  *     since: since when, unix seconds: the last progress of what hangs, the first sign of a GPU, else when it opened.
  *     until_step: where what it is about ended; null: it goes on, as far as its branch does.
  *     actions: what people can do about it while the job is there.
@@ -3744,7 +3744,7 @@ export interface Answers {
   "PUT /api/v1/runs/{run_id}/incidents/{incident_id}/rating": RatingAnswer;
   "GET /api/v1/runs/{run_id}/metrics": MetricList;
   "GET /api/v1/runs/{run_id}/mixture": Mixture;
-  "GET /api/v1/runs/{run_id}/orders": OrderOffers;
+  "GET /api/v1/runs/{run_id}/orders": CommandOffers;
   "GET /api/v1/runs/{run_id}/output": OutputAnswer;
   "GET /api/v1/runs/{run_id}/plan": Plan;
   "GET /api/v1/runs/{run_id}/proposals": RunProposals;

@@ -95,20 +95,20 @@ def test_a_replaced_constant_changes_what_is_found(cross: ModuleType, tmp_path: 
     path = tmp_path / "log.jsonl.gz"
     path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
     rules = importlib.import_module("rule_pass").RulePass([path], cache=tmp_path / "kept")
-    deaf = {"detectors/curve/engine.py:YOUNG": "10**9"}
+    deaf = {"judging/detectors/curve/engine.py:YOUNG": "10**9"}
 
     usual, changed = rules.judge([{}, deaf])
 
     assert [[alarm.step for alarm in log] for log in (*usual, *changed)] == [[301], []]
     assert list(rules.judge([deaf, {}])) == [changed, usual]
-    assert list(rules.judge([{"detectors/curve/engine.py:PROOF": "None"}])) == [[]]  # the rules break
+    assert list(rules.judge([{"judging/detectors/curve/engine.py:PROOF": "None"}])) == [[]]  # the rules break
 
 
 def test_several_constants_are_set_at_once_to_leave_a_whole_rule_out(cross: ModuleType) -> None:
     sets = importlib.import_module("constant_worth")._sets
 
-    assert sets(["detectors/stats/levels.py:A=0.0,detection/onset.py:B=10**9"]) == [
-        {"detectors/stats/levels.py:A": "0.0", "detection/onset.py:B": "10**9"}
+    assert sets(["judging/detectors/stats/levels.py:A=0.0,judging/detection/evidence.py:B=10**9"]) == [
+        {"judging/detectors/stats/levels.py:A": "0.0", "judging/detection/evidence.py:B": "10**9"}
     ]
     with pytest.raises(SystemExit, match="expected NAME=VALUE"):
         sets(["stats/levels.py:A"])
@@ -118,7 +118,7 @@ def test_a_constant_that_is_not_there_is_refused(cross: ModuleType) -> None:
     rule_pass = importlib.import_module("rule_pass")
 
     with pytest.raises(ValueError, match="has no constant NOT_THERE"):
-        rule_pass.check({"detectors/curve/engine.py:NOT_THERE": "1"})
+        rule_pass.check({"judging/detectors/curve/engine.py:NOT_THERE": "1"})
 
 
 @pytest.mark.parametrize(
@@ -142,5 +142,7 @@ def test_a_constant_is_tried_smaller_and_larger_and_an_integer_moves_by_one_at_l
 def test_only_logs_that_run_a_line_which_reads_the_constant_are_judged_again(cross: ModuleType) -> None:
     reads_of = importlib.import_module("rule_pass").reads_of
 
-    assert reads_of("detectors/curve/flat.py:NOT_READ") == ()
-    assert {file for file, _ in reads_of("detectors/curve/flat.py:STILL")} == {"detectors/curve/flat.py"}
+    assert reads_of("judging/detectors/curve/detector.py:NOT_READ") == ()
+    assert {file for file, _ in reads_of("judging/detectors/curve/detector.py:STILL")} == {
+        "judging/detectors/curve/detector.py"
+    }

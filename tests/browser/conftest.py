@@ -23,11 +23,11 @@ import pytest
 from msgspec import to_builtins
 
 from browser.visiting import go_to
+from stabilitybackend.schema import severity
 from stabilitybackend.schema.gpus import GPUS
 from stabilitybackend.schema.kinds import served
 from stabilitybackend.schema.ranks import RANKS
 from stabilitybackend.schema.runs import STATUSES
-from stabilitybackend.schema.states import severity
 from stabilitybackend.schema.verdicts import WORDS
 from stabilityfrontend.bundle import bundle
 from stabilityfrontend.served import ASSETS

@@ -18,8 +18,7 @@ from stabilityalerting import BoardChange
 from stabilitybackend.acting.commands.progress import progress_of
 from stabilitybackend.base.keys import AUDIT, RunKeys
 from stabilitybackend.runs.index import RunIndex
-from stabilitybackend.schema.commands import END_STATES, Command, Restart, Rollback, Stop, read_command
-from stabilitybackend.schema.orders.kinds import WORDS
+from stabilitybackend.schema.commands import END_STATES, WORDS, Command, Restart, Rollback, Stop, read_command
 from stabilitybackend.schema.server import AuditEntry
 
 __all__ = ["RecordedChanges"]

@@ -24,8 +24,7 @@ from stabilitybackend.base.keys import PROPOSALS, RunKeys
 from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.worker import RunWorker
-from stabilitybackend.schema.commands import CommandRequest, Fence
-from stabilitybackend.schema.orders.proposals import Proposal
+from stabilitybackend.schema.commands import CommandRequest, Fence, Proposal
 from stabilitybackend.storage.redis_link import InRedis, redis_errors
 
 __all__ = ["ProposalBook", "run_of"]

@@ -203,7 +203,7 @@ class RunKeys:
 
     @property
     def orders(self) -> str:
-        """Hash: name of an order that waits for an owner -> WaitingOrder as JSON (runs/orders/waiting.py)."""
+        """Hash: name of an order that waits for an owner -> PendingCommand as JSON (runs/orders/waiting.py)."""
         return self._key("orders")
 
     @property

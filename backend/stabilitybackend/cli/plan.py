@@ -14,8 +14,7 @@ from stabilitybackend.base.api_client import ApiClient, run_path
 from stabilitybackend.base.errors import StabilityBoardError, Unavailable
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
 from stabilitybackend.cli.runs import follow, issue
-from stabilitybackend.schema.commands import AgentCommand, Command, CommandRequest, Restart
-from stabilitybackend.schema.orders.kinds import WORDS
+from stabilitybackend.schema.commands import WORDS, AgentCommand, Command, CommandRequest, Restart
 
 __all__ = ["dump", "plan", "restart", "task"]
 

@@ -17,8 +17,7 @@ from stabilitybackend.base.api_client import run_path
 from stabilitybackend.base.errors import BadRequest, Conflict
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, check_unasked, connect, show_json
 from stabilitybackend.cli.runs import follow, issue
-from stabilitybackend.schema.commands import CommandRequest
-from stabilitybackend.schema.orders.kinds import WORDS
+from stabilitybackend.schema.commands import WORDS, CommandRequest
 from stabilitybackend.schema.runs import STATUSES
 
 __all__ = ["roll_back"]

@@ -15,8 +15,7 @@ from stabilitybackend.base.api_client import ApiClient, run_path
 from stabilitybackend.base.errors import Unavailable
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
 from stabilitybackend.cli.output.tables import Column, print_table
-from stabilitybackend.schema.commands import END_STATES, Command, CommandRequest, read_command
-from stabilitybackend.schema.orders.kinds import WORDS
+from stabilitybackend.schema.commands import END_STATES, WORDS, Command, CommandRequest, read_command
 
 __all__ = ["follow", "issue", "list_runs"]
 

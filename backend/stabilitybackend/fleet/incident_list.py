@@ -17,9 +17,9 @@ from msgspec import structs
 
 from stabilitybackend.base.errors import BadRequest
 from stabilitybackend.schema.fleet import IncidentCounts, IncidentPage, ListedIncident, RunNames
-from stabilitybackend.schema.incidents import Incident, Severity, State
+from stabilitybackend.schema.incidents import Incident, State
 from stabilitybackend.schema.kinds import KINDS, kind_of
-from stabilitybackend.schema.states.severity import INCIDENT_APPEARANCES, IncidentStatus
+from stabilitybackend.schema.severity import INCIDENT_APPEARANCES, IncidentStatus, Severity
 
 __all__ = ["IncidentFilter", "IncidentList"]
 

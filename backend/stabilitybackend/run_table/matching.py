@@ -11,7 +11,7 @@ from stabilitybackend.run_table.columns import Column, column_of
 from stabilitybackend.run_table.grammar import Term, duration, number, parse, refusal
 from stabilitybackend.run_table.rows import TableRun
 from stabilitybackend.schema.runs import STATUSES
-from stabilitybackend.schema.states.severity import PHASE_APPEARANCES, RunCondition
+from stabilitybackend.schema.severity import PHASE_APPEARANCES, RunCondition
 
 __all__ = ["Filter"]
 

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from stabilitybackend.schema.metric_roles import SPEED, best_of
 from stabilitybackend.schema.pages.run_table import Cell, RunDigest
 from stabilitybackend.schema.runs import Run
-from stabilitybackend.schema.states.severity import RunCondition
+from stabilitybackend.schema.severity import RunCondition
 
 __all__ = ["TableRun", "conditions_of", "speed_of", "unit_of_speed"]
 

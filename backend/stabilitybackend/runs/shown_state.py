@@ -9,7 +9,7 @@ from msgspec import structs
 
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.schema.runs import RunStatus, RunView
-from stabilitybackend.schema.states.severity import (
+from stabilitybackend.schema.severity import (
     INCIDENT_APPEARANCES,
     OVER_LATER,
     PHASE_APPEARANCES,

@@ -37,7 +37,7 @@ from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.runs.agents.health_reports import take_health
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.derived.advice_turns import turned
-from stabilitybackend.runs.derived.batch_orders import own_orders, with_step
+from stabilitybackend.runs.derived.batch_commands import own_commands, with_step
 from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.derived.rollback_offer import checkpoints_of, job_of, no_rollback, undo_of
 from stabilitybackend.runs.derived.stopped import status_fields
@@ -188,7 +188,7 @@ class RunState:
         segment = self.fold.tree.segment_at(self.fold.tree.head, finding.onset_step)
         changed = self.incidents.apply(finding, segment=segment, time=time, checkpoints=self.usable())
         changes.add_incidents(changed)
-        changes.add_commands(() if self.reconciling else own_orders(self, changed, time, self.clock()))
+        changes.add_commands(() if self.reconciling else own_commands(self, changed, time, self.clock()))
 
     def _forked(self, forked: Forked, changes: Changes, replayed: bool) -> None:
         changes.segments = True
@@ -255,7 +255,7 @@ class RunState:
         if event.type in ("process_death", "exception") and not replayed:
             source = event.data.get("source") or event.source.source
             # Also the peers of those that an agent ended: they fail in their collectives before their own agent acts.
-            restart = self.commands.order_that_ends(event.source.node, started_ns(source))
+            restart = self.commands.command_that_ends(event.source.node, started_ns(source))
             event = replace(event, data={**event.data, "ordered": event.data.get("ordered") or restart})
         if event.type in GPU_EVENTS:
             for finding in self.gpus.event(event, self.step_clock.newest):

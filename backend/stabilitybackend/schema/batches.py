@@ -11,22 +11,6 @@ import msgspec
 
 from stabilitybackend.schema.json_data import Number
 
-__all__ = [
-    "BatchAnswer",
-    "BatchAnswers",
-    "BatchSample",
-    "BatchSamples",
-    "Batches",
-    "DatasetSamples",
-    "KeptBatch",
-    "NewSamples",
-    "Overlap",
-    "RepeatWhat",
-    "Repeated",
-    "SharedBy",
-    "SharedData",
-]
-
 #: ``again``: known batches; ``samples``: known samples in other batches; ``same``: one batch at every step;
 #: ``declared``, ``pass``: another epoch, as the job says, or as the order shows.
 RepeatWhat = Literal["again", "samples", "same", "declared", "pass"]

@@ -8,20 +8,124 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from stabilitybackend.schema.lineage import Branch
-from stabilitybackend.schema.orders.kinds import END_STATES, KINDS, NOT_CARRIED_OUT, OPEN_STATES, Kind, State
 from stabilitybackend.schema.plan import Plan
 
-__all__ = [
-    "END_STATES", "KINDS", "NOT_CARRIED_OUT", "OPEN_STATES", "AgentCommand", "AnyCommand", "CheckpointNow", "Command",
-    "CommandRequest", "Fence", "HistoryEntry", "Kind", "NodeState", "Progress", "RankState", "Restart",
-    "Rollback", "ShowBatches", "StackDump", "Stage", "StageState", "State", "Stop", "Task", "read_command",
-]  # fmt: skip
+Kind = Literal["rollback", "restart", "stop", "checkpoint_now", "dump_stacks", "task", "show_batches"]
+State = Literal["pending", "delivered", "ready", "acted", "done", "rejected", "failed", "expired"]
+
+#: States in which a command may still be acted on.
+OPEN_STATES: frozenset[State] = frozenset({"pending", "delivered", "ready"})
+#: States in which a command stays. One that is acted is in neither: it waits for the first new row.
+END_STATES: frozenset[State] = frozenset(get_args(State)) - OPEN_STATES - {"acted"}
+#: Of these, those in which the job was left as it was, or half of it.
+NOT_CARRIED_OUT: frozenset[State] = END_STATES - {"done"}
+
+#: State -> what people read. Before it is a command: proposed, and declined, refused, expired or superseded.
+WORDS: Mapping[State, str] = {
+    "pending": "approved",
+    "delivered": "sent",
+    "ready": "ready",
+    "acted": "executing",
+    "done": "done",
+    "rejected": "refused",
+    "failed": "failed",
+    "expired": "expired",
+}
+
+#: Longest time that a command may wait for somebody to begin with it, seconds.
+MAX_EXPIRES_S = 86_400.0
+#: The same of a look at stacks, which takes seconds: one that nobody answers must not keep the next one waiting.
+MAX_DUMP_EXPIRES_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class CommandKind:
+    """What a kind of command is.
+
+    Args:
+        by: who carries it out. Ranks agree on a step boundary; agents need none, so they reach a job that hangs; each
+            rank by itself answers at a boundary of its own.
+        takes: the fields of a request beside ``reason``, ``expires_s`` and ``idempotency_key``.
+        expires_s: nobody may begin with it after so long, seconds, where the request names nothing else.
+        max_expires_s: the most that a request may name, seconds.
+        answered: of agents, the state once all of them have answered and one has done it.
+        unanswered: of agents, what is not known where one ended before it answered.
+        beside: it leaves the ranks as they are, so that a rollback or restart need not wait for it.
+        moves: it ends or moves training: the two persons' rule is about it.
+        acted: of ranks that all have acted, what they did. nothing: of ranks, what did not happen where none acted.
+    """
+
+    by: Literal["ranks", "agents", "each rank"]
+    takes: frozenset[str]
+    expires_s: float
+    max_expires_s: float = MAX_EXPIRES_S
+    answered: State = "acted"
+    unanswered: str = ""
+    beside: bool = False
+    moves: bool = False
+    acted: str = ""
+    nothing: str = ""
+
+
+#: The one table of kinds. A further kind is a line here, a Struct below, and what carries it out in the client.
+KINDS: Mapping[Kind, CommandKind] = {
+    # Long enough for a few slow steps, short enough that nobody is surprised by a rollback ordered before lunch.
+    "rollback": CommandKind(
+        "ranks",
+        frozenset({"to_step", "branch", "lr_scale", "seed", "skip_batches", "skip_range"}),
+        expires_s=600.0,
+        moves=True,
+        acted="rolled back",
+        nothing="nothing was rolled back",
+    ),
+    # As a rollback.
+    "stop": CommandKind(
+        "ranks", frozenset({"save"}), expires_s=600.0, moves=True, acted="stopped", nothing="the job was not stopped"
+    ),
+    "checkpoint_now": CommandKind(
+        "ranks", frozenset(), expires_s=600.0, acted="saved a checkpoint", nothing="no checkpoint was saved"
+    ),
+    # It waits for ranks that leave by themselves.
+    "restart": CommandKind(
+        "agents",
+        frozenset(
+            {"to_step", "lr_scale", "seed", "skip_batches", "skip_range", "exclude_nodes", "keep_nodes", "grace_s"}
+        ),
+        expires_s=60.0,
+        unanswered="whether its ranks were ended is not known",
+        moves=True,
+    ),
+    # At most 3 s a node.
+    "dump_stacks": CommandKind(
+        "agents",
+        frozenset(),
+        expires_s=15.0,
+        max_expires_s=MAX_DUMP_EXPIRES_S,
+        answered="done",
+        unanswered="its stacks are missing",
+        beside=True,
+    ),
+    # As long as the agent waits for its function.
+    "task": CommandKind(
+        "agents",
+        frozenset({"task"}),
+        expires_s=60.0,
+        answered="done",
+        unanswered="whether it was done is not known",
+        beside=True,
+    ),
+    # A rank reads it with its next batch: a step of a large model takes half a minute.
+    "show_batches": CommandKind(
+        "each rank", frozenset({"incident_id", "step"}), expires_s=120.0, answered="done", beside=True
+    ),
+}
+
 
 #: Lines kept in the history of a command.
 MAX_HISTORY = 200
@@ -349,3 +453,122 @@ def read_command(data: object) -> Command:
     """
     command: AnyCommand = msgspec.convert(data, AnyCommand)
     return command
+
+
+class CommandOffer(Struct, frozen=True):
+    """Whether one order would be taken now.
+
+    Attributes:
+        why: it would not, half a sentence; "" where it would.
+        works: what reaches this job instead.
+    """
+
+    possible: bool
+    why: str
+    works: list[Kind]
+
+
+class CommandOffers(Struct, frozen=True):
+    """What can be ordered of a job now.
+
+    Attributes:
+        ranks: that all do it at one step boundary, or none.
+        last_checkpoint: step of the newest one that can be used, null for none.
+        steps_lost: that a stop loses which does not save first; null before the first step. seconds_lost: the same.
+    """
+
+    stop: CommandOffer
+    checkpoint_now: CommandOffer
+    ranks: int
+    last_checkpoint: int | None
+    steps_lost: int | None
+    seconds_lost: float | None
+
+
+ProposalState = Literal["proposed", "approved", "declined", "refused", "superseded", "expired"]
+
+
+class Proposal(Struct, frozen=True, kw_only=True):
+    """What somebody, or a program, wants of a job. Nothing is sent before a person approves it.
+
+    Attributes:
+        what: the order in words. order: as ``POST .../commands`` takes it.
+        proposer: whose key proposed it. proposer_key: that key's id, null without one.
+        by_program: an assistant proposed it.
+        proposed, expires: unix seconds. Nobody can approve it later.
+        fence: the head of the run on which it was proposed; it does not hold for another.
+        state: approved: ``command_id`` says what became of it, null until it is sent. refused: by the server, as the
+            run went elsewhere. superseded: the same proposer proposed anew.
+        decided_by, decided: who approved or declined it, and when, unix seconds.
+        detail: why it was declined or refused, or why it could not be sent yet; "" where there is nothing to say.
+    """
+
+    proposal_id: str
+    run_id: str
+    what: str
+    order: dict[str, Any]
+    proposer: str
+    proposer_key: str | None = None
+    by_program: bool = False
+    proposed: float
+    expires: float
+    fence: Fence
+    state: ProposalState = "proposed"
+    decided_by: str | None = None
+    decided: float | None = None
+    detail: str = ""
+    command_id: str | None = None
+
+    @property
+    def request(self) -> CommandRequest:
+        """The order as it is issued; fields that this server does not know are left out."""
+        known = {one.name for one in fields(CommandRequest)}
+        given = {name: value for name, value in self.order.items() if name in known}
+        return msgspec.convert({**given, "idempotency_key": self.proposal_id}, CommandRequest)
+
+    def at(self, now: float) -> Proposal:
+        """Return it as it is at this time: one that nobody decided on expires."""
+        late = self.state == "proposed" and now > self.expires
+        return msgspec.structs.replace(self, state="expired") if late else self
+
+
+class RunProposals(Struct):
+    """The newest proposals of a run, newest first. ``two_persons``: rollbacks, restarts, stops are to be proposed."""
+
+    proposals: list[Proposal]
+    two_persons: bool
+
+
+class Proposals(Struct):
+    """What waits for a person in all runs, oldest first."""
+
+    proposals: list[Proposal]
+
+
+class PendingCommand(msgspec.Struct, frozen=True):
+    """What was asked, and the command as it would have been on what was stored then.
+
+    Attributes:
+        order: the JSON of the request. command: pending; its fence is what was true when it was ordered.
+    """
+
+    order: dict[str, Any]
+    command: AnyCommand
+
+    @property
+    def request(self) -> CommandRequest:
+        """What was asked; fields that this server does not know are left out."""
+        return msgspec.convert(self.order, CommandRequest)
+
+    @property
+    def name(self) -> str:
+        """What makes it one order however often it is given."""
+        return self.command.idempotency_key or self.command.command_id
+
+    def at(self, now: float) -> Command:
+        """Return its command as people see it at this time: nobody begins with one that expired."""
+        if now <= self.command.expires:
+            return self.command
+        ended: Command = msgspec.json.decode(msgspec.json.encode(self.command), type=AnyCommand)
+        ended.note("expired", self.command.expires, "no worker followed the run until then, and nothing was sent")
+        return ended

@@ -6,8 +6,6 @@ import msgspec
 
 from stabilitybackend.schema.incidents import ShownIncident
 
-__all__ = ["DetectorChange", "Detectors", "ListedRunDetectors", "RunDetectors", "SeverityCounts", "Trial"]
-
 #: Detector -> parameter -> number, of what is not the default.
 _Overrides = dict[str, dict[str, float]]
 

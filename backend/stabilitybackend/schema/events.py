@@ -16,20 +16,6 @@ from stabilitybackend.schema.lineage import Branch
 from stabilitybackend.schema.reading import Misfit, fitted
 from stabilityclient.wire import MAX_STEP, EventBlock
 
-__all__ = [
-    "EVENTS",
-    "CheckpointSeen",
-    "CommandReport",
-    "Finite",
-    "KeepsBatches",
-    "Rank",
-    "SampleSeen",
-    "SamplesShown",
-    "StepSeen",
-    "Whole",
-    "read_event",
-]
-
 
 class OrdersObeyed(msgspec.Struct):
     """What a rank said.
@@ -264,7 +250,7 @@ class ProcessDeath(msgspec.Struct):
 
 
 class StackSample(msgspec.Struct):
-    """One rank of ``stacks``. The rest of it the job's side wrote, in any form: ``liveness/stacks/events.py`` asks."""
+    """One rank of ``stacks``. The rest of it the job's side wrote, in any form: ``liveness/stacks/dumps.py`` asks."""
 
     rank: Rank
     source: str | None = None

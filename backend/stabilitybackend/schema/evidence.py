@@ -15,12 +15,6 @@ from stabilitybackend.schema.batches import SharedBy
 from stabilitybackend.schema.reading import Misfit, fitted
 from stabilitybackend.schema.verdicts import SuspectGpu, Verdict
 
-__all__ = [
-    "CurveFacts", "Death", "DeathFacts", "DeathGpu", "Explained", "FaultyGpu", "GpuFaultFacts", "Growing", "HangFacts",
-    "Hung", "JudgedFacts", "LostAgentsFacts", "MessageFacts", "Nearby", "QuietLogFacts", "Raised", "SdcFacts",
-    "SharedDataFacts", "StragglerFacts", "facts",
-]  # fmt: skip
-
 T = TypeVar("T", bound=msgspec.Struct)
 
 

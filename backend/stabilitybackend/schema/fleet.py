@@ -6,16 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from stabilitybackend.schema.incidents import Severity, State
+from stabilitybackend.schema.incidents import State
 from stabilitybackend.schema.kinds import About
-from stabilitybackend.schema.states.severity import IncidentStatus
-
-__all__ = [
-    "Confidence", "Correction", "FleetRollbacks", "Found", "FoundIncident", "FoundMachine", "FoundRun",
-    "IncidentCounts", "IncidentPage", "Interruption", "InterruptionNumbers", "InterruptionRow", "Interruptions",
-    "JudgedInterruption", "ListedIncident", "LostToRollback", "Published", "RollbackSum", "RollbacksOfRun", "RunNames",
-    "RunRollbacks", "SetBy", "StoppedRun", "Visible", "What",
-]  # fmt: skip
+from stabilitybackend.schema.severity import IncidentStatus, Severity
 
 Visible = Literal["direct", "indirect", "no"]
 What = Literal["death", "hang", "stall", "node_lost", "restart"]

@@ -9,21 +9,6 @@ import msgspec
 
 from stabilitybackend.schema.ranks import Tone
 
-__all__ = [
-    "GPUS",
-    "CriticalFault",
-    "FleetFault",
-    "FleetGpu",
-    "FleetGpus",
-    "Gpu",
-    "GpuFault",
-    "GpuState",
-    "Gpus",
-    "KernelLogLine",
-    "Offences",
-    "RememberedFault",
-]
-
 #: What NVIDIA asks for after a fault. application: an error of the job itself. symptom: something else failed first.
 FaultClass = Literal["application", "reset", "reboot", "drain", "watch", "symptom"]
 GpuState = Literal["ok", "watch", "sick", "lost"]

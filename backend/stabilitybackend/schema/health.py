@@ -17,21 +17,6 @@ from stabilitybackend.schema.ranks import RankStatus
 from stabilitybackend.schema.reading import Misfit, typed
 from stabilityclient.wire import MAX_STEP, Health
 
-__all__ = [
-    "TYPED_HEALTH",
-    "AgentHealth",
-    "AgentState",
-    "GpuOfRank",
-    "HealthAnswer",
-    "LogFacts",
-    "PhaseTimes",
-    "Proc",
-    "RankHealth",
-    "TypedHealth",
-    "WaitSamples",
-    "read_health",
-]
-
 #: Times of messages beyond are none, unix seconds.
 MAX_TIME_S = 1e18
 #: A counter of the agent or of the slot.

@@ -15,13 +15,8 @@ import orjson
 from stabilitybackend.schema.evidence import CurveFacts, JudgedFacts, facts
 from stabilitybackend.schema.kinds import About, IncidentKind, kind_of
 from stabilitybackend.schema.reading import Misfit
-from stabilitybackend.schema.states.severity import INCIDENT_APPEARANCES, Appearance, IncidentStatus, Severity
+from stabilitybackend.schema.severity import INCIDENT_APPEARANCES, Appearance, IncidentStatus, Severity
 from stabilitybackend.schema.verdicts import Verdict
-
-__all__ = [
-    "Action", "Fix", "Incident", "IncidentAction", "RolledBack", "Severity", "ShownIncident", "State", "Suggestion",
-    "as_json", "decoded", "encoded", "shown",
-]  # fmt: skip
 
 State = Literal["open", "recovered", "resolved"]
 Action = Literal["roll_back", "wait", "none", "restart", "inspect"]
@@ -141,7 +136,7 @@ class ShownIncident(_Reported, frozen=True, kw_only=True):
     Attributes:
         label, about: of its kind.
         alarm: false for what is only worth knowing: it is not counted as open and alerts nobody.
-        status: what it is now, for people: a row of schema/states/severity.py. status_word: the same in words.
+        status: what it is now, for people: a row of schema/severity.py. status_word: the same in words.
         since: since when, unix seconds: the last progress of what hangs, the first sign of a GPU, else when it opened.
         until_step: where what it is about ended; null: it goes on, as far as its branch does.
         actions: what people can do about it while the job is there.

@@ -7,20 +7,6 @@ from typing import Any, Literal
 
 from stabilitybackend.base.errors import BadRequest
 
-__all__ = [
-    "MAX_LISTED",
-    "MAX_NAMED",
-    "MAX_NODES",
-    "MAX_RANKS",
-    "MAX_TEXT_CHARS",
-    "NAME_CHARS",
-    "SENTENCE_CHARS",
-    "TEXT_CHARS",
-    "Number",
-    "check_data",
-    "json_number",
-]
-
 #: A logged value: a number, or the name of one that is none.
 Number = float | Literal["NaN", "Infinity", "-Infinity"]
 

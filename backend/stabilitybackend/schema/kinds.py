@@ -20,7 +20,6 @@ from stabilitybackend.schema.runs import STATUSES
 #: back-off wait up to 10 s, the imports of a large job and its first load take the rest.
 RESTART_S = 60.0
 
-__all__ = ["KINDS", "IncidentKind", "IncidentKinds", "check_named", "kind_of", "kinds_where", "register", "served"]
 
 About = Literal["model", "data", "process", "gpu", "user"]
 Blames = Literal["", "suspect", "known"]

@@ -7,13 +7,6 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-__all__ = [
-    "MAX_ANNOTATION_CHARS", "Annotation", "AnnotationRequest", "Annotations", "Branch", "Cause", "ChangedAnnotation",
-    "Checkpoint", "Checkpoints", "Inferred", "Offer", "OfferedBranch", "OfferedCheckpoint", "Segment", "Segments",
-    "SpoiledBy", "why_lost",
-]  # fmt: skip
-
-
 #: Why a segment began. ``resume``: a launch that did not go back.
 Cause = Literal["start", "command", "declared", "restart", "resume"]
 #: From what a segment that nobody declared was inferred.

@@ -10,13 +10,6 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-__all__ = [
-    "BATCH_SIZE", "GRAD_NORM", "LOSS", "LR", "NAMES_REMEMBERED", "OTHERS", "RATIO", "ROLES", "SAMPLES",
-    "SEQUENCE_LENGTH", "SHARE_OF", "SPEED", "STEP_TIME", "TAKEN", "TOKENS", "VAL_LOSS", "MixtureName", "best_of",
-    "dataset_of", "is_of_evaluation", "is_of_reward", "likely_role_of", "loss_of", "loss_rank", "may_rise",
-    "mixture_of", "of_machine", "role_of", "words_of",
-]  # fmt: skip
-
 #: Names of metrics of which it is remembered what they mean: more than a run keeps (``points/metric_names.py``), for a
 #: table that is too small by one is of no use to a row of all of them.
 NAMES_REMEMBERED = 32_768

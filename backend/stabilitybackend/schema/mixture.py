@@ -6,16 +6,6 @@ import msgspec
 
 from stabilitybackend.schema.json_data import Number
 
-__all__ = [
-    "DeclaredMixture",
-    "DiscardedShares",
-    "Mixture",
-    "MixtureCurve",
-    "MixtureCurves",
-    "MixtureShare",
-    "MixtureStage",
-]
-
 
 class MixtureShare(msgspec.Struct, frozen=True):
     """A data set. Shares are 0 to 1.

@@ -10,9 +10,6 @@ from msgspec import UNSET, UnsetType
 from stabilitybackend.schema.lineage import SpoiledBy
 from stabilitybackend.schema.verdicts import Verdict
 
-__all__ = ["Plan", "PlannedAction", "PlannedCheckpoint", "PlannedSuspect"]
-
-
 PlannedAction = Literal["none", "wait", "relaunch", "relaunch_without", "stop"]
 
 

@@ -7,8 +7,6 @@ from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["RANKS", "RankStacks", "RankStatus", "StackDumps", "Tone", "Where"]
-
 #: Worst first. dead: gone, or left by an exception or without ``finish``. over: past its budget, and the others wait
 #: for it. unheard: its agent is away or silent. unread: its slot can't be read. behind: by steps. waits: past its
 #: budget, for another rank. long: in a phase that may be long.

@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-__all__ = ["Misfit", "fitted", "typed"]
-
 T = TypeVar("T", bound=msgspec.Struct)
 
 #: Fields left out of one thing; one with more of them is unreadable.

@@ -6,29 +6,6 @@ from typing import Any, Literal
 
 import msgspec
 
-__all__ = [
-    "BY_RESUMES",
-    "ORDERS",
-    "PARTS",
-    "Change",
-    "Changed",
-    "Compared",
-    "Determinism",
-    "Grade",
-    "Known",
-    "NotFollowed",
-    "Part",
-    "PartSeen",
-    "PositionCheck",
-    "Resume",
-    "ResumeGrade",
-    "ResumeVerdict",
-    "Resumes",
-    "Shift",
-    "SkipCheck",
-    "Went",
-]
-
 #: ``same_data``: the same batches at the same steps, other numerics. ``repeated``: batches that the model has had come
 #: again. ``skipped``: the batches of later steps came.
 ResumeVerdict = Literal[
@@ -42,7 +19,7 @@ BY_RESUMES = "resumes"
 #: Bit-equal losses in a row that show that a job is deterministic: one or two, the first update can't spoil.
 EXACT_POINTS = 8
 #: The kind of incident about what was ordered, or declared, and did not happen.
-ORDERS = "order_not_followed"
+ORDER_NOT_FOLLOWED = "order_not_followed"
 #: What an order may ask for beside the step.
 Change = Literal["lr_scale", "seed", "skip_batches", "skip_range"]
 Known = Literal["equal", "different", "not_seen"]

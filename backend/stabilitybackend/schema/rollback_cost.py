@@ -9,8 +9,6 @@ import msgspec
 from stabilitybackend.schema.lineage import Cause
 from stabilitybackend.schema.resumes import ResumeGrade
 
-__all__ = ["RollbackCost", "RollbackCostTotals", "RollbackCosts"]
-
 
 class RollbackCost(msgspec.Struct):
     """One rollback or restart that went back.

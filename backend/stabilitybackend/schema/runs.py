@@ -11,28 +11,7 @@ import msgspec
 from stabilitybackend.schema.job.about import AboutLine
 from stabilitybackend.schema.job.unrecorded import UnrecordedCounts
 from stabilitybackend.schema.json_data import Number
-from stabilitybackend.schema.states.severity import Severity, ShownState
-
-__all__ = [
-    "FIRST_METRICS",
-    "FOLLOWED_KEY",
-    "STATUSES",
-    "UNTIMED_KEY",
-    "Followed",
-    "MetricList",
-    "Run",
-    "RunPage",
-    "RunStatus",
-    "RunView",
-    "RunWithStoring",
-    "StoppedBy",
-    "StoringProblem",
-    "UnreadableCounts",
-    "UnreadableReason",
-    "WorldSize",
-    "WorstIncident",
-    "listed",
-]
+from stabilitybackend.schema.severity import Severity, ShownState
 
 #: In the config of an imported run: its log is followed as it is written.
 FOLLOWED_KEY = "followed"

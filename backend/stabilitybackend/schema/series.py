@@ -9,19 +9,6 @@ from msgspec import UNSET, UnsetType
 
 from stabilitybackend.schema.json_data import Number
 
-__all__ = [
-    "AlignedCurve",
-    "Attempt",
-    "Attempts",
-    "BranchRow",
-    "Branches",
-    "Comparison",
-    "ExportProgress",
-    "SeriesAnswer",
-    "SpikeScore",
-    "SpikeScores",
-]
-
 
 class Buckets(msgspec.Struct):
     """What is between the extremes that an entry gives of its buckets; one number a bucket.

@@ -6,12 +6,6 @@ from typing import Any, Literal
 
 import msgspec
 
-__all__ = [
-    "Alive", "Audit", "AuditEntry", "ColdPoints", "Deleted", "ErrorAnswer", "ErrorFacts", "HotPoints", "LoggedOut",
-    "Me", "OidcWay", "PagerDutyAnswer", "Ready", "ReceiverStatus", "Receivers", "Retained", "RetainedRun",
-    "ServerHealth", "SignInWays", "SlackAnswer", "Storage",
-]  # fmt: skip
-
 
 class ErrorFacts(msgspec.Struct):
     """What went wrong.

@@ -8,8 +8,6 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-__all__ = ["WORDS", "Confidence", "SuspectGpu", "Training", "Verdict"]
-
 Confidence = Literal["high", "medium", "low"]
 #: What the other ranks do while the agents of some are lost.
 Training = Literal["goes on", "stands", "unknown"]

@@ -6,8 +6,6 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Watched", "WatchedMetric", "Why"]
-
 Why = Literal["name", "declared", "values"]
 
 

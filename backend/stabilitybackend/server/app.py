@@ -51,11 +51,10 @@ from stabilitybackend.runs.derived.unknown_costs import work_out
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.ownership.fence import ANY, Ownership
-from stabilitybackend.schema import kinds, verdicts
+from stabilitybackend.schema import kinds, severity, verdicts
 from stabilitybackend.schema.gpus import GPUS
 from stabilitybackend.schema.ranks import RANKS
 from stabilitybackend.schema.runs import STATUSES
-from stabilitybackend.schema.states import severity
 from stabilitybackend.server.api import (
     about,
     attempts,

@@ -11,7 +11,7 @@ import numpy as np
 
 from stabilitybackend.acting.autopilot.ladder import decide
 from stabilitybackend.acting.autopilot.policy import Policy
-from stabilitybackend.acting.commands.abilities import CHANGES, ORDERS
+from stabilitybackend.acting.commands.abilities import AT_BOUNDARY, CHANGES
 from stabilitybackend.base.errors import StabilityBoardError
 from stabilitybackend.runs.derived.autopilot import situation
 from stabilitybackend.runs.state import RunState
@@ -129,7 +129,7 @@ def _fly(
         state.apply(frame, replayed=False)
         if source is None and frame.source.rank is not None:
             source = frame.source
-            able = ("handler", {"can": list(CHANGES), "branches": True}), ("obeys", {"orders": list(ORDERS)})
+            able = ("handler", {"can": list(CHANGES), "branches": True}), ("obeys", {"orders": list(AT_BOUNDARY)})
             for kind, data in able:
                 state.apply(_event(source, clock.now, kind, None, data), replayed=False)
         flight.rows += sum(len(block.steps) // 8 for block in frame.blocks if isinstance(block, PointsBlock))

@@ -199,7 +199,7 @@ def test_a_restart_whose_agent_went_with_its_ranks_is_done_when_the_job_comes_ba
     for each in (book, late):
         command = _issued(RESTART, each, replace(JOB, agents=1))
         each.agents_gone({"n0": NOW + 1}, NOW + 12)
-        assert (each.order_that_ends("n0", 500), command.state) == ("c-1", "failed")
+        assert (each.command_that_ends("n0", 500), command.state) == ("c-1", "failed")
     again = CommandBook("run")
     again.load(book.all())  # the server is restarted
     (restart,) = again.all()
@@ -207,7 +207,7 @@ def test_a_restart_whose_agent_went_with_its_ranks_is_done_when_the_job_comes_ba
     assert restart.state == "done"
     late.settle(NOW + 76)
     # A death of a job that was never ended is not taken for one that was ordered.
-    assert (late.restart_under_way(), late.order_that_ends("n0", 500)) == (None, None)
+    assert (late.restart_under_way(), late.command_that_ends("n0", 500)) == (None, None)
     assert late.on_row("n0", 501, 4, 151, NOW + 80) == []
 
 
@@ -262,8 +262,8 @@ def test_a_server_that_starts_anew_still_waits_for_the_job() -> None:
         _say(book, node, "acted")
     again = CommandBook("run")
     again.load([command])
-    assert again.order_that_ends("n0", 500) == "c-1"
-    assert again.order_that_ends("n0", 501) is None
+    assert again.command_that_ends("n0", 500) == "c-1"
+    assert again.command_that_ends("n0", 501) is None
     assert again.on_row("n0", 501, 4, 151, NOW + 9)[0].state == "done"
 
 

@@ -9,7 +9,6 @@ import pytest
 
 MODULES = [
     "curve.detector",
-    "curve.flat",
     "engine.row_blocks",
     "stats.before_fork",
     "data_mix_drift",

@@ -17,7 +17,7 @@ from stabilitybackend.judging.incidents.rollback_target import UsableOf
 from stabilitybackend.schema.incidents import RolledBack, as_json, decoded, encoded
 from stabilitybackend.schema.lineage import Checkpoint
 from stabilitybackend.schema.runs import WorstIncident
-from stabilitybackend.schema.states.severity import NotBack
+from stabilitybackend.schema.severity import NotBack
 from support.checkpoints import checkpoint
 
 

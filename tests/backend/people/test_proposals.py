@@ -17,8 +17,7 @@ from stabilitybackend.access.auth import ROLES, KeyRing
 from stabilitybackend.acting.commands.proposals import EXPIRES_S, Person, approved
 from stabilitybackend.base.api_client import ApiClient
 from stabilitybackend.base.errors import Conflict
-from stabilitybackend.schema.commands import Fence
-from stabilitybackend.schema.orders.proposals import Proposal
+from stabilitybackend.schema.commands import Fence, Proposal
 from stabilitybackend.storage.redis_link import make_redis
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import CommandMessage

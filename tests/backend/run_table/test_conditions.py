@@ -15,7 +15,7 @@ from stabilitybackend.base.keys import RUNS_WITH_INCIDENTS, RunKeys
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.schema.incidents import encoded
 from stabilitybackend.schema.runs import RunStatus, RunView, StoppedBy, WorstIncident
-from stabilitybackend.schema.states.severity import RunCondition, Severity
+from stabilitybackend.schema.severity import RunCondition, Severity
 from stabilitybackend.storage.redis_link import make_redis
 from stabilityclient.wire import Hello
 from stabilityplugins.mcp.shortened import run_row, run_state

@@ -9,7 +9,7 @@ import pytest
 
 from stabilitybackend.runs.shown_state import stated
 from stabilitybackend.schema.runs import STATUSES, RunStatus, RunView, WorstIncident
-from stabilitybackend.schema.states.severity import (
+from stabilitybackend.schema.severity import (
     INCIDENT_APPEARANCES,
     PHASE_APPEARANCES,
     SHAPES,

@@ -25,7 +25,7 @@ from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.job.autopilot import PilotAction, PilotEntry, PilotPhase
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.schema.lineage import Checkpoint
-from stabilitybackend.schema.resumes import ORDERS
+from stabilitybackend.schema.resumes import ORDER_NOT_FOLLOWED
 
 __all__ = ["IDLE", "Decision", "Situation", "decide", "gave_up"]
 
@@ -147,7 +147,7 @@ def _held(now: Situation, policy: Policy, way: Way) -> tuple[PilotPhase, str] | 
     live = [one for one in now.incidents if one.state == "open" and not one.dead]
     for one in live:
         kind = kind_of(one.kind)
-        if kind.stops_job or kind.about == "gpu" or one.kind == ORDERS:
+        if kind.stops_job or kind.about == "gpu" or one.kind == ORDER_NOT_FOLLOWED:
             return "held", f"Held back while this is open: {_name(one)}. The machines first."
     for one in live:
         if one.kind == _NEVER and asks_of(one, now.now_step, now.incidents) is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from stabilitybackend.base.stateful import Stateful
 from stabilitybackend.schema.json_data import MAX_RANKS
 
-__all__ = ["CHANGES", "ORDERS", "Handlers"]
+__all__ = ["AT_BOUNDARY", "CHANGES", "Handlers"]
 
 #: What an order may ask for beside the step -> what that is, in words.
 CHANGES: Mapping[str, str] = {
@@ -21,7 +21,7 @@ CHANGES: Mapping[str, str] = {
 #: Of these, what no client knew that reports no list.
 _SINCE_LISTS = ("skip_range",)
 #: Orders beside a rollback -> what carries them out.
-ORDERS: Mapping[str, str] = {"stop": "ends it", "checkpoint_now": "saves a checkpoint"}
+AT_BOUNDARY: Mapping[str, str] = {"stop": "ends it", "checkpoint_now": "saves a checkpoint"}
 #: Longest reason of a rank for what it does not obey, characters.
 _MAX_WHY_CHARS = 300
 
@@ -53,7 +53,7 @@ class Handlers(Stateful):
             self._why.pop(rank, None)
             self._old.discard(rank)
         else:
-            (self._take if kind == "handler" else self._take_orders)(rank, data)
+            (self._take if kind == "handler" else self._take_obeyed)(rank, data)
 
     def _take(self, rank: int, data: Mapping[str, Any]) -> None:
         if len(self._can) >= MAX_RANKS and rank not in self._can:
@@ -62,11 +62,11 @@ class Handlers(Stateful):
         self._can[rank] = None if can is None else tuple(name for name in CHANGES if name in can)
         (self._old.discard if data.get("branches") else self._old.add)(rank)
 
-    def _take_orders(self, rank: int, data: Mapping[str, Any]) -> None:
+    def _take_obeyed(self, rank: int, data: Mapping[str, Any]) -> None:
         if len(self._obeys) < MAX_RANKS or rank in self._obeys:
-            self._obeys[rank] = tuple(kind for kind in ORDERS if kind in data["orders"])
+            self._obeys[rank] = tuple(kind for kind in AT_BOUNDARY if kind in data["orders"])
             why = data.get("why") or {}
-            self._why[rank] = {kind: str(why[kind])[:_MAX_WHY_CHARS] for kind in ORDERS if kind in why}
+            self._why[rank] = {kind: str(why[kind])[:_MAX_WHY_CHARS] for kind in AT_BOUNDARY if kind in why}
 
     def no_rollback(self, world_size: int) -> str:
         """Return why the job would not go back on order, half a sentence; "" where it would."""
@@ -84,7 +84,9 @@ class Handlers(Stateful):
         if all(kind in self._obeys[rank] for rank in range(world_size)):
             return ""
         unable = (self._why.get(rank, {}).get(kind) for rank in range(world_size) if kind not in self._obeys[rank])
-        return next(filter(None, unable), f"the job has no function that {ORDERS[kind]} on order (@run.on_checkpoint)")
+        return next(
+            filter(None, unable), f"the job has no function that {AT_BOUNDARY[kind]} on order (@run.on_checkpoint)"
+        )
 
     @property
     def is_old(self) -> bool:

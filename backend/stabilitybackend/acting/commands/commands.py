@@ -23,8 +23,8 @@ from stabilitybackend.acting.commands.agent_commands import (
     new_task,
     verdict,
 )
-from stabilitybackend.acting.commands.batch_orders import check_batches, conclude, may_ask, new_show_batches, take
-from stabilitybackend.acting.commands.boundary_orders import new_checkpoint, new_stop
+from stabilitybackend.acting.commands.batch_commands import check_batches, conclude, may_ask, new_show_batches, take
+from stabilitybackend.acting.commands.boundary_commands import new_checkpoint, new_stop
 from stabilitybackend.acting.commands.progress import JOB_ENDED
 from stabilitybackend.acting.commands.request import (
     JobView,
@@ -293,7 +293,7 @@ class CommandBook:
         """Return the restart whose job is not back yet, None where there is none."""
         return self._restart if self._restart is not None and is_under_way(self._restart) else None
 
-    def order_that_ends(self, node: str, started_ns: int) -> str | None:
+    def command_that_ends(self, node: str, started_ns: int) -> str | None:
         """Return the id of the restart or stop by which a process of ``node`` ends, None where there is none."""
         command = self.restart_under_way()
         if command is not None and not comes_back(command, node, started_ns):

@@ -15,6 +15,7 @@ from msgspec import UNSET
 from stabilitybackend.schema.commands import (
     END_STATES,
     NOT_CARRIED_OUT,
+    WORDS,
     AgentCommand,
     CheckpointNow,
     Command,
@@ -29,7 +30,6 @@ from stabilitybackend.schema.commands import (
     Stop,
     Task,
 )
-from stabilitybackend.schema.orders.kinds import WORDS
 
 __all__ = ["JOB_ENDED", "progress_of", "shown"]
 

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from stabilitybackend.acting.commands.commands import CommandBook
 from stabilitybackend.acting.commands.request import JobView
 from stabilitybackend.base.errors import BadRequest, Conflict, Forbidden
-from stabilitybackend.schema.commands import END_STATES, KINDS, CommandRequest, Fence
-from stabilitybackend.schema.orders.proposals import Proposal
+from stabilitybackend.schema.commands import END_STATES, KINDS, CommandRequest, Fence, Proposal
 from stabilitybackend.schema.plan import Plan
 
 __all__ = ["EXPIRES_S", "Person", "approved", "check_alone", "check_fits", "declined", "in_words", "refusal"]

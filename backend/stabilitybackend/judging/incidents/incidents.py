@@ -33,7 +33,7 @@ from stabilitybackend.schema.incidents import Incident, RolledBack
 from stabilitybackend.schema.json_data import TEXT_CHARS, json_number
 from stabilitybackend.schema.kinds import KINDS, kind_of
 from stabilitybackend.schema.runs import WorstIncident
-from stabilitybackend.schema.states.severity import NotBack
+from stabilitybackend.schema.severity import NotBack
 
 __all__ = ["IncidentBook", "alarms", "alert_finding", "discarded", "stops_job"]
 

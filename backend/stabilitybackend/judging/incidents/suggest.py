@@ -31,7 +31,7 @@ from stabilitybackend.schema.incidents import Action, Incident, RolledBack, Sugg
 from stabilitybackend.schema.json_data import MAX_NAMED
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.schema.metric_roles import GRAD_NORM, role_of
-from stabilitybackend.schema.resumes import ORDERS
+from stabilitybackend.schema.resumes import ORDER_NOT_FOLLOWED
 from stabilitybackend.schema.verdicts import SuspectGpu
 
 __all__ = ["suggest"]
@@ -746,7 +746,7 @@ _RULES: Mapping[str, Callable[[Case], Suggestion]] = {
     "divergence": _divergence,
     "nonfinite": _nonfinite,
     "resume_artifact": _resume,
-    ORDERS: _order,
+    ORDER_NOT_FOLLOWED: _order,
     "data_mix_drift": _mix,
     "repeat_data": _repeat,
     SHARED_DATA: _shared,
@@ -762,7 +762,7 @@ _ALSO_AFTERWARDS = frozenset(
         "spike",
         "nonfinite",
         "resume_artifact",
-        ORDERS,
+        ORDER_NOT_FOLLOWED,
         "data_mix_drift",
         "repeat_data",
         SHARED_DATA,

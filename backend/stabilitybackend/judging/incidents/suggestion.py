@@ -10,7 +10,7 @@ from stabilitybackend.judging.incidents.references import RULE_OF_THUMB
 from stabilitybackend.judging.incidents.rollback_target import Target, Usable
 from stabilitybackend.schema.evidence import CurveFacts, facts
 from stabilitybackend.schema.incidents import Action, Fix, Incident, Suggestion
-from stabilitybackend.schema.states.severity import IncidentStatus
+from stabilitybackend.schema.severity import IncidentStatus
 
 __all__ = ["Case", "JobNow", "over", "suggestion"]
 

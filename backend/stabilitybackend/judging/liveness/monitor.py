@@ -48,7 +48,7 @@ from stabilitybackend.schema.health import AgentHealth, RankHealth
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.json_data import MAX_RANKS
 from stabilitybackend.schema.runs import RunStatus
-from stabilitybackend.schema.states.severity import RunPhase
+from stabilitybackend.schema.severity import RunPhase
 from stabilityclient.wire import pid_of, started_ns
 
 __all__ = ["LivenessMonitor"]

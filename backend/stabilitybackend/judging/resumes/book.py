@@ -39,7 +39,7 @@ from stabilitybackend.lineage.left_out import left_out
 from stabilitybackend.lineage.tree import FoldedSegment, PathRange
 from stabilitybackend.schema.resumes import (
     BY_RESUMES,
-    ORDERS,
+    ORDER_NOT_FOLLOWED,
     Changed,
     Determinism,
     PositionCheck,
@@ -169,8 +169,8 @@ def order_finding(resume: Resume, applied: Mapping[str, Any] | None, newest: int
     what = "Order" if resume.cause == "command" else "Declared change"
     return Finding(
         detector=BY_RESUMES,
-        key=f"{ORDERS}:{resume.segment}:{resume.fork_step}",
-        kind=ORDERS,
+        key=f"{ORDER_NOT_FOLLOWED}:{resume.segment}:{resume.fork_step}",
+        kind=ORDER_NOT_FOLLOWED,
         state="resolved" if over else "open",
         severity="warning",
         title=f"{what} not followed after step {resume.fork_step}",

@@ -22,13 +22,12 @@ from redis.asyncio import Redis
 from stabilitybackend.acting.commands.commands import CommandBook
 from stabilitybackend.base.errors import Conflict, NotFound, StabilityBoardError
 from stabilitybackend.base.keys import MAX_REPORTS, RunKeys
-from stabilitybackend.runs.derived.batch_orders import with_step
+from stabilitybackend.runs.derived.batch_commands import with_step
 from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.orders.acknowledged import Acknowledged, Patiently
 from stabilitybackend.runs.ownership.fence import Fence
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.schema.commands import OPEN_STATES, AnyCommand, Command, CommandRequest, Restart
-from stabilitybackend.schema.orders.waiting import WaitingOrder
+from stabilitybackend.schema.commands import OPEN_STATES, AnyCommand, Command, CommandRequest, PendingCommand, Restart
 from stabilitybackend.storage.redis_link import redis_errors
 
 __all__ = ["WAITS", "Orders"]
@@ -55,7 +54,7 @@ class Orders:
         self._redis = redis
         self._keys = RunKeys(run_id)
         self._clock = clock
-        self.waiting: list[WaitingOrder] = []
+        self.waiting: list[PendingCommand] = []
         #: Acknowledgements, which wait likewise.
         self.acknowledged = Acknowledged(run_id, redis)
 
@@ -65,10 +64,10 @@ class Orders:
         stored: Any = await self._redis.hvals(self._keys.orders)
         self.waiting = sorted(self._read(stored), key=lambda one: one.command.issued)
 
-    def _read(self, stored: list[bytes]) -> Iterator[WaitingOrder]:
+    def _read(self, stored: list[bytes]) -> Iterator[PendingCommand]:
         for data in stored:
             try:
-                yield msgspec.json.decode(data, type=WaitingOrder)
+                yield msgspec.json.decode(data, type=PendingCommand)
             except msgspec.ValidationError as error:  # of a newer server: it is left as it is
                 _log.warning("run %s: an order that waits is passed over: %s", self._run_id, error)
 
@@ -109,14 +108,14 @@ class Orders:
                 hint="start a worker (stabilityboard up --role worker)",
             )
         command = self._drafted(state, request, command_id, issuer)
-        order = WaitingOrder(request.given(), cast("AnyCommand", command))
+        order = PendingCommand(request.given(), cast("AnyCommand", command))
         with redis_errors():
             before: Any = await self._redis.eval(
                 _script("put.lua"), 3, self._keys.orders, self._keys.reports, self._keys.command_audit,
                 order.name, msgspec.json.encode(order), msgspec.json.encode(command), MAX_REPORTS,
             )  # fmt: skip
             await self.load()
-        return command if before is None else msgspec.json.decode(before, type=WaitingOrder).command
+        return command if before is None else msgspec.json.decode(before, type=PendingCommand).command
 
     def _drafted(self, state: RunState, request: CommandRequest, command_id: str, issuer: str) -> Command:
         """Return the command as an owner would make it whose agents are connected."""
@@ -185,7 +184,7 @@ class Orders:
             self.waiting = [one for one in self.waiting if one.name != name]
         return taken
 
-    def _decided(self, state: RunState, order: WaitingOrder) -> Command | None:
+    def _decided(self, state: RunState, order: PendingCommand) -> Command | None:
         """Return the command that an order becomes, or that says why it came to nothing; None: it waits on."""
         now, given = self._clock(), order.at(self._clock())
         given.waits = msgspec.UNSET

@@ -7,11 +7,6 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-__all__ = [
-    "MAX_NAME_CHARS", "MAX_NOTES_CHARS", "MAX_TAGS", "MAX_TAG_CHARS", "AboutEdit", "AboutLine", "AboutRun", "Checkout",
-    "Difference", "LaunchReported", "RunDiff", "RunLaunch",
-]  # fmt: skip
-
 #: Tags of a run, characters of one, of its notes and of its name; the client takes as many.
 MAX_TAGS, MAX_TAG_CHARS, MAX_NOTES_CHARS, MAX_NAME_CHARS = 32, 64, 10_000, 200
 

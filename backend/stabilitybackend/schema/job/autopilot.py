@@ -8,18 +8,6 @@ import msgspec
 
 from stabilitybackend.schema.commands import State
 
-__all__ = [
-    "ISSUER",
-    "MAX_ENTRIES",
-    "Autopilot",
-    "PilotAction",
-    "PilotEntry",
-    "PilotMode",
-    "PilotPhase",
-    "PolicyChange",
-    "ShownEntry",
-]
-
 #: Issuer of its commands.
 ISSUER = "autopilot"
 

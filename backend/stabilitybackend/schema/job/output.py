@@ -6,8 +6,6 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["OutputAnswer", "PrintedLine"]
-
 
 class PrintedLine(msgspec.Struct):
     """One line.

@@ -9,8 +9,6 @@ from msgspec import Meta
 
 from stabilityclient.wire import MAX_STEP
 
-__all__ = ["Preempted", "RecordsLost", "RefusedText", "Unrecorded", "UnrecordedCounts"]
-
 _Count = Annotated[int, Meta(ge=0, le=MAX_STEP)]
 
 

@@ -6,11 +6,6 @@ from typing import Literal
 
 import msgspec
 
-__all__ = [
-    "AlertPreview", "Alerting", "KindPrecision", "MuteShown", "MuteState", "Mutes", "Precision", "Rating",
-    "RatingAnswer", "Receiver", "ReceiverPrecision", "ReceiverPreview", "Routes",
-]  # fmt: skip
-
 MuteState = Literal["pending", "active", "expired"]
 
 

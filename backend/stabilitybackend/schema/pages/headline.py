@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Headline", "HeadlineCell", "HeadlineChart"]
-
 
 class HeadlineCell(msgspec.Struct, frozen=True):
     """A metric whose newest value is shown.

@@ -8,20 +8,7 @@ import msgspec
 
 from stabilitybackend.schema.json_data import Number
 from stabilitybackend.schema.runs import RunStatus, StoringProblem, WorstIncident
-from stabilitybackend.schema.states.severity import RunCondition, ShownState
-
-__all__ = [
-    "CURVE_BUCKETS",
-    "CURVE_TOP",
-    "ColumnFacts",
-    "ColumnKind",
-    "Curve",
-    "RunColumns",
-    "RunDigest",
-    "RunGroup",
-    "RunTable",
-    "TableRow",
-]
+from stabilitybackend.schema.severity import RunCondition, ShownState
 
 #: Stretches of steps that the small curve of a whole run has, and the height of its greatest value.
 CURVE_BUCKETS = 60

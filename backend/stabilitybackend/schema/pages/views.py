@@ -6,8 +6,6 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-__all__ = ["VIEW_KINDS", "View", "ViewKind", "Views"]
-
 #: runs: filter, columns, order and groups of the table of runs. layout: which charts a run's page has, and how.
 ViewKind = Literal["runs", "layout"]
 VIEW_KINDS: tuple[str, ...] = get_args(ViewKind)

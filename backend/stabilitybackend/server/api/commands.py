@@ -11,16 +11,14 @@ import msgspec
 from fastapi import APIRouter, Query, Request, Response
 from msgspec import UNSET
 
-from stabilitybackend.acting.commands.boundary_orders import offers
+from stabilitybackend.acting.commands.boundary_commands import offers
 from stabilitybackend.acting.commands.progress import shown
 from stabilitybackend.acting.commands.proposals import check_alone, in_words
 from stabilitybackend.base.errors import NotFound, Unavailable
 from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.derived.rollback_offer import offer_of
-from stabilitybackend.schema.commands import AnyCommand, CommandRequest
+from stabilitybackend.schema.commands import AnyCommand, CommandOffers, CommandRequest, Proposal
 from stabilitybackend.schema.lineage import Offer
-from stabilitybackend.schema.orders.offers import OrderOffers
-from stabilitybackend.schema.orders.proposals import Proposal
 from stabilitybackend.schema.plan import Plan
 from stabilitybackend.server.api.access import Commander, Reader, Recorded, Worker
 from stabilitybackend.server.api.answers import answer, answers
@@ -90,7 +88,7 @@ async def rollback(
     return answer(offer_of(await worker.ready(), incident))
 
 
-@router.get("/orders", responses=answers(OrderOffers))
+@router.get("/orders", responses=answers(CommandOffers))
 async def orders(reader: Reader, worker: Worker) -> Response:
     """Whether the job would obey a stop and an order to save a checkpoint now, and what each one means."""
     return answer(offers((await worker.ready()).job()))

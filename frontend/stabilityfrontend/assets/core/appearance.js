@@ -1,5 +1,5 @@
 // How bad something is, for people: word, tone and shape of incidents and of runs, from the server's one table
-// (schema/states/severity.py). Nothing else in the browser decides which word, colour or mark something gets.
+// (schema/severity.py). Nothing else in the browser decides which word, colour or mark something gets.
 
 import { severityOf } from "../incident/severity.js";
 import { h, setClass, setHref, setText, setTitle } from "./dom.js";

@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from stabilitybackend.access.auth import Principal
 from stabilitybackend.acting.commands.proposals import Person
 from stabilitybackend.alerts.proposals import ProposalBook
-from stabilitybackend.schema.commands import CommandRequest
-from stabilitybackend.schema.orders.proposals import Proposal, Proposals, RunProposals
+from stabilitybackend.schema.commands import CommandRequest, Proposal, Proposals, RunProposals
 from stabilitybackend.server.api.access import Commander, Manager, Proposer, Reader, Recorded, Worker
 from stabilitybackend.server.api.answers import answer, answers
 

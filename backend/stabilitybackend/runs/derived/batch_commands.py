@@ -15,7 +15,7 @@ from stabilitybackend.schema.kinds import kind_of
 if TYPE_CHECKING:
     from stabilitybackend.runs.state import RunState
 
-__all__ = ["own_orders", "with_step"]
+__all__ = ["own_commands", "with_step"]
 
 
 def with_step(state: RunState, request: CommandRequest) -> CommandRequest:
@@ -34,7 +34,7 @@ def with_step(state: RunState, request: CommandRequest) -> CommandRequest:
     return request if request.step is not None else replace(request, step=_first_step(incident))
 
 
-def own_orders(state: RunState, incidents: Iterable[Incident], time: float, now: float) -> list[Command]:
+def own_commands(state: RunState, incidents: Iterable[Incident], time: float, now: float) -> list[Command]:
     """Return what the server orders by itself for incidents that have just changed, where the job wants that.
 
     A note of one odd batch counts, too: there the batch is the whole story. Of a train its first one does. What comes

@@ -18,9 +18,9 @@ LEAST_SAMPLES = 2
 #: The same of the characters of their texts: some 256 kB an answer.
 TEXT_CHARS = MAX_SAMPLES * 2_000
 MAX_TEXT_CHARS, LEAST_TEXT_CHARS = 2_000, 200
-#: People may order so many within ORDERS_WITHIN_S: each one holds every rank up for 5 s at most.
-MAX_ORDERS = 6
-ORDERS_WITHIN_S = 60.0
+#: People may order so many within ASKED_WITHIN_S: each one holds every rank up for 5 s at most.
+MAX_ASKED = 6
+ASKED_WITHIN_S = 60.0
 #: The server looks by itself at most so often within OWN_WITHIN_S, in a job that spikes without end: a minute of it.
 MAX_OWN = 12
 OWN_WITHIN_S = 3_600.0
@@ -58,26 +58,26 @@ def check_batches(job: JobView, commands: Iterable[Command], now: float) -> None
             "this job keeps no batches, so there are none to show",
             hint="run.keep_batches(...) in the training script keeps the newest ones",
         )
-    orders = [c for c in commands if isinstance(c, ShowBatches)]
-    busy = next((c for c in orders if c.state in OPEN_STATES), None)
+    looks = [c for c in commands if isinstance(c, ShowBatches)]
+    busy = next((c for c in looks if c.state in OPEN_STATES), None)
     if busy is not None:
         raise Conflict(
             f"order {busy.command_id} is under way (state {busy.state})",
             hint="its answer comes with the next step of the job; order another one then",
         )
-    recent = [c for c in orders if c.issuer != OURSELVES and 0 <= now - c.issued < ORDERS_WITHIN_S]
-    if len(recent) >= MAX_ORDERS:
+    recent = [c for c in looks if c.issuer != OURSELVES and 0 <= now - c.issued < ASKED_WITHIN_S]
+    if len(recent) >= MAX_ASKED:
         raise Conflict(
-            f"{len(recent)} were ordered in the last {ORDERS_WITHIN_S:.0f} s, expected at most {MAX_ORDERS}",
+            f"{len(recent)} were ordered in the last {ASKED_WITHIN_S:.0f} s, expected at most {MAX_ASKED}",
             hint="each one holds the job up: look at the newest one, or wait a minute",
         )
 
 
 def may_ask(job: JobView, commands: Iterable[Command], now: float) -> bool:
     """Say whether the server may look by itself: somebody keeps batches, and it has not just looked too often."""
-    orders = [c for c in commands if isinstance(c, ShowBatches)]
-    own = [c for c in orders if c.issuer == OURSELVES and 0 <= now - c.issued < OWN_WITHIN_S]
-    return job.agents > 0 and job.keepers > 0 and len(own) < MAX_OWN and all(c.state not in OPEN_STATES for c in orders)
+    looks = [c for c in commands if isinstance(c, ShowBatches)]
+    own = [c for c in looks if c.issuer == OURSELVES and 0 <= now - c.issued < OWN_WITHIN_S]
+    return job.agents > 0 and job.keepers > 0 and len(own) < MAX_OWN and all(c.state not in OPEN_STATES for c in looks)
 
 
 def take(command: ShowBatches, rank: int, step: int | None, report: CommandReport, time: float) -> list[Command]:

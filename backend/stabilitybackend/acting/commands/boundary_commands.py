@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from stabilitybackend.acting.commands.request import JobView, NewCommand
 from stabilitybackend.base.errors import BadRequest, Conflict
-from stabilitybackend.schema.commands import CheckpointNow, Kind, Stop
-from stabilitybackend.schema.orders.offers import OrderOffer, OrderOffers
+from stabilitybackend.schema.commands import CheckpointNow, CommandOffer, CommandOffers, Kind, Stop
 
 __all__ = ["new_checkpoint", "new_stop", "offers"]
 
@@ -34,12 +33,12 @@ def new_checkpoint(new: NewCommand) -> CheckpointNow:
     return CheckpointNow(**new.fields(), apply_at_step=new.job.boundary(1), world_size=new.job.world_size)
 
 
-def offers(job: JobView) -> OrderOffers:
+def offers(job: JobView) -> CommandOffers:
     """Return what this job can do of both, before anybody orders one."""
     reached = max((one.step for one in job.checkpoints if one.usable), default=None)
     boundary = job.boundary(1)
     lost = None if boundary is None or not job.agents else max(0, boundary - 1 - (reached or 0))
-    return OrderOffers(
+    return CommandOffers(
         stop=_offer("stop", job),
         checkpoint_now=_offer("checkpoint_now", job),
         ranks=job.world_size,
@@ -49,10 +48,10 @@ def offers(job: JobView) -> OrderOffers:
     )
 
 
-def _offer(kind: Kind, job: JobView) -> OrderOffer:
+def _offer(kind: Kind, job: JobView) -> CommandOffer:
     why = _why_not(kind, job)
     hangs = bool(job.hung)
-    return OrderOffer(possible=not why, why=why, works=["dump_stacks", "restart"] if hangs and job.agents else [])
+    return CommandOffer(possible=not why, why=why, works=["dump_stacks", "restart"] if hangs and job.agents else [])
 
 
 def _check(kind: Kind, job: JobView, begin: str = "") -> None:

@@ -11,23 +11,6 @@ from typing import Literal
 
 import msgspec
 
-__all__ = [
-    "INCIDENT_APPEARANCES",
-    "OVER_LATER",
-    "PHASE_APPEARANCES",
-    "SHAPES",
-    "Appearance",
-    "IncidentStatus",
-    "NotBack",
-    "RunCondition",
-    "RunPhase",
-    "Severity",
-    "ShownState",
-    "StateTone",
-    "condition_of",
-    "served",
-]
-
 Severity = Literal["info", "warning", "critical"]
 StateTone = Literal["critical", "warning", "info", "good", "calm"]
 #: Drawn in the tone's colour: a filled octagon, triangle or disc, a tick, a ring.

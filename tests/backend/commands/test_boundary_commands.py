@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stabilitybackend.acting.commands.abilities import Handlers
-from stabilitybackend.acting.commands.boundary_orders import offers
+from stabilitybackend.acting.commands.boundary_commands import offers
 from stabilitybackend.acting.commands.commands import CommandBook
 from stabilitybackend.acting.commands.progress import progress_of
 from stabilitybackend.acting.commands.proposals import check_alone, in_words
@@ -140,8 +140,8 @@ def test_a_process_that_ends_after_a_stop_has_not_died_one_that_was_started_sinc
     again = CommandBook("run")
     again.load(book.all())
     for one in (book, again):
-        assert one.order_that_ends("n0", 900 * 10**9) == "c-1"
-        assert one.order_that_ends("n0", 1002 * 10**9) is None
+        assert one.command_that_ends("n0", 900 * 10**9) == "c-1"
+        assert one.command_that_ends("n0", 1002 * 10**9) is None
 
 
 def test_no_plan_starts_a_stopped_job_again_however_its_processes_ended() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from stabilitybackend.acting.commands.batch_orders import (
+from stabilitybackend.acting.commands.batch_commands import (
+    ASKED_WITHIN_S,
+    MAX_ASKED,
     MAX_DETAIL_CHARS,
-    MAX_ORDERS,
     MAX_OWN,
-    ORDERS_WITHIN_S,
     OWN_WITHIN_S,
 )
 from stabilitybackend.acting.commands.commands import ANSWER_S, CommandBook
@@ -99,15 +99,15 @@ def test_people_may_order_few_of_them_and_only_where_batches_are_kept() -> None:
         _issued(book, job=JobView(200, 0.1, 4, 3, "", [], agents=2))
     with pytest.raises(BadRequest, match="step is -1"):
         _issued(book, CommandRequest("show_batches", step=-1))
-    for at in range(MAX_ORDERS):
+    for at in range(MAX_ASKED):
         _issued(book, command_id=f"c-{at}", now=NOW + at)
         with pytest.raises(Conflict, match=f"order c-{at} is under way"):
             _issued(book, command_id="c-9", now=NOW + at)
         for rank in (0, 1):
             _say(book, rank, "acted", command_id=f"c-{at}")
     with pytest.raises(Conflict, match="6 were ordered in the last 60 s"):
-        _issued(book, command_id="c-9", now=NOW + ORDERS_WITHIN_S - 1)
-    assert isinstance(_issued(book, command_id="c-9", now=NOW + ORDERS_WITHIN_S + 9), ShowBatches)
+        _issued(book, command_id="c-9", now=NOW + ASKED_WITHIN_S - 1)
+    assert isinstance(_issued(book, command_id="c-9", now=NOW + ASKED_WITHIN_S + 9), ShowBatches)
 
 
 def test_the_server_asks_by_itself_once_an_incident_and_so_often_an_hour() -> None:

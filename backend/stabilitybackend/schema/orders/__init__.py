@@ -1,1 +1,0 @@
-"""Orders before they are commands: proposals, which wait for a person's approval."""

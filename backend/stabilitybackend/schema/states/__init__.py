@@ -1,1 +1,0 @@
-"""States as people see them: the tables of words, tones and shapes."""
