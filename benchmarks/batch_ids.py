@@ -59,8 +59,7 @@ def client(calls: int, figures: Figures) -> None:
     import numpy as np
 
     import stabilityclient
-    from stabilityclient.data.recorder import event_data
-    from stabilityclient.data.samples import taken
+    from stabilityclient.data.samples import event_data, taken
 
     rng = np.random.default_rng(1)
     batches: dict[str, list[Any]] = {"array": [rng.integers(0, 50_000, (ROWS, COLUMNS)) for _ in range(TURNS)]}
@@ -97,8 +96,7 @@ def frames(batches: int, steps: int, what: str) -> Iterator[Frame]:
     """Yield the frames that an agent makes of a job of ``batches`` steps, so many steps in each."""
     from stabilityclient.agent.upload.framing import frame_of
     from stabilityclient.agent.upload.records import Record, SpooledEvent, SpooledRow
-    from stabilityclient.data.recorder import event_data
-    from stabilityclient.data.samples import taken
+    from stabilityclient.data.samples import event_data, taken
     from stabilityclient.wire import SourceInfo
 
     rng, info, seq, names = random.Random(1), SourceInfo("r0-1", 0, 1, 0, "n0", 1, 1_000.0), 0, ("loss",)
@@ -119,8 +117,7 @@ def server(batches: int) -> dict[str, float]:
     """Return microseconds a step and bytes a million batches."""
     from stabilitybackend.base.saving import pack
     from stabilitybackend.runs.state import RunState
-    from stabilityclient.data.recorder import event_data
-    from stabilityclient.data.samples import taken
+    from stabilityclient.data.samples import event_data, taken
 
     figures: dict[str, float] = {}
     for steps in FRAME_STEPS:

@@ -13,8 +13,7 @@ from __future__ import annotations
 from stabilityclient.errors import NotReadyError, RefusedError, SettingError, StabilityError
 from stabilityclient.init_run import init
 from stabilityclient.plan import read_plan
-from stabilityclient.rollback.decision import Rollback
-from stabilityclient.rollback.orders import Rewind, Stop
+from stabilityclient.rollback.decision import Rewind, Rollback, Stop
 from stabilityclient.run import Run
 
 __all__ = [

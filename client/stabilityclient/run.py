@@ -28,10 +28,8 @@ from stabilityclient.metrics.metric_coercion import MetricCoercion
 from stabilityclient.metrics.values import Types, on_device
 from stabilityclient.rank_state.phase import Phase, saves
 from stabilityclient.rank_state.slot import STATE_EXCEPTION, STATE_FINISHED, STATE_LEFT
-from stabilityclient.rollback.decision import NO_SAVER, Rollback
-from stabilityclient.rollback.handler import Restoring
-from stabilityclient.rollback.lineage import RankLineage
-from stabilityclient.rollback.orders import Stop
+from stabilityclient.rollback.decision import NO_SAVER, Rollback, Stop
+from stabilityclient.rollback.handler import RankLineage, Restoring
 from stabilityclient.skipping import IN_STEPS, MOST, SIGMAS, SKIPPED, SkipRule
 
 TYPE_CHECKING = False
@@ -40,11 +38,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, TypeVar
 
-    from stabilityclient.data.recorder import Recorder
     from stabilityclient.data.ring import BatchRing, Explain
+    from stabilityclient.data.samples import Recorder
     from stabilityclient.guard import Guard
-    from stabilityclient.rank_state.phase_table import PhaseEntry
-    from stabilityclient.rank_state.slot import Slot
+    from stabilityclient.rank_state.slot import PhaseEntry, Slot
     from stabilityclient.run_components import RunComponents
     from stabilityclient.settings import ClientSettings
 
@@ -399,7 +396,7 @@ class Run:
 
     def _recorder_of(self) -> Recorder:
         if self._recorder is None:
-            from stabilityclient.data.recorder import Recorder
+            from stabilityclient.data.samples import Recorder
 
             self._recorder = Recorder(
                 self._append_batch, lambda error: self._guard.note("data()", f"a batch was refused: {error}")

@@ -13,8 +13,7 @@ import pytest
 
 from stabilityclient.guard import Guard
 from stabilityclient.rank_state.phase import Phase
-from stabilityclient.rank_state.phase_table import MAX_NAMES, MAX_PHASES
-from stabilityclient.rank_state.slot import SLOT_BYTES, Slot, SlotView, read_slot
+from stabilityclient.rank_state.slot import MAX_NAMES, MAX_PHASES, SLOT_BYTES, Slot, SlotView, read_slot
 from support.agent.golden_cases import GOLDEN
 
 

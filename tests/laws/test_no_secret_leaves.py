@@ -17,7 +17,7 @@ from stabilityclient.agent.upload.framing import encoded_frame
 from stabilityclient.agent.upload.records import STEP_TIME, SpooledEvent, SpooledRow
 from stabilityclient.node_frames import frames_in
 from stabilityclient.secrets.messages import cleaned
-from stabilityclient.secrets.names import is_secret_name
+from stabilityclient.secrets.texts import is_secret_name
 from stabilityclient.wire import EventBlock, Health, Hello, Output, OutputLine, PointsBlock, SourceInfo, encode_message
 
 #: Fields that are places to load from, and names of metrics: of these only the addresses are cleaned.

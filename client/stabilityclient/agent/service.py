@@ -3,46 +3,138 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from stabilityclient.agent import plugins
 from stabilityclient.agent.agent_events import AgentEvents
 from stabilityclient.agent.commands import tasks
 from stabilityclient.agent.commands.agent_commands import AgentCommands, CommandToRun, Handler
 from stabilityclient.agent.commands.downlink import Downlink
 from stabilityclient.agent.commands.restart import Restarter
-from stabilityclient.agent.facts.reporter import FactsReporter
+from stabilityclient.agent.facts import FactsReporter
 from stabilityclient.agent.folder import make_hello, written
 from stabilityclient.agent.gpu.monitor import GpuMonitor, RankProcess
 from stabilityclient.agent.gpu.poller import POLL_S
-from stabilityclient.agent.logfile import AgentLog
-from stabilityclient.agent.output.follower import OutputFollower
+from stabilityclient.agent.modules import load_plugins
+from stabilityclient.agent.output import OutputFollower
 from stabilityclient.agent.server_watch import ServerWatch
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.statefile import StateFile, read_as
 from stabilityclient.agent.upload.records import Record, SpooledEvent
 from stabilityclient.agent.upload.spool_cleaner import SpoolCleaner
 from stabilityclient.agent.upload.uplink import Uplink
-from stabilityclient.agent.watch.checkpoint_poll import CheckpointPoll
-from stabilityclient.agent.watch.checkpoints import CheckpointWatch, Notice
+from stabilityclient.agent.watch.checkpoints import CheckpointPoll, CheckpointWatch, Notice
 from stabilityclient.agent.watch.deaths import DeathWatch
 from stabilityclient.agent.watch.kernel_log import KernelLog, names_our_pids
 from stabilityclient.agent.watch.node_health import NodeHealth
 from stabilityclient.agent.watch.progress_file import ProgressFile
 from stabilityclient.agent.watch.stacks import StackTaker
-from stabilityclient.agent.watch.unrecorded import UnrecordedReporter
 from stabilityclient.rank_state.slot import STATE_FINISHED
+from stabilityclient.secrets.texts import clean_text
 from stabilityclient.settings import DEFAULT_DRAIN_S, DEFAULT_FINISH_S, DEFAULT_SPOOL_MIB, DEFAULT_URL, node_name
-from stabilityclient.sidecar import read_json
+from stabilityclient.sidecar import LOG_BYTES, read_json
 from stabilityclient.wire import Health, Hello
 
-__all__ = ["AgentService"]
+__all__ = ["AgentLog", "AgentService", "UnrecordedReporter"]
+
+#: Seconds between two reports of one rank while its counts grow.
+REPORT_S = 10.0
+
+_WHY = {
+    errno.ENOSPC: "the disk of the spool was full",
+    errno.EDQUOT: "the spool had no room: its quota, STABILITY_SPOOL_MIB or that of the disk, was used up",
+    errno.EROFS: "the disk of the spool was read-only",
+}
+
+
+class UnrecordedReporter:
+    """Follows the counts of all ranks.
+
+    Args:
+        event: appends an event of the agent.
+    """
+
+    def __init__(self, event: Callable[[str, int | None, dict[str, Any]], None]) -> None:
+        self._event = event
+        self._told: dict[str, tuple[tuple[int, int, bool], float]] = {}
+        self._dropped = 0
+
+    def poll(self, ranks: Iterable[Source]) -> bool:
+        """Report what is new: at once where nothing was reported before and at the end of a rank, else now and then.
+
+        Returns:
+            Whether records were dropped since the last call: there is no room.
+        """
+        found = list(ranks)
+        dropped = sum(source.slot.dropped for source in found if source.slot is not None)
+        short = bool(dropped > self._dropped)
+        self._dropped = dropped
+        for source in found:
+            slot = source.slot
+            if slot is None or not (slot.dropped or slot.refused or slot.forked):
+                continue
+            counts = (slot.dropped, slot.refused, slot.forked)
+            before, when = self._told.get(source.info.source, ((0, 0, False), float("-inf")))
+            now = time.monotonic()
+            if counts == before or not (source.final or now - when >= REPORT_S):
+                continue
+            self._told[source.info.source] = counts, now
+            data = {
+                "source": source.info.source,
+                "rank": source.info.rank,
+                "dropped": slot.dropped,
+                "refused": slot.refused,
+                "stored": slot.last_seq,
+                "forked": slot.forked,
+                "why": _WHY.get(slot.no_room) or (os.strerror(slot.no_room) if slot.no_room else ""),
+            }
+            self._event("unrecorded", slot.step, data)
+        return short
+
+
+#: Seconds between two lines with the same beginning: a server that is away for a week must not fill the disk.
+REPEAT_S = 60.0
+#: Characters that make two lines the same, and lines that are remembered.
+SAME_CHARS = 60
+MAX_REMEMBERED = 100
+
+
+class AgentLog:
+    """Writes lines with a time; the same line at most once a minute; the file is emptied when it is too long."""
+
+    def __init__(self, stream: TextIO, now: Callable[[], float] = time.time) -> None:
+        self._stream = stream
+        self._now = now
+        self._written: dict[str, float] = {}
+
+    def write(self, text: str) -> None:
+        """Write one line; never raises."""
+        now = self._now()
+        key = text[:SAME_CHARS]
+        if now - self._written.get(key, -REPEAT_S) < REPEAT_S:
+            return
+        if len(self._written) >= MAX_REMEMBERED:
+            self._written.clear()
+        self._written[key] = now
+        try:
+            fd = self._stream.fileno()
+            if os.fstat(fd).st_size > LOG_BYTES:
+                os.ftruncate(fd, 0)  # opened for appending: the next line is the first
+        except (OSError, ValueError):
+            pass  # a terminal or a pipe
+        try:
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
+            print(f"{stamp} {clean_text(text)}", file=self._stream, flush=True)
+        except (OSError, ValueError):
+            pass  # the disk is full: the log is the least of it
+
 
 #: Seconds between two polls of the sources: new ones, slots, processes that can't be watched otherwise.
 SOURCES_POLL_S = 0.25
@@ -72,7 +164,7 @@ class AgentService:
     def __init__(self, folder: Path, environ: dict[str, str]) -> None:
         self._folder = folder
         self._log = AgentLog(sys.stderr)
-        plugins.load(environ, self._log.write)
+        load_plugins(environ, self._log.write)
         self._drain_s = _number(environ.get("STABILITY_DRAIN_S"), DEFAULT_DRAIN_S)
         limit = int(_number(environ.get("STABILITY_SPOOL_MIB"), DEFAULT_SPOOL_MIB) * 1024 * 1024)
         node = node_name(environ)

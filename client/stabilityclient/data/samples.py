@@ -6,21 +6,107 @@ text with a token changed between, or short texts that begin alike and are padde
 better. The number of columns is part of the hash.
 
 A tensor on a CUDA device is not waited for: its columns go into pinned memory, and an event tells when they are there,
-as in ``metrics/device_values.py``.
+as in ``metrics/metric_coercion.py``.
 """
 
 from __future__ import annotations
 
 import sys
-
-from stabilityclient.data.hashing import KEPT, MASK, factors, kept_of, mixed, sample_hash, shift_for, unsigned
+import time
+from binascii import b2a_base64
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
-__all__ = ["MAX_DATASETS", "Batch", "taken"]
+__all__ = [
+    "KEPT",
+    "MASK",
+    "MAX_DATASETS",
+    "MAX_QUEUED",
+    "Batch",
+    "Recorder",
+    "factors",
+    "kept_of",
+    "mixed",
+    "sample_hash",
+    "shift_for",
+    "taken",
+    "unsigned",
+]
+
+MASK = 2**64 - 1
+#: Hashes that a call keeps of a data set, at most on average; at least half as many. 8 bytes of text each: 64 to 128
+#: bytes a step.
+KEPT = 16
+#: Bytes of a hash that travel: of 300,000 samples two are taken for one with a probability of 2**-12.
+HASH_BYTES = 6
+
+# The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), its factors as signed numbers.
+_ADD, _FIRST, _SECOND = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
+
+
+def mixed(values: Any) -> Any:
+    """Return the hash of each of some signed 64-bit integers, as an array or tensor of the same kind."""
+    values = values + _ADD
+    values = (values ^ ((values >> 30) & 0x3FFFFFFFF)) * _FIRST
+    values = (values ^ ((values >> 27) & 0x1FFFFFFFFF)) * _SECOND
+    return values ^ ((values >> 31) & 0x1FFFFFFFF)
+
+
+def _mixed_one(value: int) -> int:
+    value = (value + _ADD) & MASK
+    value = ((value ^ (value >> 30)) * _FIRST) & MASK
+    value = ((value ^ (value >> 27)) * _SECOND) & MASK
+    return value ^ (value >> 31)
+
+
+def factors(count: int) -> list[int]:
+    """Return ``count`` odd numbers, signed: a row of tokens is multiplied with them and added up.
+
+    Two rows that differ have one sum with a probability of 2**-44 at most (multilinear hashing, Lemire and Kaser 2014;
+    20 bits are lost where all differences are multiples of a large power of two, which tokens can't exceed).
+    """
+    numbers = (_mixed_one(at) | 1 for at in range(1, count + 1))
+    return [number - 2**64 if number >= 2**63 else number for number in numbers]
+
+
+def sample_hash(sample: object, salt: int = 0) -> int:
+    """Return the hash of one id: a whole number, text or bytes; ``salt`` tells data sets apart.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if isinstance(sample, str | bytes):
+        from hashlib import blake2b  # most jobs have numbers
+
+        text = sample if isinstance(sample, bytes) else sample.encode("utf-8", "surrogatepass")
+        return _mixed_one(int.from_bytes(blake2b(text, digest_size=8).digest(), "little") + salt)
+    try:
+        return _mixed_one(sample.__index__() + salt)  # type: ignore[attr-defined]
+    except Exception:
+        kind = type(sample).__name__
+        raise ValueError(f"an id of ids= is a {kind}, expected whole numbers or texts that name the samples") from None
+
+
+def shift_for(samples: int) -> int:
+    """Return how many leading zero bits the hashes of a batch of so many samples need to be kept."""
+    return max(0, (max(samples, 1) - 1) // KEPT).bit_length()
+
+
+def kept_of(hashes: Iterable[int], shift: int) -> str:
+    """Return the upper HASH_BYTES of the hashes with ``shift`` leading zero bits, as base64."""
+    limit = 64 - shift
+    kept: Sequence[int] = sorted({one for one in hashes if not one >> limit})
+    data = b"".join([one.to_bytes(8, "big")[:HASH_BYTES] for one in kept[: 4 * KEPT]])
+    return b2a_base64(data, newline=False).decode()
+
+
+def unsigned(values: Iterable[int]) -> list[int]:
+    """Return signed 64-bit numbers as hashes."""
+    return [value & MASK for value in values]
+
 
 #: Data sets of one call.
 MAX_DATASETS = 64
@@ -159,3 +245,72 @@ def _factors_like(piece: Any, at: int, width: int) -> Any:
             _factors.clear()
         _factors[key] = known
     return known
+
+
+#: Batches waiting for the thread, or for their device. Beyond it they are dropped and counted.
+MAX_QUEUED = 1_000
+
+Facts = dict[str, object]
+
+
+class Recorder:
+    """Hashes batches in a thread of its own and hands their events on, in order.
+
+    Args:
+        store: called as ``store(step, when, data)`` from the thread.
+        trouble: called with an exception when a batch can't be hashed.
+
+    Attributes:
+        dropped: batches that did not fit the queue.
+    """
+
+    def __init__(self, store: Callable[[int, float, Facts], object], trouble: Callable[[Exception], None]) -> None:
+        import queue
+        import threading
+
+        self.dropped = 0
+        self._store = store
+        self._trouble = trouble
+        self._full = queue.Full
+        self._queue: queue.Queue[tuple[int, float, Facts, dict[str, Batch]]] = queue.Queue(MAX_QUEUED)
+        threading.Thread(target=self._work, name="stability-data", daemon=True).start()
+
+    def put(self, step: int, when: float, facts: Facts, sets: dict[str, Batch]) -> bool:
+        """Queue what a step saw; return False where the queue is full."""
+        try:
+            self._queue.put_nowait((step, when, facts, sets))
+        except self._full:
+            self.dropped += 1
+            return False
+        return True
+
+    def drain(self, wait_s: float) -> None:
+        """Wait until everything queued is stored, ``wait_s`` seconds at most."""
+        deadline = time.monotonic() + wait_s
+        while self._queue.unfinished_tasks and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    def _work(self) -> None:
+        while True:
+            step, when, facts, sets = self._queue.get()
+            try:
+                self._store(step, when, {**event_data(sets), **facts})
+            except Exception as error:  # the thread must live as long as the run
+                self._trouble(error)
+            finally:
+                self._queue.task_done()
+
+
+def event_data(sets: dict[str, Batch]) -> Facts:
+    """Return the data of a ``batch`` event (docs/wire.md)."""
+    total, tokens, shown = 0, 0, []
+    for name, batch in sets.items():
+        part, shift, kept = batch.hashed(name)
+        total += part
+        tokens += batch.tokens or 0
+        shown.append({"name": name, "samples": batch.samples, "shift": shift, "kept": kept})
+    data: Facts = {"fingerprint": f"{total & (2**64 - 1):016x}", "of": "+".join(sorted({b.of for b in sets.values()}))}
+    data["samples"] = sum(batch.samples for batch in sets.values())
+    if tokens:
+        data["tokens"] = tokens
+    return {**data, "sets": shown}

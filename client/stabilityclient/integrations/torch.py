@@ -17,10 +17,9 @@ from pathlib import Path
 from stabilityclient.integrations.data import Batches, ids_of
 from stabilityclient.integrations.shared.ranks import agreed, rank_and_world
 from stabilityclient.integrations.shared.rates import scale_rates
-from stabilityclient.integrations.shared.refusals import refusal
 from stabilityclient.integrations.shared.skips import Skips
 from stabilityclient.integrations.shared.torch_state import Parts, seed_random_numbers
-from stabilityclient.integrations.shared.unsaved import Order, Unsaved
+from stabilityclient.integrations.shared.unsaved import Order, Unsaved, refusal
 from stabilityclient.rollback.decision import Rollback
 from stabilityclient.start import write_whole
 

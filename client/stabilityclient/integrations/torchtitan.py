@@ -10,19 +10,19 @@ What it does and what it can't: docs/integrations/torchtitan.md. A step is an op
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import time
 from contextlib import contextmanager
+from importlib import import_module
 
-from stabilityclient.integrations.shared.guarded import guarded, stand_around
-from stabilityclient.integrations.shared.ranks import agreed
-from stabilityclient.integrations.shared.refusals import refusal
-from stabilityclient.integrations.shared.unsaved import Order
-from stabilityclient.integrations.torchtitan_data import Feed, as_at_the_start
-from stabilityclient.integrations.torchtitan_folders import discard_later, newest, read, write
-from stabilityclient.integrations.torchtitan_hooks import Hooks
-from stabilityclient.rollback.decision import Rollback
-from stabilityclient.rollback.orders import Rewind
+from stabilityclient.integrations.data import ids_of
+from stabilityclient.integrations.shared.guarded import OnePhase, guarded, stand_around
+from stabilityclient.integrations.shared.ranks import agreed, rank_and_world
+from stabilityclient.integrations.shared.skips import Skips
+from stabilityclient.integrations.shared.unsaved import Order, Unsaved, refusal
+from stabilityclient.rollback.decision import Rewind, Rollback
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,267 @@ if TYPE_CHECKING:
 
     from stabilityclient.run import Run
 
-__all__ = ["train"]
+__all__ = ["Feed", "Hooks", "as_at_the_start", "discard_later", "newest", "read", "train", "write"]
+
+#: Of labels: a token that has no loss (torchtitan/components/loss.py, IGNORE_INDEX).
+_IGNORED = -100
+
+
+class Hooks:
+    """Reports one ``train``."""
+
+    def __init__(self, run: Run, trainer: Any) -> None:
+        self._run = run
+        self._trainer = trainer
+        self._unsaved = Unsaved(run)
+        #: Begins a phase, and ends the one before.
+        self.enter = OnePhase(run).enter
+        self._within = False
+        #: The step whose state was saved, or loaded, last.
+        self.saved: int | None = None
+        self._values: dict[str, Any] = {}
+        #: Sum of this rank's losses so far in this step, and of how many tokens; None where that is not known.
+        self._loss: Any = None
+        self._tokens: Any = None
+        # Elsewhere a rank has a part of the sequence, or of the layers.
+        dims = trainer.parallel_dims
+        self._has_losses = not (dims.pp_enabled or dims.cp_enabled or dims.tp_enabled)
+
+    def save_ours(self, step: int) -> None:
+        """Write what torchtitan does not know into its checkpoint of a step; called on the first rank."""
+        raise NotImplementedError
+
+    def path_of(self, step: int) -> str:
+        """Return the folder of a step's checkpoint."""
+        return os.path.abspath(os.path.join(self._trainer.checkpointer.folder, f"step-{step}"))
+
+    def around(self) -> list[tuple[Any, str, Callable[..., Any]]]:
+        """Return what is to be called in place of which methods."""
+        trainer = self._trainer
+        found: list[tuple[Any, str, Callable[..., Any]]] = [
+            (trainer, "train_step", self._train_step),
+            (trainer, "forward_backward_step", self._forward_backward),
+            (trainer.optimizers, "step", self._optimize),
+            (import_module("torchtitan.distributed.utils"), "clip_grad_norm_", self._clip),
+            (trainer.metrics_processor.logger, "log", self._logged),
+            (trainer.checkpointer, "save", self._save),
+        ]
+        if hasattr(trainer, "validator"):
+            found.append((trainer.validator, "validate", self._validate))
+        return found
+
+    # --- steps ---------------------------------------------------------------------------------------------------
+
+    def _train_step(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        self._within, self._values, self._loss, self._tokens = True, {}, None, None
+        self._values["lr"] = self._rate()  # a schedule moves on before the step ends
+        try:
+            return original(*given, **named)
+        finally:
+            self.enter(None)
+            self._within = False
+            self._flush()
+
+    def _rate(self) -> float:
+        return float(next(iter(self._trainer.optimizers)).param_groups[0]["lr"])
+
+    @guarded
+    def _flush(self) -> None:
+        values, self._values = self._values, {}
+        if self._loss is None:
+            return  # out of data before the step began
+        if self._tokens is not None:
+            values["loss"] = self._loss / self._tokens
+        self._run.log(self._trainer.step, values)
+
+    def _forward_backward(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        self.enter("forward")  # and backward: torchtitan does both in one call
+        loss = original(*given, **named)
+        self.enter(None)
+        self._add(loss, named)
+        return loss
+
+    @guarded
+    def _add(self, loss: Any, named: dict[str, Any]) -> None:
+        if not self._has_losses or hasattr(loss, "to_local"):
+            self._loss = 0
+            return
+        # Its loss is a sum divided by the tokens of all ranks. A copy: CUDA graphs write into the same place again.
+        total, tokens = loss.detach() * named["global_valid_tokens"], (named["labels"] != _IGNORED).sum()
+        first = self._tokens is None
+        self._loss, self._tokens = (total, tokens) if first else (self._loss + total, self._tokens + tokens)
+
+    def _clip(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        self.enter("optimizer")
+        norm = original(*given, **named)
+        if self._within and not hasattr(norm, "to_local"):  # a DTensor is read by all ranks together
+            self._values["grad_norm"] = norm
+        return norm
+
+    def _optimize(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        self.enter("optimizer")
+        done = original(*given, **named)
+        self.enter(None)
+        return done
+
+    def _logged(self, original: Callable[..., Any], metrics: dict[str, Any], step: int) -> Any:
+        self._take(metrics, step)
+        return original(metrics, step)
+
+    @guarded
+    def _take(self, metrics: dict[str, Any], step: int) -> None:
+        if rank_and_world()[0] != 0:
+            return  # the same on all ranks, but for memory and speed
+        if self._within:
+            self._values.update(metrics)
+        else:
+            self._run.log(step, dict(metrics))
+
+    def _validate(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        with self._run.phase("eval"):
+            return original(*given, **named)
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------
+
+    def _save(self, original: Callable[..., Any], step: int, last_step: bool = False) -> Any:
+        with self._run.phase("checkpoint"):
+            saved = original(step, last_step=last_step)
+            checkpointer = self._trainer.checkpointer
+            # Weights alone are nothing to go back to.
+            if saved and not (last_step and checkpointer.last_save_model_only):
+                self.saved = step
+                if rank_and_world()[0] == 0:
+                    self.save_ours(step)
+                    self._report(step, checkpointer.save_future)
+        return saved
+
+    @guarded
+    def _report(self, step: int, future: Any) -> None:
+        ordered = self._unsaved.ordered
+
+        def written(done: Any = None) -> None:
+            if done is None or done.exception() is None:
+                if ordered == self._unsaved.ordered:  # one that another thread writes may be of before a rollback
+                    self._unsaved.saved(self.path_of(step))
+                self._run.checkpoint(step, self.path_of(step))
+
+        if future is None:
+            written()
+        else:
+            future.add_done_callback(written)
+
+
+_FILE = "stabilityboard.json"
+_METADATA = ".metadata"
+#: What a folder of steps that were left has in its place: torchtitan takes it for no checkpoint.
+_LEFT = ".metadata.left"
+
+
+def write(path: str, kept: dict[str, Any]) -> None:
+    """Write into a checkpoint's folder.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    os.makedirs(path, exist_ok=True)
+    with open(os.path.join(path, _FILE), "w") as file:
+        json.dump(kept, file)
+
+
+def read(path: str) -> dict[str, Any]:
+    """Return what was written; of a checkpoint of torchtitan alone, that nothing was changed."""
+    try:
+        with open(os.path.join(path, _FILE)) as file:
+            return dict(json.load(file))
+    except FileNotFoundError:
+        return {"lr_scale": 1.0, "skips": None, "ordered": ""}
+
+
+def discard_later(folder: str, step: int) -> None:
+    """Let checkpoints of later steps be none: torchtitan would go on from the highest number when it starts again."""
+    for later, path in _checkpoints(folder):
+        if later > step:
+            os.replace(os.path.join(path, _METADATA), os.path.join(path, _LEFT))
+
+
+def newest(folder: str) -> int:
+    """Return the step from which torchtitan goes on by itself, 0 where there is none."""
+    return max((step for step, _ in _checkpoints(folder)), default=0)
+
+
+def _checkpoints(folder: str) -> Iterator[tuple[int, str]]:
+    """Yield step and folder of each checkpoint that torchtitan takes for one."""
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        match = re.search(r"step-(\d+)", name)
+        path = os.path.join(folder, name)
+        if match and os.path.isfile(os.path.join(path, _METADATA)):
+            yield int(match[1]), path
+
+
+class Feed:
+    """Iterates over the batches of the steps; a place is what one step takes, with all its micro-batches.
+
+    Args:
+        skips: their state in a checkpoint, None where nothing was left out.
+
+    Attributes:
+        skips: what was and will be left out.
+    """
+
+    def __init__(self, run: Run, trainer: Any, skips: dict[str, Any] | None) -> None:
+        self._run, self._trainer = run, trainer
+        self.skips = Skips(skips or None)
+        self._per_step = trainer.gradient_accumulation_steps * trainer.num_pipeline_parallel_microbatches
+        self._source: Iterator[Any] | None = None
+        #: Batches of this step that came; the first one of the next, and what came in place of it.
+        self._drawn = 0
+        self._waiting: list[Any] = []
+        self._error: Exception | None = None
+
+    def over(self, source: Iterator[Any]) -> Feed:
+        """Take batches from torchtitan's iterator."""
+        self._source = source
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        with self._run.phase("data"):
+            if self._error is not None:
+                raise self._error
+            if self._waiting:
+                return self._waiting.pop()
+            return self._next(self._trainer.step)
+
+    def fetch(self) -> None:
+        """Leave out what is due, and wait for the first batch of the next step."""
+        with self._run.phase("data"):
+            try:
+                self._waiting.append(self._next(self._trainer.step + 1))
+            except Exception as error:  # no more data: for whoever asks for it
+                self._error = error
+
+    def _next(self, step: int) -> Any:
+        assert self._source is not None
+        if self._drawn == 0:
+            for _ in range(self._per_step * self.skips.before(step)):
+                next(self._source)
+        batch = next(self._source)
+        self._drawn = (self._drawn + 1) % self._per_step
+        ids = ids_of(batch[0].get("input")) if isinstance(batch[0], dict) else None
+        if ids is not None:
+            self._run.data(step, ids=ids)
+        return batch
+
+
+def as_at_the_start(dataset: Any) -> None:
+    """Let a data set be in its first epoch's order: torchtitan's do not go back to it when they load a state."""
+    if hasattr(dataset, "_original_data"):
+        dataset._data = dataset._original_data
+    for inner in getattr(dataset, "_datasets", None) or ():
+        as_at_the_start(inner)
+
 
 #: Parts of a checkpoint without which there is no going back.
 _NEEDED = ("optimizer", "lr_scheduler", "train_state")

@@ -10,18 +10,16 @@ What it does and what it can't: docs/integrations/transformers.md. A step is an 
 
 from __future__ import annotations
 
+import json
 import os
+from contextlib import contextmanager
 from importlib import import_module
 
-from stabilityclient.integrations.shared.guarded import guarded
+from stabilityclient.integrations.shared.guarded import OnePhase, guarded, stand_around
 from stabilityclient.integrations.shared.prepared_data import batches_from, length_of, order_comes_again, sampler_of
 from stabilityclient.integrations.shared.rates import scale_rates
-from stabilityclient.integrations.shared.refusals import refusal
-from stabilityclient.integrations.shared.unsaved import Order
-from stabilityclient.integrations.transformers_folders import leave, newest
-from stabilityclient.integrations.transformers_hooks import Hooks
-from stabilityclient.rollback.decision import Rollback
-from stabilityclient.rollback.orders import Rewind
+from stabilityclient.integrations.shared.unsaved import Order, Unsaved, refusal
+from stabilityclient.rollback.decision import Rewind, Rollback
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +28,176 @@ if TYPE_CHECKING:
 
     from stabilityclient.run import Run
 
-__all__ = ["train"]
+__all__ = ["Hooks", "leave", "newest", "train"]
+
+#: What each step has anyway; Trainer logs them once in a while, and rounded.
+_OF_STEPS = frozenset({"loss", "grad_norm", "learning_rate"})
+
+
+class Hooks:
+    """Reports steps, phases, logs and checkpoints of one ``train``."""
+
+    def __init__(self, run: Run, trainer: Any) -> None:
+        self._run = run
+        self._trainer = trainer
+        self._unsaved = Unsaved(run)
+        self._enter = OnePhase(run).enter
+        self._losses: list[Any] = []
+        self._grad_norm: Any = None
+        self._rate: Any = None
+        #: The state is not back yet: what is logged now belongs to no segment.
+        self._waits = False
+        #: The step of the newest checkpoint, on ranks that write none, too.
+        self._saved_at: int | None = None
+
+    def fetch(self, original: Callable[..., Any], iterator: Any, *more: Any, **named: Any) -> Any:
+        """Return the batches of the next step as ``get_batch_samples`` does."""
+        raise NotImplementedError
+
+    # --- around methods of the trainer ---------------------------------------------------------------------------
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Be the trainer's callback, and stand around methods that no callback tells of, until the end."""
+        trainer, run = self._trainer, self._run
+        around: list[tuple[Any, str, Callable[..., Any]]] = [
+            (trainer, "get_batch_samples", self.fetch),
+            (trainer, "training_step", self._training_step),
+            (trainer, "evaluate", _within(run, "eval")),
+            (trainer, "_save_checkpoint", _within(run, "checkpoint")),
+            (trainer.accelerator, "backward", self._backward),
+            (trainer.accelerator, "clip_grad_norm_", self._clip),
+        ]
+        leave = [stand_around(*one) for one in around if hasattr(one[0], one[1])]
+        trainer.add_callback(self)
+        try:
+            yield
+        finally:
+            self._enter(None)
+            trainer.remove_callback(self)
+            for put_back in leave:
+                put_back()
+
+    def _training_step(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        self._enter("forward")
+        loss = original(*given, **named)
+        self._enter(None)
+        self._losses.append(loss)
+        return loss
+
+    def _backward(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        self._enter("backward")
+        return original(*given, **named)
+
+    def _clip(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        self._grad_norm = original(*given, **named)
+        return self._grad_norm
+
+    # --- callback ------------------------------------------------------------------------------------------------
+
+    @guarded
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._rate = self._trainer.optimizer.param_groups[0]["lr"]  # a schedule moves on before the step ends
+        self._enter("optimizer")
+
+    @guarded
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._enter(None)
+
+    @guarded
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        values: dict[str, Any] = {}
+        if self._losses:
+            # Trainer divides the loss of a micro-batch by what the whole step has.
+            values["loss"] = self._losses[0] if len(self._losses) == 1 else sum(self._losses)
+        if self._grad_norm is not None:
+            values["grad_norm"] = self._grad_norm
+        if self._rate is not None:
+            values["learning_rate"] = self._rate
+        self._losses, self._grad_norm = [], None
+        if values:
+            self._run.log(state.global_step, values)
+
+    @guarded
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        # The same on all ranks.
+        if logs and state.is_world_process_zero and not self._waits:
+            values = {
+                name: value
+                for name, value in logs.items()
+                if name not in _OF_STEPS and isinstance(value, int | float) and not isinstance(value, bool)
+            }
+            if values:
+                self._run.log(state.global_step, values)
+
+    @guarded
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._saved_at = state.global_step
+        path = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
+        # Weights alone are no state to go back to. What others than the first rank write is small and written before.
+        if args.should_save and not args.save_only_model and os.path.isdir(path):
+            self._unsaved.saved(path)
+            self._run.checkpoint(state.global_step, path)
+
+    @guarded
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._enter(None)
+        self._run.boundary(state.global_step + 1, state.global_step + 1)
+
+
+def _within(run: Run, phase: str) -> Callable[..., Any]:
+    def call(original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        with run.phase(phase):
+            return original(*given, **named)
+
+    return call
+
+
+#: In the output folder: what was left, and when it was written. A folder that is written again is left no longer.
+_FILE = "stabilityboard.json"
+_STATE = "trainer_state.json"
+
+
+def leave(output: str, to_step: int) -> None:
+    """Note that the checkpoints of later steps belong to a branch that was left.
+
+    Raises:
+        OSError: the folder can't be written.
+    """
+    known = _checkpoints(output)
+    left = _left(output) | {name: at for step, name, at in known if step > to_step}
+    for step, name, _ in known:
+        if step == to_step:
+            left.pop(name, None)  # a rollback was undone: this one is of no branch that was left any more
+    with open(os.path.join(output, _FILE), "w") as file:
+        json.dump(left, file)
+
+
+def newest(output: str) -> str | None:
+    """Return the newest whole checkpoint that was not left, None where there is none."""
+    left = _left(output)
+    kept = max((one for one in _checkpoints(output) if left.get(one[1]) != one[2]), default=None)
+    return os.path.join(output, kept[1]) if kept else None
+
+
+def _checkpoints(output: str) -> list[tuple[int, str, int]]:
+    """Return step, name and time of writing of each whole checkpoint."""
+    found = []
+    for name in os.listdir(output) if os.path.isdir(output) else ():
+        kind, _, step = name.rpartition("-")
+        state = os.path.join(output, name, _STATE)
+        if kind == "checkpoint" and step.isdecimal() and os.path.exists(state):
+            found.append((int(step), name, os.stat(state).st_mtime_ns))
+    return found
+
+
+def _left(output: str) -> dict[str, Any]:
+    try:
+        with open(os.path.join(output, _FILE)) as file:
+            return dict(json.load(file))
+    except (OSError, ValueError):
+        return {}
+
 
 #: Where a checkpoint's ``trainer_state.json`` says how many batches were left out before it, and which order changed it
 #: last, among what callbacks keep.

@@ -10,8 +10,7 @@ from stabilityclient.rank_state.slot import CLAIM_FIRST, MAX_EXPECT_S
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from stabilityclient.guard import Guard
-    from stabilityclient.rank_state.phase_table import PhaseEntry
-    from stabilityclient.rank_state.slot import Slot
+    from stabilityclient.rank_state.slot import PhaseEntry, Slot
 
 __all__ = ["Phase", "saves"]
 

@@ -8,9 +8,18 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "ENDED_STATES", "INFERRED", "KINDS", "NO_SAVER", "SHOW_BATCHES", "Rollback", "Situation", "checkpoint_path",
+    "ENDED_STATES",
+    "INFERRED",
+    "KINDS",
+    "NO_SAVER",
+    "SHOW_BATCHES",
+    "Rewind",
+    "Rollback",
+    "Situation",
+    "Stop",
+    "checkpoint_path",
     "judge",
-]  # fmt: skip
+]
 
 #: Kinds of command that a job can obey. The others are answered with "not supported by this job yet".
 KINDS = frozenset({"rollback", "stop", "checkpoint_now"})
@@ -270,3 +279,50 @@ def _branch(value: object) -> tuple[int, str] | None:
 
 def _optional(kind: type[Any], value: object) -> Any:
     return None if value is None else kind(value)
+
+
+class Stop:
+    """The order to end training before a step; all ranks get it at the same boundary.
+
+    Attributes:
+        step: the step that is not to begin.
+        reason: why, in words of who ordered it.
+        command_id: the command.
+        issuer: who ordered it.
+        save: a checkpoint was ordered first; ``@run.on_checkpoint`` has saved it already.
+    """
+
+    __slots__ = ("command_id", "issuer", "reason", "save", "step")
+
+    def __init__(self, step: int, reason: str = "", command_id: str = "", issuer: str = "", save: bool = False) -> None:
+        self.step = step
+        self.reason = reason
+        self.command_id = command_id
+        self.issuer = issuer
+        self.save = save
+
+    def __repr__(self) -> str:
+        return f"Stop({', '.join(f'{name}={getattr(self, name)!r}' for name in self.__slots__)})"
+
+    @classmethod
+    def of(cls, command: Mapping[str, Any], step: int) -> Stop:
+        """Return the stop that a command (docs/api.md) asks for."""
+        words = (str(command.get("reason") or ""), str(command["command_id"]), str(command.get("issuer") or ""))
+        return cls(step, *words, save=bool(command.get("save")))
+
+
+class Rewind(BaseException):
+    """Raise it to leave loops that belong to somebody else; catch it around them, and restore the state there.
+
+    No ``Exception``: a framework that survives the errors of its callbacks lets it through, as it does Ctrl-C.
+
+    Attributes:
+        rollback: what ``run.boundary()`` returned.
+    """
+
+    def __init__(self, rollback: Rollback) -> None:
+        super().__init__(f"back to step {rollback.to_step}")
+        self.rollback = rollback
+
+    def __reduce__(self) -> tuple[type[Rewind], tuple[Rollback]]:
+        return (Rewind, (self.rollback,))

@@ -5,8 +5,16 @@ from __future__ import annotations
 import os
 import re
 
-from stabilityclient.secrets.names import HIDDEN, hides, is_secret_name, names_a_digest
-from stabilityclient.secrets.texts import LONG_CHARS, NAMED_USER, clean_text, clean_url
+from stabilityclient.secrets.texts import (
+    HIDDEN,
+    LONG_CHARS,
+    NAMED_USER,
+    clean_text,
+    clean_url,
+    hides,
+    is_secret_name,
+    names_a_digest,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +48,7 @@ _TOOLS = {
 #: A value that any name hides which hides some.
 _ANY = "a1b2c3d4e5f6"
 
-_OPTION = re.compile(r"^-{1,2}(?P<name>[A-Za-z][A-Za-z0-9_.-]*)$")
+_OPTION_ARGUMENT = re.compile(r"^-{1,2}(?P<name>[A-Za-z][A-Za-z0-9_.-]*)$")
 _ASSIGNED = re.compile(r"^(?P<name>[-+]{0,2}[A-Za-z_][A-Za-z0-9_.-]{0,63})(?P<mark>=|:=)(?P<value>.*)$", re.DOTALL)
 
 
@@ -60,7 +68,7 @@ def clean_arguments(arguments: Iterable[str]) -> list[str]:
     follows = False
     for argument in arguments:
         argument = argument[:MAX_ARGUMENT_CHARS]
-        option = _OPTION.match(argument)
+        option = _OPTION_ARGUMENT.match(argument)
         if follows and not (option and argument.startswith("--")):
             cleaned.append(HIDDEN if before == password or hides(before, argument) else argument)
             follows = False
@@ -81,7 +89,7 @@ def _argument(argument: str, before: str) -> str:
         return clean_text(f"{before} {argument}")[len(before) + 1 :]
     if assigned is not None and hides(assigned["name"], assigned["value"]):
         return f"{assigned['name']}{assigned['mark']}{HIDDEN}"
-    if _OPTION.match(argument):
+    if _OPTION_ARGUMENT.match(argument):
         return argument if len(argument) < LONG_CHARS else clean_text(argument)
     digest = names_a_digest(
         before if assigned is None and before.startswith("-") else assigned["name"] if assigned else ""

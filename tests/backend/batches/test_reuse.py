@@ -10,8 +10,7 @@ import pytest
 
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.incidents import Incident
-from stabilityclient.data.recorder import event_data
-from stabilityclient.data.samples import taken
+from stabilityclient.data.samples import event_data, taken
 from stabilityclient.wire import Frame
 from support.job_frames import Job
 

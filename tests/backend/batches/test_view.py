@@ -12,8 +12,7 @@ from stabilitybackend.judging.batches.view import Stretch, view_of
 from stabilitybackend.runs.archiving.snapshot import freeze, thaw
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.batches import Batches
-from stabilityclient.data.recorder import event_data
-from stabilityclient.data.samples import taken
+from stabilityclient.data.samples import event_data, taken
 from stabilityclient.wire import Frame
 from support.job_frames import Job
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stabilitybackend.judging.liveness.stacks.dumps import MAX_EVENT_MEMBERS, DumpBook, ranks_of
-from stabilityclient.agent.watch.stack_event import stack_events
+from stabilityclient.agent.watch.stacks import stack_events
 
 #: What agents sent before ranks of a node shared an event: of a real job (gloo) in which rank 1 waits for its data.
 _LOADER = """Thread 0x00007f1810bff6c0 (most recent call first):

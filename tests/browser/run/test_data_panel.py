@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from stabilityclient.data.recorder import event_data
-from stabilityclient.data.samples import taken
+from stabilityclient.data.samples import event_data, taken
 from stabilityclient.wire import Frame
 from support.gateway_stack import log_frames
 from support.job_frames import Job

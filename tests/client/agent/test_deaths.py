@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from stabilityclient.agent.sources import Source
-from stabilityclient.agent.watch.deaths import DeathWatch
+from stabilityclient.agent.watch.deaths import DeathWatch, OomCounters, counter_file
 from stabilityclient.agent.watch.exits import exit_status, has_ended, open_process, send_signal
-from stabilityclient.agent.watch.oom import OomCounters, counter_file
 from stabilityclient.rank_state.slot import STATE_EXCEPTION, STATE_LEFT, STATE_RUNNING, Slot
 from stabilityclient.start import start_ticks
 from stabilityclient.wire import SourceInfo

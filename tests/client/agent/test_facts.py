@@ -12,10 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stabilityclient.agent.facts.git import checkout
-from stabilityclient.agent.facts.launch import IMAGES, LAUNCHER, launch_facts
-from stabilityclient.secrets.names import HIDDEN
-from stabilityclient.secrets.texts import clean_text
+from stabilityclient.agent.facts import IMAGES, LAUNCHER, checkout, launch_facts
+from stabilityclient.secrets.texts import HIDDEN, clean_text
 from stabilityclient.secrets.values import clean_arguments, clean_config
 
 #: A secret as people choose them: no look gives it away, only its name or its place does.

@@ -15,9 +15,8 @@ from stabilityclient.agent.gpu.changes import (
     GpuChanges,
 )
 from stabilityclient.agent.gpu.conditions import COUNTER_QUIET_S
-from stabilityclient.agent.gpu.mapping import device_for
+from stabilityclient.agent.gpu.monitor import SAME_S, XidFold, device_for
 from stabilityclient.agent.gpu.samples import GpuInfo, GpuSample, row_of
-from stabilityclient.agent.gpu.xids import SAME_S, XidFold
 from stabilityclient.agent.watch.kernel_lines import KernelMessage
 
 GPU = GpuInfo(0, "GPU-a", "H100", "0000:10:00", limit_c=87.0, memory_limit_c=95.0)

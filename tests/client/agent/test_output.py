@@ -13,10 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stabilityclient.agent.output import follower
-from stabilityclient.agent.output.files import output_files, switched_off
-from stabilityclient.agent.output.follower import BURST_BYTES, OutputFollower
-from stabilityclient.agent.output.lines import MAX_LINE_CHARS, MAX_OPEN_BYTES, Lines, readable
+from stabilityclient.agent.output import (
+    BURST_BYTES,
+    BYTES_PER_S,
+    MAX_LINE_CHARS,
+    MAX_OPEN_BYTES,
+    Lines,
+    OutputFollower,
+    output_files,
+    readable,
+    switched_off,
+)
 from stabilityclient.agent.sources import Source
 from stabilityclient.secrets.messages import cleaned
 from stabilityclient.wire import Output, SourceInfo
@@ -54,8 +61,8 @@ def test_bytes_become_lines_that_people_can_read(data: bytes, lines: list[str]) 
 def test_lines_that_may_not_go_are_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that prints much more than is sent costs the node what is sent."""
     looked_at: list[bytes] = []
-    monkeypatch.setattr(follower, "readable", lambda line: looked_at.append(line) or readable(line))
-    monkeypatch.setattr(follower, "BYTES_PER_S", 0)
+    monkeypatch.setattr("stabilityclient.agent.output.readable", lambda line: looked_at.append(line) or readable(line))
+    monkeypatch.setattr("stabilityclient.agent.output.BYTES_PER_S", 0)
     log = tmp_path / "log"
     log.touch()
     followed = following([rank(os.getpid())], str(log))
@@ -144,7 +151,7 @@ def test_more_than_a_node_may_send_is_left_out_and_counted_and_the_newest_stays(
         skipped += message.skipped
         newest = message.lines[-1].text
     assert skipped
-    assert sent <= follower.BURST_BYTES + 2 * follower.BYTES_PER_S
+    assert sent <= BURST_BYTES + 2 * BYTES_PER_S
     assert followed._waiting_bytes == 0
     assert int(newest.split()[0]) >= 3
     followed.close()

@@ -10,7 +10,7 @@ import pytest
 
 from stabilityclient.agent.agent_events import MAX_WAITING_BYTES, MAX_WAITING_EVENTS, AgentEvents
 from stabilityclient.agent.commands.downlink import MAX_COMMAND_FILES, MAX_OPEN, Downlink
-from stabilityclient.agent.logfile import AgentLog
+from stabilityclient.agent.service import AgentLog
 from stabilityclient.agent.sources import Sources, is_alive
 from stabilityclient.agent.upload.door import agent_url, refusal
 from stabilityclient.agent.upload.reader import chunk_numbers

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stabilityclient.agent import plugins
 from stabilityclient.agent.gpu import conditions
+from stabilityclient.agent.modules import load_plugins
 
 
 def test_a_broken_file_is_named_and_the_next_one_adds_its_condition(
@@ -22,7 +22,7 @@ def test_a_broken_file_is_named_and_the_next_one_adds_its_condition(
     )
     said: list[str] = []
 
-    plugins.load({"STABILITY_AGENT_PLUGINS": f"{broken}{os.pathsep}{good}"}, said.append)
+    load_plugins({"STABILITY_AGENT_PLUGINS": f"{broken}{os.pathsep}{good}"}, said.append)
 
     assert said == [f"STABILITY_AGENT_PLUGINS: {broken} is not used: RuntimeError: no DCGM here"]
     assert conditions.CONDITIONS["rows"].field == 142

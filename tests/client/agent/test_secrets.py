@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from stabilityclient.secrets.names import HIDDEN
-from stabilityclient.secrets.texts import clean_text
+from stabilityclient.secrets.texts import HIDDEN, clean_text
 from stabilityclient.secrets.values import clean_arguments, clean_config
 
 #: A secret that only its name or its place gives away, with marks that passwords have.

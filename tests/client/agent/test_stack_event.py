@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stabilitybackend.ingest.frame_checks import check_frame
 from stabilitybackend.judging.liveness.stacks.dumps import ranks_of
 from stabilityclient.agent.agent_events import AgentEvents
-from stabilityclient.agent.watch.stack_event import runs, stack_events, threads
+from stabilityclient.agent.watch.stacks import runs, stack_events, threads
 from support.agent.spooled import stored
 
 LOADS = '  File "/usr/lib/python3.11/queue.py", line {line} in put\n  File "/me/train.py", line 51 in _work\n'

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stabilityclient.data.recorder import event_data
-from stabilityclient.data.samples import taken
+from stabilityclient.data.samples import event_data, taken
 from support.installed import needs
 
 pytestmark = needs("torch", "tensors are PyTorch's")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stabilityclient.integrations.megatron_plan import Restart
+from stabilityclient.integrations.megatron import Restart
 
 pytestmark = pytest.mark.torch
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import stabilityclient
-from stabilityclient.integrations.torchtitan_data import Feed, as_at_the_start
-from stabilityclient.integrations.torchtitan_folders import discard_later, newest, read, write
+from stabilityclient.integrations.torchtitan import Feed, as_at_the_start, discard_later, newest, read, write
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stabilityclient.integrations.transformers_folders import leave, newest
+from stabilityclient.integrations.transformers import leave, newest
 
 
 def _save(output: Path, step: int) -> None:

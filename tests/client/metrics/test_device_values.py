@@ -74,7 +74,7 @@ def test_a_value_on_a_device_that_was_logged_before_a_rollback_is_stored_before_
 
 
 def test_device_values_beyond_the_queue_are_dropped_and_counted(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stabilityclient.metrics.device_values.MAX_DEFERRED", 3)
+    monkeypatch.setattr("stabilityclient.metrics.metric_coercion.MAX_DEFERRED", 3)
     run = start()
     done = threading.Event()
     for step in range(10):

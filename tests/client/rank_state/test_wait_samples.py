@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from stabilityclient.rank_state import wait_samples
-from stabilityclient.rank_state.wait_samples import WaitSamples
+from stabilityclient.rank_state import heartbeat
+from stabilityclient.rank_state.heartbeat import WaitSamples
 
 
 class Shares:
@@ -29,7 +29,7 @@ def sampled(monkeypatch: pytest.MonkeyPatch, step_s: float, own_s: float, second
     slot, now = Shares(), 0.0
     monkeypatch.setattr("os.getpid", lambda: pid)
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace())
-    monkeypatch.setattr(wait_samples, "waits", lambda frame: now % step_s >= own_s)
+    monkeypatch.setattr(heartbeat, "waits", lambda frame: now % step_s >= own_s)
     samples = WaitSamples(slot, 2)  # type: ignore[arg-type]
     samples.begin(now)
     while now < seconds:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import stabilityclient
-from stabilityclient.tee.import_hook import ImportHook
+from stabilityclient.tee.command import ImportHook
 from stabilityclient.tee.library import Library
 from stabilityclient.tee.recording import Recording, Stream
 from support.agent.spooled import stored

@@ -3,21 +3,152 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from stabilityclient.agent.gpu.calls import HangGuard
 from stabilityclient.agent.gpu.changes import Budget, Change, GpuChanges
 from stabilityclient.agent.gpu.listener import WAIT_S
-from stabilityclient.agent.gpu.mapping import device_for, visible_devices
 from stabilityclient.agent.gpu.poller import POLL_S, GpuPoller
 from stabilityclient.agent.gpu.samples import GpuInfo, NodeSample, index_of_mute, row_of
-from stabilityclient.agent.gpu.xids import XidFold
 from stabilityclient.agent.watch.kernel_lines import KernelMessage
 from stabilityclient.agent.watch.visibility_gaps import Gap
 
-__all__ = ["GpuMonitor", "RankProcess"]
+__all__ = ["GpuMonitor", "RankProcess", "ReportedXid", "XidFold", "device_for", "visible_devices"]
+
+#: The same Xid of the same GPU within so long is one, whichever source it comes from; repeats are counted, seconds.
+SAME_S = 5.0
+#: An Xid of NVML waits so long for its line in the kernel's log, which says more (process, sub-code), seconds.
+LINE_WAIT_S = 0.5
+#: Pairs of GPU and Xid remembered.
+MAX_PAIRS = 512
+
+_PROCESS = re.compile(r"\bpid=(\d+)(?:, name=([^,]{1,64}))?")
+
+
+class ReportedXid(NamedTuple):
+    """An Xid to report. ``gpu``: key of the GPU; ``facts``: ``xid``, ``source``, what the line says; ``line``: it."""
+
+    gpu: str
+    facts: dict[str, Any]
+    line: str
+
+
+class XidFold:
+    """Takes Xids as they come, gives them away once.
+
+    Args:
+        with_lines: whether the kernel's log is read too, so that waiting for a line makes sense; may change.
+    """
+
+    def __init__(self, with_lines: bool = True) -> None:
+        self.with_lines = with_lines
+        #: (gpu, xid) to (when it was reported, repeats since).
+        self._seen: dict[tuple[str, int], tuple[float, int]] = {}
+        self._waiting: dict[tuple[str, int], tuple[float, ReportedXid]] = {}
+
+    def nvml(self, gpu: str, xid: int, now: float) -> None:
+        """Take an event of NVML's."""
+        self._take(gpu, xid, {"source": "nvml"}, "", now, now + (LINE_WAIT_S if self.with_lines else 0.0))
+
+    def kernel(self, gpu: str, line: KernelMessage, now: float) -> None:
+        """Take a line about a GPU that is known."""
+        if line.xid is None:
+            return
+        found = _PROCESS.search(line.text)
+        process: dict[str, Any] = {} if found is None else {"pid": int(found[1])}
+        if found is not None and found[2]:
+            process["process"] = found[2]
+        waiting = self._waiting.get((gpu, line.xid))
+        if waiting is not None:  # the same one, and NVML was first
+            self._waiting[gpu, line.xid] = (now, ReportedXid(gpu, waiting[1].facts | process, line.text))
+        else:
+            self._take(gpu, line.xid, {"source": "kernel"} | process, line.text, now, now)
+
+    def due(self, now: float) -> list[ReportedXid]:
+        """Return those that are to be reported now, in the order in which they came."""
+        ready = [key for key, (at, _) in self._waiting.items() if at <= now]
+        return [self._waiting.pop(key)[1] for key in ready]
+
+    def _take(self, gpu: str, xid: int, facts: dict[str, Any], line: str, now: float, due: float) -> None:
+        """Report it at ``due``, and how often it came since the last report; repeats of a moment ago are counted."""
+        at, repeats = self._seen.get((gpu, xid), (-SAME_S, 0))
+        if now - at < SAME_S:
+            self._seen[gpu, xid] = (at, repeats + 1)
+            return
+        while len(self._seen) >= MAX_PAIRS:
+            del self._seen[next(iter(self._seen))]
+        self._seen.pop((gpu, xid), None)
+        self._seen[gpu, xid] = (now, 0)
+        facts = {"xid": xid} | facts | ({"repeats": repeats} if repeats else {})
+        self._waiting[gpu, xid] = (due, ReportedXid(gpu, facts, line))
+
+
+#: Bytes read of a process's environment.
+MAX_ENVIRON_BYTES = 1024 * 1024
+#: Processes whose environment is remembered.
+MAX_REMEMBERED = 256
+#: Prefix of a MIG instance's name that has its GPU's in it (drivers before 470): MIG-GPU-<uuid>/<instance>/<instance>.
+_OLD_MIG = "MIG-GPU-"
+
+
+def device_for(
+    gpus: Sequence[GpuInfo], pids: Mapping[str, float], local_rank: int | None, visible: str | None
+) -> GpuInfo | None:
+    """Return the GPU of one rank, None where nothing says which.
+
+    Args:
+        gpus: of the node. pids: key of each GPU on which the rank's process computes, to the memory that it uses.
+        local_rank: rank on the node. visible: its CUDA_VISIBLE_DEVICES; None: not set, so it sees all.
+    """
+    expected = _expected(gpus, local_rank, visible)
+    found = [gpu for gpu in gpus if gpu.key in pids]
+    if expected in found or not found:
+        return expected
+    # Several when a process left a context on GPU 0 by accident: the one with its model is the one it trains on.
+    return max(found, key=lambda gpu: pids[gpu.key])
+
+
+def _expected(gpus: Sequence[GpuInfo], local_rank: int | None, visible: str | None) -> GpuInfo | None:
+    in_order = sorted(gpus, key=lambda gpu: gpu.index)
+    if visible is None:
+        return in_order[local_rank] if local_rank is not None and 0 <= local_rank < len(in_order) else None
+    names = [name.strip() for name in visible.split(",")] if visible.strip() else []
+    seen: list[GpuInfo] = []
+    for name in names:
+        gpu = _named(in_order, name)
+        if gpu is None:
+            break  # CUDA too takes only what is before the first name that is none
+        seen.append(gpu)
+    if len(seen) == 1:
+        return seen[0]  # each rank was given its own
+    return seen[local_rank] if local_rank is not None and 0 <= local_rank < len(seen) else None
+
+
+def _named(gpus: Sequence[GpuInfo], name: str) -> GpuInfo | None:
+    if name.isdigit():
+        return next((gpu for gpu in gpus if gpu.index == int(name)), None)
+    if name.startswith(_OLD_MIG):
+        name = name.removeprefix("MIG-").partition("/")[0]
+    if name.startswith("MIG-"):
+        return next((gpu for gpu in gpus if any(mig.startswith(name) for mig in gpu.mig)), None)
+    found = [gpu for gpu in gpus if gpu.uuid.startswith(name)] if name.startswith("GPU-") else []
+    return found[0] if len(found) == 1 else None
+
+
+@lru_cache(MAX_REMEMBERED)
+def visible_devices(pid: int) -> str | None:
+    """Return the CUDA_VISIBLE_DEVICES with which a process started, None where it has none or can't be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            text = file.read(MAX_ENVIRON_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return None
+    return dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry).get("CUDA_VISIBLE_DEVICES")
+
 
 #: Seconds between two polls of what the threads saw.
 TICK_S = 0.25

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import websockets
 from websockets.asyncio.client import ClientConnection
 
 from stabilityclient.agent.sources import Source, Sources
-from stabilityclient.agent.upload.backoff import Backoff
-from stabilityclient.agent.upload.confirmations import begin_source, begin_sources, clock_offset_s, confirmed
 from stabilityclient.agent.upload.door import CONNECT_TIMEOUT_S, Door, Refused
 from stabilityclient.agent.upload.framing import MAX_FRAME_RECORDS, READ_BYTES, next_frame
-from stabilityclient.agent.upload.outbox import Outbox
+from stabilityclient.node_frames import together
+from stabilityclient.rank_state.slot import MAX_TIME_S
 from stabilityclient.secrets.messages import cleaned
 from stabilityclient.wire import (
+    FRAME_TARGET_BYTES,
+    MAX_PARTS,
     NODE_FRAMES,
     Ack,
     Acks,
@@ -30,6 +32,7 @@ from stabilityclient.wire import (
     CommandMessage,
     Durable,
     Error,
+    Frame,
     Health,
     Hello,
     Nack,
@@ -39,7 +42,175 @@ from stabilityclient.wire import (
     encode_message,
 )
 
-__all__ = ["WINDOW", "Uplink", "flush_s"]
+__all__ = [
+    "WINDOW",
+    "Backoff",
+    "Outbox",
+    "Uplink",
+    "begin_source",
+    "begin_sources",
+    "clock_offset_s",
+    "confirmed",
+    "flush_s",
+]
+
+
+class Outbox:
+    """What one agent has sent and what it gathers.
+
+    Attributes:
+        gathers: the server takes frames of several sources in one message.
+        sent: messages with frames since the start.
+    """
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._send: Callable[[bytes], Awaitable[None]] | None = None
+        self._gathered: list[tuple[Frame, bytes]] = []
+        self.gathers = False
+        self.sent = 0
+
+    def begin(self, send: Callable[[bytes], Awaitable[None]], *, gathers: bool) -> None:
+        """Use a new connection. What was gathered for the one before is read from the spools again."""
+        self._send, self.gathers, self._gathered = send, gathers, []
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages have frames without an answer."""
+        return len({number for source in self._sources for _, _, _, number in source.in_flight})
+
+    async def put(self, source: Source, frame: Frame, data: bytes, *, full: bool) -> None:
+        """Send a frame at once where it is full or has to leave alone, else with those of the other sources.
+
+        Args:
+            data: the bytes of ``frame``.
+        """
+        if full or not self.gathers:
+            self._note(source, frame)
+            await self._out(data)
+            return
+        size = sum(len(one) for _, one in self._gathered) + len(data)
+        # A source that had waited for the connection has more by now: a message has one part of each.
+        again = any(one.source == frame.source for one, _ in self._gathered)
+        if self._gathered and (again or size > FRAME_TARGET_BYTES or len(self._gathered) == MAX_PARTS):
+            await self.flush()
+        self._note(source, frame, with_others=bool(self._gathered))
+        self._gathered.append((frame, data))
+
+    async def flush(self) -> None:
+        """Send what was gathered."""
+        gathered, self._gathered = self._gathered, []
+        if gathered:
+            alone = len(gathered) == 1
+            await self._out(gathered[0][1] if alone else encode_message(together([frame for frame, _ in gathered])))
+
+    async def _out(self, data: bytes) -> None:
+        assert self._send is not None, "begin comes first"
+        await self._send(data)
+
+    def _note(self, source: Source, frame: Frame, *, with_others: bool = False) -> None:
+        self.sent += not with_others
+        source.in_flight.append((frame.first_seq, frame.last_seq, time.monotonic(), self.sent))
+
+
+def begin_sources(sources: Iterable[Source], hello: Hello, welcome: Welcome) -> list[str]:
+    """Go to where sending begins with each source; return what can't be about the numbers of a Welcome, in words."""
+    troubles = [begin_source(source, welcome.last_seq.get(source.info.source, 0)) for source in sources]
+    named = {info.source for info in hello.sources}
+    foreign = sorted(set(welcome.last_seq) - named) if named else []  # a Hello without names gets the whole run's
+    if foreign:
+        troubles.append(
+            f"the server has numbers of {len(foreign)} sources that were not asked for, e.g. {foreign[0]!r:.140}: "
+            "left aside"
+        )
+    return troubles
+
+
+def begin_source(source: Source, last_seq: int) -> str:
+    """Go to where sending begins on a new connection.
+
+    Args:
+        last_seq: the last number that the server claims to have; 0 for none.
+
+    Returns:
+        What can't be about it, in words; empty when it is believed.
+    """
+    before, known = source.acked, max(0, last_seq)
+    source.held, source.doubted, source.claimed = "", False, 0
+    source.rewind(known + 1)
+    written = _written(source)
+    trouble = ""
+    if last_seq < 0:
+        trouble = f"{last_seq}, expected 0 or more"
+    elif last_seq > written:
+        source.doubted = True
+        known, trouble = min(before, written), f"{last_seq}, and {written} were written"
+    elif last_seq > source.high and not source.served_before:
+        source.claimed = last_seq
+        known, trouble = source.high, f"{last_seq}, and {source.high} were sent"
+    if trouble:
+        source.rewind(known + 1)
+        trouble = (
+            f"{source.info.source}: the server claims to have all up to {trouble}: not believed, "
+            f"sending begins at {known + 1}"
+        )
+    source.high = max(source.high, known)
+    source.served_before = False  # from here on nobody else sends of it
+    return trouble
+
+
+def confirmed(source: Source, last_seq: int) -> tuple[int | None, str]:
+    """Return up to where an answer confirms what was sent, None for an answer that can't be; and what can't be."""
+    if last_seq <= source.high:
+        return last_seq, ""
+    if last_seq <= source.claimed:
+        return source.high, ""  # it has more than we sent, and so all that we did
+    trouble = f"the server confirms {last_seq}, and {source.high} were sent"
+    if source.doubted:
+        source.rewind(source.acked + 1)
+        source.held = trouble = (
+            f"{trouble}: nothing of it is sent before the next connection, and what it holds here is kept"
+        )
+    return None, f"{source.info.source}: {trouble}"
+
+
+def clock_offset_s(server_time: float, now: float) -> tuple[float, str]:
+    """Return the server's time minus ours, seconds, and what can't be about it: then 0 is taken."""
+    if abs(server_time) < MAX_TIME_S:
+        return server_time - now, ""
+    return 0.0, f"the server's time is {server_time} unix seconds: not believed, ours is taken"
+
+
+def _written(source: Source) -> int:
+    """Return the last number in the spool, or what its writer says: damage can hide some. Seek behind it before."""
+    last = 0 if source.slot is None else source.slot.last_seq
+    return max(source.reader.next_seq - 1, last)
+
+
+class Backoff:
+    """Pauses that double, with jitter so that 1,000 agents don't come back at once.
+
+    Args:
+        first_s, longest_s: bounds of the pause before jitter.
+        draw: random number in [0, 1).
+    """
+
+    def __init__(self, first_s: float, longest_s: float, draw: Callable[[], float] = random.random) -> None:
+        self._first_s = first_s
+        self._longest_s = longest_s
+        self._draw = draw
+        self._next_s = first_s
+
+    def pause_s(self) -> float:
+        """Return the next pause, between half and all of the doubled one before."""
+        pause = self._next_s
+        self._next_s = min(2 * pause, self._longest_s)
+        return pause * (0.5 + 0.5 * self._draw())
+
+    def reset(self) -> None:
+        """Something worked: begin with the shortest pause again."""
+        self._next_s = self._first_s
+
 
 #: Frames in flight per connection; the gateway keeps as many answers waiting.
 WINDOW = 16

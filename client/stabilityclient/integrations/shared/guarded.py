@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     Hook = TypeVar("Hook", bound=Callable[..., None])
+    from stabilityclient.rank_state.phase import Phase
+    from stabilityclient.run import Run
 
-__all__ = ["guarded", "stand_around"]
+__all__ = ["OnePhase", "guarded", "stand_around"]
 
 
 def guarded(hook: Hook) -> Hook:
@@ -47,3 +49,21 @@ def stand_around(owner: Any, name: str, around: Callable[..., Any]) -> Callable[
 
     setattr(owner, name, call)
     return put_back
+
+
+class OnePhase:
+    """Each phase that is entered ends the one before.
+
+    Args:
+        run: of :func:`stabilityclient.init`.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._open: Phase | None = None
+
+    def enter(self, name: str | None) -> None:
+        """End the phase, and enter another one; None: none."""
+        if self._open is not None:
+            self._open.__exit__()
+        self._open = None if name is None else self._run.phase(name).__enter__()

@@ -25,12 +25,13 @@ from stabilityclient.start import write_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
     from stabilityclient.rollback.decision import Rollback
     from stabilityclient.run import Run
 
-__all__ = ["Order", "Unsaved", "read_orders", "write_orders"]
+__all__ = ["Order", "Unsaved", "read_orders", "refusal", "write_orders"]
 
 _FILE = "unsaved-rollback.json"
 #: Longest file that is read, bytes: an order has some 200.
@@ -250,3 +251,15 @@ class Unsaved:
             raise ValueError("the checkpoint is on no file system")
         folder, name = os.path.split(os.path.realpath(path))
         return (os.path.join(folder, name, _FILE), ".") if self._inside else (os.path.join(folder, _FILE), name)
+
+
+def refusal(rollback: Rollback, can: Iterable[str]) -> str:
+    """Return why a job can't carry out a rollback, "" if it can.
+
+    Args:
+        can: the changes that it promised: some of ``lr_scale``, ``seed``, ``skip_batches``, ``skip_range``.
+    """
+    if rollback.checkpoint is None:
+        return f"no checkpoint of step {rollback.to_step} is known"
+    cannot = sorted(rollback.changes().keys() - set(can))
+    return f"this job can't change {', '.join(cannot)}" if cannot else ""

@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 
 from stabilityclient.agent.sources import Source
-from stabilityclient.agent.upload.outbox import Outbox
+from stabilityclient.agent.upload.uplink import Outbox
 from stabilityclient.node_frames import frames_in
 from stabilityclient.wire import Frame, PointsBlock, SourceInfo, encode_message
 

@@ -9,17 +9,129 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
-from stabilityclient.agent.output.files import OutputFile, output_files, switched_off
-from stabilityclient.agent.output.lines import Lines, readable
 from stabilityclient.agent.sources import Source
 from stabilityclient.rank_state.slot import SlotView, read_slot
 from stabilityclient.wire import Output, OutputLine
 
-__all__ = ["OutputFollower"]
+__all__ = ["MAX_LINE_CHARS", "Lines", "OutputFile", "OutputFollower", "output_files", "readable", "switched_off"]
+
+#: Longest line, characters; what is beyond it is cut.
+MAX_LINE_CHARS = 2_000
+#: Bytes kept of a line that has no end yet; a progress bar that is drawn again and again is cut to its newest form.
+MAX_OPEN_BYTES = 16 * 1024
+#: Share of bytes that are no text from which on a line is called binary.
+BINARY_SHARE = 0.3
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u2028\u2029]")
+
+
+class Lines:
+    """Cuts the bytes of one file into lines, as they come; ``readable`` makes texts of those that are wanted."""
+
+    def __init__(self) -> None:
+        self._open = b""
+        self._cut = False
+
+    def jump(self) -> None:
+        """What is fed next begins anywhere in a line: that one is left out, as its begin may have named a secret."""
+        self._open, self._cut = b"", True
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the lines that are whole now."""
+        if self._cut:
+            _, *rest = re.split(rb"[\r\n]", data, maxsplit=1)
+            self._cut, data = not rest, b"".join(rest)
+        *whole, self._open = (self._open + data).split(b"\n")
+        if len(self._open) > MAX_OPEN_BYTES:
+            self._open = self._open.rpartition(b"\r")[2][-MAX_OPEN_BYTES:]
+        return whole
+
+    def rest(self) -> list[bytes]:
+        """Return what stands at the end without an end of line, of a process that is over."""
+        line, self._open = self._open, b""
+        return [line] if line else []
+
+
+def readable(line: bytes) -> str:
+    """Return a line as people saw it: without colours, in its last form, cut."""
+    # A progress bar goes back to the start of its line: only its last form is of interest.
+    line = line.rstrip(b"\r").rpartition(b"\r")[2][: 4 * MAX_LINE_CHARS]
+    text = line.decode("utf-8", "replace")
+    plain = _CONTROL.sub("", _ANSI.sub("", text)).rstrip()
+    bad = plain.count("\ufffd") + len(_CONTROL.findall(_ANSI.sub("", text)))
+    if len(text) > 8 and bad > BINARY_SHARE * len(text):
+        return f"({len(line)} bytes that are no text)"
+    return plain if len(plain) <= MAX_LINE_CHARS else f"{plain[:MAX_LINE_CHARS]} …"
+
+
+#: Files of one node that are followed: of more ranks the lowest ones.
+MAX_FILES = 64
+_STREAMS = {1: "out", 2: "err"}
+
+
+@dataclass(frozen=True)
+class OutputFile:
+    """A file that ranks print to.
+
+    Attributes:
+        path: under which it is opened. key: tells it from any other file of the node.
+        rank: the lowest rank that prints to it. stream: ``out`` or ``err``; ``out`` where both are one file.
+        source: the id of the process of that rank.
+    """
+
+    path: str
+    key: str
+    rank: int
+    stream: str
+    source: str
+
+
+def switched_off(setting: str) -> bool:
+    """Return whether a ``STABILITY_OUTPUT`` says that nothing is to be read."""
+    return setting.strip().lower() in ("off", "0", "none")
+
+
+def output_files(sources: Iterable[Source], setting: str) -> list[OutputFile]:
+    """Return the files of some living ranks, each once.
+
+    Args:
+        setting: STABILITY_OUTPUT: "" or ``on``: their file descriptors; else a path in which ``{rank}`` and
+            ``{local_rank}`` stand for the rank.
+    """
+    found: dict[str, OutputFile] = {}
+    for source in sorted(sources, key=lambda one: one.info.rank or 0):
+        rank = source.info.rank or 0
+        if setting.strip().lower() not in ("", "on", "1"):
+            path = setting.replace("{rank}", str(rank)).replace("{local_rank}", str(source.info.local_rank or 0))
+            paths = {1: path}
+        elif source.elsewhere:
+            continue
+        else:
+            paths = {fd: f"/proc/{source.info.pid}/fd/{fd}" for fd in _STREAMS}
+        for fd, path in paths.items():
+            key = _key(path)
+            if key and key not in found and len(found) < MAX_FILES:
+                found[key] = OutputFile(path, key, rank, _STREAMS[fd], source.info.source)
+    return list(found.values())
+
+
+def _key(path: str) -> str:
+    """Return what tells a plain file from others, "" for anything else and for what may not be read."""
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return ""
+    if not stat.S_ISREG(facts.st_mode) or not os.access(path, os.R_OK):
+        return ""
+    return f"{facts.st_dev}:{facts.st_ino}"
+
 
 #: Seconds between two looks at the files, and between two looks for new ones.
 POLL_S, FIND_S = 0.5, 2.0
