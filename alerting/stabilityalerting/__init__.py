@@ -1,4 +1,4 @@
-"""Stabilityboard's alerting: incident events in, messages to Slack, PagerDuty and webhooks out, each change once."""
+"""Stabilityboard's alerting: from incident events to messages of many channels, each change once."""
 
 from .actions import (
     ActionRefused,
@@ -17,11 +17,11 @@ from .errors import AlertingError, AlertingSettingsError, BadAlert, SendError
 from .heartbeat import Heartbeat, heartbeat_from_env
 from .notifier import RetryPolicy
 from .outcomes import HEARTBEAT, WATCHDOG, Outcome, Outcomes
-from .preview import Preview, who_gets
 from .registry import register, sinks_from_env
+from .server import BoardChange, Server, SinkContext
 from .service import AlertingService
 from .sink import HttpSink, Outgoing, RecordingSink, Sink
-from .surroundings import BoardChange
+from .stages import Preview, who_gets
 from .variables import Variables
 
 __all__ = [
@@ -52,8 +52,10 @@ __all__ = [
     "RetryPolicy",
     "RollbackNow",
     "SendError",
+    "Server",
     "Severity",
     "Sink",
+    "SinkContext",
     "Variables",
     "fingerprint",
     "heartbeat_from_env",

@@ -1,9 +1,9 @@
-"""All errors of alerting: one tree.
+"""All errors of alerting in one tree.
 
 AlertingError
 ├── AlertingSettingsError   a setting is wrong; alerting does not start
-├── BadAlert                what came is not an incident; it is counted and passed over
-└── SendError               a receiver did not take a message; ``recoverable`` says whether the same again can help
+├── BadAlert                an event is no incident; it is counted and skipped
+└── SendError               a receiver did not take a message; ``recoverable``: the same again can help
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["AlertingError", "AlertingSettingsError", "BadAlert", "SendError"]
 
 
 class AlertingError(Exception):
-    """The root: everything that alerting raises on purpose. No message ever holds a secret."""
+    """The root: all errors that alerting raises. No message holds a secret."""
 
 
 class AlertingSettingsError(AlertingError):
@@ -28,9 +28,9 @@ class SendError(AlertingError):
 
     Attributes:
         recoverable: True when sending the same again later can help.
-        retry_after_s: how long the receiver asked us to wait, seconds, or None.
-        status: code of its answer, None where none came.
-        code: the receiver's own word for what is wrong, "" where it has none.
+        retry_after_s: wait that the receiver asked for, seconds, or None.
+        status: code of its answer, None without one.
+        code: the receiver's name of the error, "" without one.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""A dead man's switch: says "all is well" to a watcher outside, who raises the alarm when that stops.
+"""A dead man's switch: regular requests to a watcher outside, which raises the alarm when they stop.
 
-A server without power, disk or network can tell nobody. So something elsewhere has to notice its silence:
-healthchecks.io, Dead Man's Snitch, an uptime monitor with a push address, or a job of one's own.
+A server without power, disk or network can't send an alert. A service elsewhere has to notice its silence:
+healthchecks.io, Dead Man's Snitch, an uptime monitor with a push address, or a cron job.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .variables import EVERY_S, Variables
 
 __all__ = ["Heartbeat", "Style", "heartbeat_from_env"]
 
-#: Beats that all have to be bad before a watcher is told so: what is over in between wakes nobody.
+#: Bad beats in a row before the watcher is notified: a short problem wakes no one.
 BAD_BEATS = 2
 
 Style = Literal["plain", "healthchecks"]
@@ -31,25 +31,25 @@ _log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Asks for one address every EVERY_S while all is well.
+    """Requests one address every EVERY_S seconds while the server is healthy.
 
     Args:
-        url: of the watcher; may itself hold a token, so it is never shown.
-        trouble: why live runs are not judged, what comes is not stored or alerts reach nobody, "" while all is well.
-        style: ``plain``: says nothing else. ``healthchecks``: says ``/start`` at the start, and ``/fail`` with the
-            reason from the second bad beat on. Not before the first good one: a server that starts is not ready yet,
-            and a watcher that heard ``/start`` raises the alarm if no good one follows.
+        url: of the watcher; it may hold a token, so it is not logged.
+        problem: reason why runs are not judged, data not stored or alerts not delivered, "" without one.
+        style: ``plain``: nothing else. ``healthchecks``: also ``/start`` at the start, and ``/fail`` with the reason
+            from the second bad beat on. Not before the first good one: a starting server is not ready yet, and after
+            ``/start`` the watcher raises the alarm if no good one follows.
         every_s: seconds between two beats.
-        outcomes: where it is noted what was accepted and refused; None: nowhere.
+        outcomes: log of accepted and refused beats; None: no log.
 
     Attributes:
-        sent: beats that were taken. missed: those that were not, or were not sent because something is wrong.
+        sent: accepted beats. missed: refused ones, and those left out because of a problem.
     """
 
     def __init__(
         self,
         url: str,
-        trouble: Callable[[], str],
+        problem: Callable[[], str],
         every_s: float = EVERY_S,
         *,
         style: Style = "plain",
@@ -57,56 +57,57 @@ class Heartbeat:
     ) -> None:
         self.sent = self.missed = 0
         self._url = url
-        self._trouble = trouble
+        self._problem = problem
         self._every_s = every_s
-        self._tells_more = style == "healthchecks"
+        self._verbose = style == "healthchecks"
         self._outcomes = outcomes
         self._reached = True
 
     async def run(self, stop: asyncio.Event) -> None:
         """Beat until ``stop`` is set."""
-        was_well, bad = False, 0
+        was_well = False
+        bad = 0
         with secrets_hidden([self._url, self._at("/start"), self._at("/fail")]):
             async with httpx.AsyncClient(timeout=HTTP_TIMEOUT_S, follow_redirects=False) as client:
-                if self._tells_more:
+                if self._verbose:
                     await self._ask(client, "/start")
                 while not stop.is_set():
-                    trouble = self._trouble()
-                    bad = bad + 1 if trouble else 0
-                    was_well = was_well or not trouble
+                    problem = self._problem()
+                    bad = bad + 1 if problem else 0
+                    was_well = was_well or not problem
                     taken = False
-                    if not trouble:
+                    if not problem:
                         taken = await self._ask(client)
-                    elif self._tells_more and was_well and bad >= BAD_BEATS:
-                        await self._ask(client, "/fail", trouble)
+                    elif self._verbose and was_well and bad >= BAD_BEATS:
+                        await self._ask(client, "/fail", problem)
                     self.sent += taken
                     self.missed += not taken
                     await pause(stop, self._every_s)
 
-    async def _ask(self, client: httpx.AsyncClient, what: str = "", why: str = "") -> bool:
+    async def _ask(self, client: httpx.AsyncClient, signal: str = "", why: str = "") -> bool:
         status = None
         try:
-            answer = await (client.post(self._at(what), content=why) if why else client.get(self._at(what)))
+            answer = await (client.post(self._at(signal), content=why) if why else client.get(self._at(signal)))
             status = answer.status_code
-            trouble = "" if answer.is_success else f"it answered {status}"
+            refused = "" if answer.is_success else f"it answered {status}"
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            trouble = redact(f"{type(error).__name__}: {error}", [self._at(what), self._url])
-        if trouble and self._reached:
-            _log.warning("the watcher of STABILITY_HEARTBEAT_URL was not reached (%s); it is tried again", trouble)
-        self._reached = not trouble
-        if self._outcomes is not None and trouble:
-            await self._outcomes.refused(HEARTBEAT, SendError(trouble, recoverable=True, status=status))
-        elif self._outcomes is not None and not what:
+            refused = redact(f"{type(error).__name__}: {error}", [self._at(signal), self._url])
+        if refused and self._reached:
+            _log.warning("the watcher of STABILITY_HEARTBEAT_URL was not reached (%s); it is tried again", refused)
+        self._reached = not refused
+        if self._outcomes is not None and refused:
+            await self._outcomes.refused(HEARTBEAT, SendError(refused, recoverable=True, status=status))
+        elif self._outcomes is not None and not signal:
             await self._outcomes.accepted(HEARTBEAT)
         return self._reached
 
-    def _at(self, what: str) -> str:
-        """Return the address for a word of the watcher's; a query stays behind it."""
+    def _at(self, signal: str) -> str:
+        """Return the address of a signal; a query stays behind it."""
         parts = urlsplit(self._url)
-        return urlunsplit(parts._replace(path=parts.path.rstrip("/") + what)) if what else self._url
+        return urlunsplit(parts._replace(path=parts.path.rstrip("/") + signal)) if signal else self._url
 
 
-def heartbeat_from_env(env: Mapping[str, str], outcomes: Outcomes, trouble: Callable[[], str]) -> Heartbeat | None:
+def heartbeat_from_env(env: Mapping[str, str], outcomes: Outcomes, problem: Callable[[], str]) -> Heartbeat | None:
     """Return the heartbeat that ``STABILITY_HEARTBEAT_URL``, ``_STYLE`` and ``_S`` set up, None without an address.
 
     Raises:
@@ -117,4 +118,4 @@ def heartbeat_from_env(env: Mapping[str, str], outcomes: Outcomes, trouble: Call
     style = variables.choice("STABILITY_HEARTBEAT_STYLE", ("plain", "healthchecks"))
     more: Style = "healthchecks" if style == "healthchecks" else "plain"
     every_s = variables.every_s()
-    return None if url is None else Heartbeat(url, trouble, every_s, style=more, outcomes=outcomes)
+    return None if url is None else Heartbeat(url, problem, every_s, style=more, outcomes=outcomes)

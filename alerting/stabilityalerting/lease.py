@@ -1,7 +1,7 @@
-"""Lets one process at a time send alerts, and the next one take over soon after it died.
+"""The lease of the one process that sends alerts; another takes over soon after its death.
 
-A process that was stalled beyond its lease may still believe that it holds it. So each holder has a token, a number
-that grows with each, and what is written about a message compares it (``notification_log``).
+A process stalled beyond its lease may still believe that it holds it. So each holder has a token with a growing
+number, and every write about a message compares it (``notification_log``).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-#: KEYS: the lease, the number of its newest holder.  ARGV: who we are, milliseconds, a number to be above.
-#: Answers our number, 0 where somebody else holds it.
+#: KEYS: the lease, the number of its newest holder.  ARGV: own name, milliseconds, a lower bound of the number.
+#: Answers the own number, 0 where another process holds it.
 _TAKE = """
 local held = redis.call('get', KEYS[1])
 if held and held ~= ARGV[1] then return 0 end
@@ -39,15 +39,15 @@ _log = logging.getLogger(__name__)
 
 
 class Interrupted(Exception):
-    """Delivery was broken off by the stop of the service or the loss of the lease; the event stays pending."""
+    """The service stopped or lost the lease during a delivery; the event stays pending."""
 
 
 class Lease:
-    """A lock that expires: held while it is renewed in time, judged by this process's own monotonic clock.
+    """A lock that expires: held while it is renewed in time by this process's own monotonic clock.
 
     Args:
         owner: unique to this process start: its number alone could be given out twice, by a Redis that took over
-            without knowing of the newest one.
+            without the newest one.
         ttl_s: after so many seconds without renewal another process may take it.
         may: whether this process may hold it.
     """
@@ -61,28 +61,28 @@ class Lease:
         self._ttl_s = ttl_s
         self._may = may
         self._until = float("-inf")
-        #: Our number, and one that is to be below the next one.
+        #: The own number, and a lower bound of the next one.
         self._number = self._above = 0
-        #: Since when it can neither be renewed nor asked for, monotonic seconds, and what Redis said.
+        #: First failed attempt to renew or take it, monotonic seconds, and the type of the error.
         self._failing: tuple[float, str] | None = None
-        self._said = False
+        self._logged = False
 
     def held(self) -> bool:
-        """Say whether this process may send now."""
+        """Return whether this process may send now."""
         return self._may() and time.monotonic() < self._until
 
     @property
     def token(self) -> tuple[int, str]:
-        """Number and name of this holder; of the last time, where it holds the lease no more."""
+        """Number and name of this holder; those of the last time after a loss."""
         return self._number, self._owner
 
     def overtaken(self, number: int) -> None:
-        """Give up the lease: somebody with ``number`` has written in our place. The next number is above that one."""
+        """Give up the lease: a holder with ``number`` has written. The next number of this one is above that."""
         self._until = float("-inf")
         self._above = max(self._above, number)
 
-    def trouble(self) -> str:
-        """Return why nobody may be able to send, "" while this process or another one can."""
+    def problem(self) -> str:
+        """Return why no process may be able to send, "" while one can."""
         if self._failing is None or time.monotonic() - self._failing[0] < self._ttl_s:
             return ""
         return f"the lease to send can't be taken ({self._failing[1]})"
@@ -111,25 +111,26 @@ class Lease:
         asked = time.monotonic()
         ttl_ms = int(self._ttl_s * 1000)
         try:
-            # What is in braces puts the number into the slot of the lease.
+            # The braces put the number into the slot of the lease.
             number = await self._redis.eval(
                 _TAKE, 2, self._key, f"sb:{{{self._key}}}:number", self._owner, ttl_ms, self._above
             )
-        except (RedisError, OSError) as error:  # what is held runs out by itself
+        except (RedisError, OSError) as error:  # a lease that is held runs out by itself
             since = asked if self._failing is None else self._failing[0]
             self._failing = (since, type(error).__name__)
-            if self.trouble() and not self._said:
-                self._said = True
+            if self.problem() and not self._logged:
+                self._logged = True
                 _log.warning("no alert can be sent: the lease for that can't be taken: %s", error)
             return
-        self._failing, self._said = None, False
-        if number and self._above < number:  # else we were overtaken while we asked
+        self._failing = None
+        self._logged = False
+        if number and self._above < number:  # else another holder overtook this one meanwhile
             self._number = number
         self._until = asked + self._ttl_s if number and self._above < number else float("-inf")
 
 
 async def pause(stop: asyncio.Event, seconds: float) -> bool:
-    """Wait, or return True at once when ``stop`` is set."""
+    """Wait for so long, or until ``stop`` is set, which returns True."""
     try:
         return await asyncio.wait_for(stop.wait(), seconds)
     except TimeoutError:

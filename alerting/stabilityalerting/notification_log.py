@@ -1,26 +1,26 @@
-"""Remembers in Redis what each receiver was sent of each incident, so that nothing is sent twice."""
+"""The log of notices sent to each receiver about each incident, in Redis, so that nothing is sent twice."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from .alert import Change, Notice
 from .lease import Interrupted, Lease
 
-#: How long the memory of an incident is kept after its last message, seconds: 30 days. A later change starts again.
+#: Life of a record after the last message about its incident, seconds: 30 days. A later change starts again.
 KEEP_S = 30 * 86_400
 
-#: KEYS: a record, who looked last beside this stream.  ARGV: our number and name, seconds to keep, the record to store
-#: (nothing: it is read).  Answers {number of who overtook us} or {0, the record}.
+#: KEYS: a record, the newest holder of the lease beside this stream.  ARGV: own number and name, seconds to keep, the
+#: record to store (none: read it).  Answers {number of a newer holder} or {0, the record}.
 _AS_HOLDER = """
 local last = redis.call('hmget', KEYS[2], 'number', 'name')
-local number, ours = tonumber(last[1] or '0'), tonumber(ARGV[1])
-if number > ours or (number == ours and last[2] ~= ARGV[2]) then return {number} end
-if number < ours then
+local number, own = tonumber(last[1] or '0'), tonumber(ARGV[1])
+if number > own or (number == own and last[2] ~= ARGV[2]) then return {number} end
+if number < own then
   redis.call('hset', KEYS[2], 'number', ARGV[1], 'name', ARGV[2])
   redis.call('expire', KEYS[2], ARGV[3])
 end
@@ -32,20 +32,19 @@ return {0, ARGV[4]}
 __all__ = ["NotificationLog", "Record"]
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What one receiver knows of one incident.
+class Record(msgspec.Struct, frozen=True):
+    """One incident as one receiver knows it.
 
     Args:
-        told: ``""`` nothing, ``open``, ``over``, or ``with_cause``: it was said behind the message about its cause.
-        severity, version: of the incident as it was reported last, ``""`` and 0 for none.
-        acknowledged: the receiver knows that somebody looks after it.
-        sending: change that is on its way: written right before the first byte leaves, cleared when the fate is known.
+        state: ``""`` not notified, ``open``, ``over``, or ``with_cause``: reported behind the message about its cause.
+        severity, version: of the incident in the last message, ``""`` and 0 for none.
+        acknowledged: the acknowledgement was reported.
+        sending: the change in flight: written right before the first byte leaves, cleared when the fate is known.
             Found after a crash it means that the message may have arrived.
-        sending_version, sending_severity: of the incident in that message. sending_serial: which of several summaries.
+        sending_version, sending_severity: of the incident in that message. sending_serial: of a summary.
     """
 
-    told: str = ""
+    state: str = msgspec.field(name="told", default="")
     severity: str = ""
     version: int = 0
     acknowledged: bool = False
@@ -55,21 +54,24 @@ class Record:
     sending_serial: int = 0
 
     def with_sending(self, notice: Notice) -> Record:
-        """Return the record while ``notice`` is on its way."""
+        """Return the record while ``notice`` is in flight."""
         alert = notice.source
         return replace(
-            self, sending=notice.change, sending_version=notice.version or alert.version,
-            sending_severity=alert.severity, sending_serial=notice.serial,
-        )  # fmt: skip
+            self,
+            sending=notice.change,
+            sending_version=notice.version or alert.version,
+            sending_severity=alert.severity,
+            sending_serial=notice.serial,
+        )
 
     def after_sending(self) -> Record:
-        """Return the record when what was on its way has arrived, or must be taken to have."""
-        told = {"resolved": "over", "handed_over": "with_cause"}.get(self.sending or "", "open")
-        acknowledged = told == "open" and (self.acknowledged or self.sending == "acknowledged")
-        return Record(told, self.sending_severity, self.sending_version, acknowledged)
+        """Return the record after the arrival of the message in flight."""
+        state = {"resolved": "over", "handed_over": "with_cause"}.get(self.sending or "", "open")
+        acknowledged = state == "open" and (self.acknowledged or self.sending == "acknowledged")
+        return Record(state, self.sending_severity, self.sending_version, acknowledged)
 
     def without_sending(self) -> Record:
-        """Return the record when what was on its way has certainly not arrived."""
+        """Return the record after the loss of the message in flight."""
         return replace(self, sending=None, sending_version=0, sending_severity="", sending_serial=0)
 
 
@@ -77,11 +79,11 @@ class NotificationLog:
     """The records of one receiver.
 
     The keys lie beside the stream they belong to, and so in its hash slot: ``<stream>:told:<sink>:<incident id>``, and
-    ``<stream>:teller`` with the token of the newest holder of the lease that has looked there. From then on an older
-    one, which was stalled and does not know it, writes nothing there any more, and so sends nothing.
+    ``<stream>:teller`` with the token of the newest holder of the lease that has read there. From then on an older
+    holder, stalled and unaware of that, can't write there, and so sends nothing.
 
     Args:
-        lease: that of the process which sends; None: the records are only read, by whoever wants to know.
+        lease: of the sending process; None: read only.
     """
 
     def __init__(self, redis: Redis, sink: str, lease: Lease | None = None) -> None:
@@ -90,15 +92,15 @@ class NotificationLog:
         self._lease = lease
 
     async def read(self, stream: str, incident_id: str) -> Record:
-        """Return what the receiver knows of an incident. Raises Interrupted: another process may send now."""
+        """Return the record of an incident. Raises Interrupted: another process may send now."""
         key = f"{stream}:told:{self._sink}:{incident_id}"
         raw: Any = await (self._redis.get(key) if self._lease is None else self._as_holder(self._lease, stream, key))
-        # A field of a newer version, which ran before this one, is passed over.
+        # A field of a newer version, which ran before this one, is skipped.
         return Record() if raw is None else msgspec.json.decode(raw, type=Record)
 
     async def write(self, stream: str, incident_id: str, record: Record) -> None:
-        """Store what the receiver knows of an incident. Raises Interrupted: another process may send now."""
-        assert self._lease is not None, "only who holds the lease writes"
+        """Store the record of an incident. Raises Interrupted: another process may send now."""
+        assert self._lease is not None, "only the holder of the lease writes"
         key = f"{stream}:told:{self._sink}:{incident_id}"
         await self._as_holder(self._lease, stream, key, msgspec.json.encode(record))
 

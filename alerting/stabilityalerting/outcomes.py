@@ -1,7 +1,6 @@
-"""Remembers when each receiver, the heartbeat and the watchdog were accepted last, and what was refused last.
+"""The newest accepted and refused message of each receiver, the heartbeat and the watchdog.
 
-In Redis, so that it is known after a restart, whichever process sends. What is written has no secret: of an answer only
-its status code.
+In Redis, for restarts and for other processes. No secret is stored: of an answer only its status code.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the newest messages to one receiver.
+    """The newest outcomes of one receiver.
 
     Args:
-        accepted, refused: when the last one was, unix seconds, None for never.
+        accepted, refused: times of the last ones, unix seconds, None for never.
         why: of the last refused one: ``answered 503``, ``no answer``.
     """
 
@@ -41,8 +40,8 @@ class Outcome:
     why: str = ""
 
     @property
-    def in_trouble(self) -> bool:
-        """True where the newest one was refused."""
+    def is_refused(self) -> bool:
+        """True where the newest message was refused."""
         return self.refused is not None and (self.accepted is None or self.refused > self.accepted)
 
 
@@ -52,7 +51,7 @@ class Outcomes:
     def __init__(self, redis: Redis, clock: Callable[[], float]) -> None:
         self._redis = redis
         self._clock = clock
-        self._known: dict[str, Outcome] | None = None
+        self._newest: dict[str, Outcome] | None = None
 
     async def accepted(self, name: str) -> None:
         """Note that a receiver took a message."""
@@ -64,7 +63,7 @@ class Outcomes:
         await self._note(name, refused=self._clock(), why="no answer" if status is None else f"answered {status}")
 
     async def read(self) -> dict[str, Outcome]:
-        """Return the newest outcome of each that has one.
+        """Return the newest outcomes by name.
 
         Raises:
             RedisError: Redis is away.
@@ -72,14 +71,14 @@ class Outcomes:
         found: Any = await self._redis.hgetall(KEY)
         return {name.decode(): _outcome(data) for name, data in found.items()}
 
-    async def _note(self, name: str, **what: Any) -> None:
+    async def _note(self, name: str, **changes: Any) -> None:
         try:
-            if self._known is None:
-                self._known = await self.read()
-            self._known[name] = replace(self._known.get(name, Outcome()), **what)
-            await self._redis.hset(KEY, name, msgspec.json.encode(self._known[name]))
+            if self._newest is None:
+                self._newest = await self.read()
+            self._newest[name] = replace(self._newest.get(name, Outcome()), **changes)
+            await self._redis.hset(KEY, name, msgspec.json.encode(self._newest[name]))
         except (RedisError, OSError) as error:
-            # Only the page lacks it then: the message itself has its own record.
+            # Shown on a page only: the message has a record of its own.
             _log.debug("the outcome of %s is not stored: %s", name, error)
 
 

@@ -1,4 +1,4 @@
-"""The channels that alerts can be sent to: one line each. Each reads its own settings from the environment."""
+"""The channels, one line each. Each reads its own settings from the environment."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ CHANNELS: list[type[Sink]] = [SlackSink, SlackAppSink, PagerDutySink, WebhookSin
 
 
 def register(channel: type[Sink]) -> type[Sink]:
-    """Add a channel. A plug-in has it above its class as a decorator.
+    """Add a channel; a decorator for the class of a plug-in.
 
     Raises:
-        ValueError: there is one of its name.
+        ValueError: a channel of this name exists.
     """
     if any(each.name == channel.name for each in CHANNELS):
         raise ValueError(f"there is a channel {channel.name!r} already, give this one another name")
@@ -34,7 +34,7 @@ def register(channel: type[Sink]) -> type[Sink]:
 
 
 def sinks_from_env(env: Mapping[str, str]) -> list[Sink]:
-    """Return the receivers that an environment sets up, none where it names none.
+    """Return the receivers that an environment sets up.
 
     ``STABILITY_RECEIVERS=lead=pagerduty,vision=slack`` names further ones; the variables of the first end in ``_LEAD``.
 
@@ -69,5 +69,4 @@ def _named(entry: tuple[str, type[Sink]], env: Mapping[str, str]) -> Sink:
             f"STABILITY_RECEIVERS names {name}={channel.name}, and nothing sets it up: "
             f"expected the variables of {channel.name} with _{name.upper()} at the end (docs/alerting.md)"
         )
-    sink.channel, sink.name = channel.name, name
-    return sink
+    return sink.rename(name)

@@ -1,4 +1,4 @@
-"""What a receiver of alerts is, and the one way in which HTTP receivers are spoken to."""
+"""The contract of a receiver, its double, and the shared part of HTTP receivers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import httpx
 
 from .alert import Alert, Notice, Severity
 from .errors import SendError
-from .surroundings import Surroundings
+from .server import SinkContext
 from .variables import Variables
 
-#: Longest time for a whole attempt to connect, to write and to get the answer, seconds each.
+#: Longest time to connect, to write and to wait for the answer, seconds each.
 HTTP_TIMEOUT_S = 10.0
-#: Status codes below 500 with which a later attempt can succeed.
+#: Status codes below 500 after which a later attempt can succeed.
 RECOVERABLE_STATUS = frozenset({408, 425, 429})
-#: Characters of a receiver's answer that are shown in an error.
+#: Characters of a receiver's answer in an error.
 MAX_ANSWER_CHARS = 200
 
 #: Called and awaited at the last moment before a message can reach its receiver whole.
@@ -40,11 +40,12 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 
 @contextmanager
 def secrets_hidden(secrets: Iterable[str]) -> Iterator[None]:
-    """Keep httpx, which logs each address it asks for, from writing a secret one into the log."""
+    """Keep httpx, which logs the address of each request, from logging a secret one."""
     hidden = list(secrets)
 
     def clean(record: logging.LogRecord) -> bool:
-        record.msg, record.args = redact(record.getMessage(), hidden), ()
+        record.msg = redact(record.getMessage(), hidden)
+        record.args = ()
         return True
 
     logger = logging.getLogger("httpx")
@@ -59,12 +60,14 @@ class Sink(ABC):
     """A receiver of notices.
 
     Attributes:
-        channel: what kind of receiver it is: ``slack`` ...; by default its name.
+        channel: its kind, such as ``slack``; "": its name is that.
         name: unique among the receivers, lower case; part of Redis keys.
         min_severity: milder incidents are not sent.
-        acknowledges: whether it is told that somebody acknowledged an incident.
-        idempotent: True when the receiver makes one of two equal messages. Such a message is sent again when a crash
-            leaves open whether it arrived; one to another receiver is not.
+        acknowledges: acknowledgements are sent to it.
+        idempotent: two equal messages count as one there. Such a message is repeated when a crash leaves its fate
+            open; one to another receiver is not.
+        rate_bound: False for one that takes any number of messages at a time and groups by itself.
+        secrets: strings that must not appear in logs and errors.
     """
 
     channel: str = ""
@@ -72,9 +75,7 @@ class Sink(ABC):
     idempotent: bool
     min_severity: Severity
     acknowledges: bool = False
-    #: False for one that takes any number of messages at once: it groups by itself.
     rate_bound: bool = True
-    #: Strings that must never show up in a message of ours.
     secrets: tuple[str, ...] = ()
 
     @classmethod
@@ -82,45 +83,50 @@ class Sink(ABC):
         """Return the receiver that an environment sets up, None where it names none.
 
         Raises:
-            AlertingSettingsError: a value has the wrong form; also where the receiver is not set up.
+            AlertingSettingsError: a value has the wrong form; also without a receiver.
         """
         return None
+
+    def rename(self, name: str) -> Sink:
+        """Give a further receiver of a channel a name of its own; returns it."""
+        self.channel = self.name
+        self.name = name
+        return self
 
     @abstractmethod
     async def send(self, notice: Notice, before_write: BeforeWrite) -> None:
         """Hand over one notice.
 
         Args:
-            notice: what to send.
             before_write: awaited once, after the connection is open and before the message's body leaves.
 
         Raises:
-            SendError: the receiver did not take it. No secret is in its text.
+            SendError: the receiver did not take it. Its text has no secret.
         """
 
     async def knows(self, notice: Notice) -> bool:
-        """Return whether the receiver knows this by itself, so that it is not sent. Raises RedisError."""
+        """Return whether the receiver has this from elsewhere, so that it is not sent. Raises RedisError."""
         return False
 
     def outcome_names(self) -> list[str]:
-        """Return the names under which it is noted what was accepted and refused: its own, unless it has several."""
+        """Return the names in the log of outcomes: its own, unless it has several."""
         return [self.name]
 
-    def begin(self, surroundings: Surroundings) -> None:  # noqa: B027
-        """Take what the service gives, before the first notice. Nothing by default."""
+    def begin(self, context: SinkContext) -> None:  # noqa: B027
+        """Start with the service, before the first notice. Nothing by default."""
 
     def follow(self, stream: str, alert: Alert) -> None:  # noqa: B027
-        """Note that an incident changed in a way that is no message of its own. Returns at once, raises nothing."""
+        """Note a change of an incident that is no message of its own. Does not wait, raises nothing."""
 
     async def arrived(self, stream: str, incident_id: str, key: str) -> bool | None:
-        """Return whether the notice with this idempotency key has arrived: asked after a crash. None: not known."""
+        """Return whether the notice with this idempotency key has arrived, after a crash. None: not known."""
         return None
 
     async def serve(self, stop: asyncio.Event) -> None:  # noqa: B027
-        """Work beside the messages until ``stop`` is set: listen to what people press. Nothing by default."""
+        """Work beside the messages until ``stop`` is set, such as listening for buttons. Nothing by default."""
 
     async def aclose(self) -> None:  # noqa: B027  (most doubles hold nothing)
-        """Give back what the sink holds. Nothing by default."""
+        """Release connections. Nothing by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +139,7 @@ class Outgoing:
 
 
 class HttpSink(Sink):
-    """A receiver that takes a POST with JSON. A subclass says what to post; this class says what the answer means.
-
-    Args:
-        min_severity: see ``Sink``.
-        secrets: strings that must never show up in a message of ours.
-    """
+    """A receiver of POST requests with JSON. A subclass makes the request; this class judges the answer."""
 
     def __init__(self, min_severity: Severity, secrets: Iterable[str]) -> None:
         self.min_severity = min_severity
@@ -147,7 +148,7 @@ class HttpSink(Sink):
 
     @abstractmethod
     def outgoing(self, notice: Notice) -> Outgoing:
-        """Return the request that sends this notice."""
+        """Return the request for this notice."""
 
     async def send(self, notice: Notice, before_write: BeforeWrite) -> None:
         await self.post(self.outgoing(notice), before_write)
@@ -196,7 +197,7 @@ class HttpSink(Sink):
 
 
 class RecordingSink(Sink):
-    """The shipped double: keeps what it is sent, in order, in ``notices``."""
+    """The shipped double: keeps its notices in order in ``notices``."""
 
     name = "recording"
     idempotent = False

@@ -1,4 +1,4 @@
-"""Notifies a Slack channel, through an incoming webhook."""
+"""Slack by an incoming webhook."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["SlackSink"]
 
 
 class SlackSink(HttpSink):
-    """Posts one message for each change. Incoming webhooks can neither thread nor edit, and take every message as new.
+    """Posts one message for each change. Incoming webhooks have no threads, edits or keys.
 
     So a message whose fate a crash left open is not sent again: it has most probably arrived.
 
     Args:
-        url: the webhook's address; whoever has it can post, so it is a secret.
+        url: the webhook's address, which is all that is needed to post: a secret.
 
     Source: https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
     """
@@ -68,29 +68,29 @@ def _message(notice: Notice) -> dict[str, Any]:
         where.append(f"rank {alert.rank}")
     if alert.node:
         where.append(_escape(alert.node))
-    said = f"{notice.why} {alert.text}" if notice.why else alert.text
+    text = f"{notice.why} {alert.text}" if notice.why else alert.text
     blocks: list[dict[str, Any]] = [
         {"type": "header", "text": {"type": "plain_text", "text": heading[:MAX_HEADER_CHARS], "emoji": True}},
-        {"type": "section", "text": {"type": "mrkdwn", "text": _escape(said)[:MAX_SECTION_CHARS] or " "}},
+        {"type": "section", "text": {"type": "mrkdwn", "text": _escape(text)[:MAX_SECTION_CHARS] or " "}},
     ]
-    if alert.advice and notice.change not in ("resolved", "handed_over"):  # there it is part of what is said
+    if alert.advice and notice.change not in ("resolved", "handed_over"):  # there it is part of the text
         advice = f"*What to do:* {_escape(alert.advice)}"[:MAX_SECTION_CHARS]
         blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": advice}})
     blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": " · ".join(where)}]})
     blocks.append({"type": "actions", "elements": _links(notice)})
-    # What a phone shows: all of it in one line.
+    # Shown by a phone: all of it in one line.
     line = heading.removesuffix(alert.headline) + alert.line
     return {"text": f"{_escape(line)} (run {_escape(alert.run_id)})", "blocks": blocks}
 
 
 def _links(notice: Notice) -> list[dict[str, Any]]:
-    """Return what can be opened: a webhook's message can't do more. On the page it is rated and made rarer."""
-    words = [("Open the incident", notice.url)]
+    """Return buttons that open pages, the only ones that a webhook's message can have."""
+    links = [("Open the incident", notice.url)]
     if notice.change != "resolved":
-        words.append(("Fewer of these", f"{notice.url}#incident-rating"))
-    return [{"type": "button", "text": {"type": "plain_text", "text": text}, "url": url} for text, url in words]
+        links.append(("Fewer of these", f"{notice.url}#incident-rating"))
+    return [{"type": "button", "text": {"type": "plain_text", "text": text}, "url": url} for text, url in links]
 
 
 def _escape(text: str) -> str:
-    """Escape what Slack would read as a mention or a link."""
+    """Escape mentions and links."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,4 +1,4 @@
-"""Reads the events of many streams for one receiver: each until it is acknowledged, over kills and lost answers."""
+"""The reader of many streams for one receiver: every event until it is acknowledged, over crashes and lost answers."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import RedisError, ResponseError
 
-#: One name for whoever holds the lease, so that the next holder finds what the last one left pending under it.
+#: One name for every holder of the lease, under which the next one finds the pending events of the last.
 CONSUMER = "alerting"
-#: Longest wait for news in one read, milliseconds; also how soon a new run's stream is seen.
+#: Longest wait for events in one read, milliseconds; also the delay of the stream of a new run.
 BLOCK_MS = 250
 #: Events read at once, of each stream.
 READ_COUNT = 64
-#: On a cluster nobody can wait on streams of several slots: each is polled, for this share of the time at most.
+#: On a cluster no read can wait on streams of several slots: they are polled, for this share of the time at most.
 POLL_SHARE = 0.1
 #: Streams in one read.
 STREAMS_PER_READ = 512
-#: How often events that were handed out and never acknowledged are read again, seconds: a lost answer of Redis takes
-#: its events with it.
+#: Delivered events without acknowledgement are read again so often, seconds: a lost answer of Redis takes its events
+#: with it.
 PENDING_EVERY_S = 15.0
-#: Where alerting never ran before, events older than this are not reported, seconds by Redis' clock: it numbers them.
+#: At the first start older events are skipped, seconds by Redis' clock, which numbers them.
 LOOKBACK_S = 600.0
 
 __all__ = ["BLOCK_MS", "StreamReader"]
 
 
 class StreamReader:
-    """Reads one group on many streams: first what is pending from before, then what is new.
+    """Reads one consumer group on many streams: pending events first, then new ones.
 
-    On one server one read waits on all of them. On a cluster each is read by itself, those of a node in one trip.
+    On one server one read waits on all of them. On a cluster each is read by itself, those of a node in one round trip.
     """
 
     def __init__(self, redis: Redis, group: str) -> None:
@@ -41,7 +41,7 @@ class StreamReader:
         self._recovered_at = time.monotonic()
         self._grouped: set[str] = set()
         self._recovered: set[str] = set()
-        #: Reads so far: each begins with another chunk, so that a busy stream keeps nobody else waiting.
+        #: Reads so far: each begins with another chunk, so that a busy stream does not hold up the others.
         self._reads = 0
 
     def forget(self) -> None:
@@ -104,14 +104,14 @@ class StreamReader:
                 block=block_ms,
             )
         except ResponseError:
-            self.forget()  # a stream or group is gone: made again at the next read
+            self.forget()  # a stream or group is gone: created again at the next read
             raise
         return _events(answer)
 
     async def _poll(
         self, streams: dict[str, str], block_ms: int | None
     ) -> list[tuple[str, bytes, dict[bytes, bytes] | None]]:
-        """Read each stream by itself, and pause where none has anything new and ``block_ms`` says how long."""
+        """Read each stream by itself; pause for ``block_ms`` where none has an event."""
         began = time.monotonic()
         pipe = self._redis.pipeline(transaction=False)
         for stream, after in streams.items():

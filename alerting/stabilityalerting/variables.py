@@ -1,4 +1,4 @@
-"""Reads what an environment sets up. What is wrong names the variable, never its value: it may be a secret."""
+"""Settings from the environment. Errors name the variable, never its value, which may be a secret."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .errors import AlertingSettingsError
 
 __all__ = ["EVERY_S", "Variables"]
 
-#: Seconds between two beats of the heart and two rounds of what Alertmanager is told, where
-#: ``STABILITY_HEARTBEAT_S`` says nothing else; and the bounds of that.
+#: Seconds between two beats of the heart and two rounds to Alertmanager by default, and the bounds of
+#: ``STABILITY_HEARTBEAT_S``.
 EVERY_S = 30.0
 SHORTEST_S, LONGEST_S = 1.0, 60.0
 
@@ -29,7 +29,7 @@ class Variables:
     receiver: str = ""
 
     def named(self, name: str) -> str:
-        """Return the variable that a channel's own variable is here."""
+        """Return the variable of this receiver for one of its channel."""
         return f"{name}_{self.receiver.upper()}" if self.receiver else name
 
     def text(self, name: str) -> str | None:
@@ -40,7 +40,7 @@ class Variables:
         """Return an address, None where it is not set.
 
         Raises:
-            AlertingSettingsError: it is none.
+            AlertingSettingsError: no address.
         """
         value = self.text(name)
         if value is not None and not _is_address(value):
@@ -48,10 +48,10 @@ class Variables:
         return value
 
     def urls(self, name: str) -> list[str]:
-        """Return addresses that are separated by commas, none where it is not set.
+        """Return addresses separated by commas, none where it is not set.
 
         Raises:
-            AlertingSettingsError: one is none, or has a user name or password in it.
+            AlertingSettingsError: a part is no address, or holds a user name or password.
         """
         found = [part.strip().rstrip("/") for part in (self.text(name) or "").split(",") if part.strip()]
         for value in found:
@@ -65,7 +65,7 @@ class Variables:
         """Return one of the allowed values, the first where it is not set.
 
         Raises:
-            AlertingSettingsError: it is another one.
+            AlertingSettingsError: another value.
         """
         value = self.text(name) or allowed[0]
         if value not in allowed:
@@ -73,10 +73,10 @@ class Variables:
         return value
 
     def every_s(self) -> float:
-        """Return the seconds between two signs of life, the same for all that watch this server.
+        """Return the seconds between two signs of life, the same for all watchers of this server.
 
         Raises:
-            AlertingSettingsError: it is none of 1 to 60.
+            AlertingSettingsError: not 1 to 60.
         """
         value = self.environ.get("STABILITY_HEARTBEAT_S", "").strip() or str(EVERY_S)
         try:
@@ -90,7 +90,7 @@ class Variables:
         return seconds
 
     def need_nothing(self, missing: str, names: Sequence[str]) -> None:
-        """Check that none of these is set, where the variable is missing without which they are of no use.
+        """Check that no variable is set that needs the missing one.
 
         Raises:
             AlertingSettingsError: one is set.
@@ -100,10 +100,10 @@ class Variables:
             raise AlertingSettingsError(f"{self.named(lonely)} is set without {self.named(missing)}: set both")
 
     def severity(self, name: str, default: Severity = "info") -> Severity:
-        """Return the mildest severity that a receiver is sent.
+        """Return the mildest severity for a receiver.
 
         Raises:
-            AlertingSettingsError: it is none.
+            AlertingSettingsError: no severity.
         """
         value = self.text(name) or default
         for severity in SEVERITIES:

@@ -1,4 +1,4 @@
-"""Posts signed JSON to any address, for receivers of one's own."""
+"""Signed JSON by POST to any address."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sign(secret: str, body: bytes, timestamp: int) -> str:
 
 
 def verify(secret: str, body: bytes, header: str, now: float, max_age_s: float = MAX_SIGNATURE_AGE_S) -> bool:
-    """Say whether a signature header is right for a body and recent enough. For receivers to copy.
+    """Return whether a signature header is right for a body and recent enough. Receivers may copy this function.
 
     Example:
         >>> header = sign("s3cret", b"{}", 1_000)
@@ -47,10 +47,10 @@ def verify(secret: str, body: bytes, header: str, now: float, max_age_s: float =
 class WebhookSink(HttpSink):
     """Posts ``{"type", "id", "incident", "url"}``, signed, with an ``Idempotency-Key`` that every attempt repeats.
 
-    A message whose fate a crash left open is sent again with the same key; the receiver keeps keys it has seen.
+    A message whose fate a crash left open is sent again with the same key, by which the receiver recognizes it.
 
     Args:
-        url: where to post; may itself hold a token, so it is treated as a secret.
+        url: may hold a token, so it counts as a secret.
         secret: key of the signature.
         clock: unix seconds now, for the signature.
     """

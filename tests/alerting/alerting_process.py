@@ -15,7 +15,7 @@ import time
 
 from redis.asyncio import Redis
 
-from stabilityalerting import AlertingService, RetryPolicy, Sink, sinks_from_env
+from stabilityalerting import AlertingService, RetryPolicy, Server, Sink, sinks_from_env
 from stabilityalerting.alert import Notice
 from stabilityalerting.sink import BeforeWrite
 
@@ -51,7 +51,9 @@ async def main() -> None:
     if os.environ.get("STALL_AT"):
         for sink in sinks:
             stalling(sink, os.environ["STALL_AT"])
-    service = AlertingService(redis, streams, sinks, "http://board", time.time, retry_policy=retry_policy, lease_s=0.6)
+    service = AlertingService(
+        redis, Server(streams, "http://board", time.time), sinks, retry_policy=retry_policy, lease_s=0.6
+    )
     await service.run(asyncio.Event())
 
 

@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from stabilityalerting import Alert, BadAlert
-from stabilityalerting.routing.due import DueLater
+from stabilityalerting.due import DueLater
 from stabilitybackend.schema.incidents import encoded
 from support.incident_stream import incident
 from support.stored.incident import stored

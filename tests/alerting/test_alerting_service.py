@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from stabilityalerting import AlertingService, RecordingSink, RetryPolicy, Sink, stream_reader
+from stabilityalerting import AlertingService, RecordingSink, RetryPolicy, Server, Sink, stream_reader
 from stabilityalerting.notification_log import Record
 from stabilityalerting.pagerduty import PagerDutySink
 from stabilityalerting.slack import SlackSink
@@ -36,7 +36,9 @@ async def alerting(
     async def streams() -> list[str]:
         return [STREAM, "sb:{no-incident-yet}:incident_events"]
 
-    service = AlertingService(redis, streams, sinks, "http://board", clock, retry_policy=retry_policy, lease_s=lease_s)
+    service = AlertingService(
+        redis, Server(streams, "http://board", clock), sinks, retry_policy=retry_policy, lease_s=lease_s
+    )
     stop = asyncio.Event()
     task = asyncio.create_task(service.run(stop))
     try:

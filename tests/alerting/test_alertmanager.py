@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from stabilityalerting import AlertingService, RetryPolicy
+from stabilityalerting import AlertingService, RetryPolicy, Server
 from stabilityalerting.alertmanager import AlertmanagerSink
 from support.incident_stream import STREAM, incident, publish
 from support.outside.alertmanager import Alertmanager
@@ -61,9 +61,12 @@ async def alerting(
 
     sink = AlertmanagerSink(url.split(","), every_s=0.3)
     service = AlertingService(
-        redis, streams, [sink], "http://board:8080/hub/jo", clock, retry_policy=RetryPolicy(first_s=0.02), lease_s=0.6,
-        project_of=project_of, trouble=trouble, incidents_now=now,
-    )  # fmt: skip
+        redis,
+        Server(streams, "http://board:8080/hub/jo", clock, project_of=project_of, problem=trouble, incidents_now=now),
+        [sink],
+        retry_policy=RetryPolicy(first_s=0.02),
+        lease_s=0.6,
+    )
     stop = asyncio.Event()
     task = asyncio.create_task(service.run(stop))
     try:
@@ -189,8 +192,8 @@ async def test_of_a_pair_the_one_that_is_away_holds_nothing_up(
         await until(told, 10, "it is known of both")
         outcomes = await service.outcomes.read()
     assert outcomes["alertmanager 1"].why == "no answer"
-    assert outcomes["alertmanager 1"].in_trouble
-    assert not outcomes["alertmanager 2"].in_trouble
+    assert outcomes["alertmanager 1"].is_refused
+    assert not outcomes["alertmanager 2"].is_refused
 
 
 async def test_what_is_gone_from_the_server_or_over_there_is_ended_by_the_next_round(
@@ -260,7 +263,7 @@ async def test_a_token_or_password_is_sent_and_appears_nowhere(
         return [STREAM]
 
     caplog.set_level("DEBUG", "httpx")
-    service = AlertingService(redis, streams, [sink], "http://board", time.time, lease_s=0.6)
+    service = AlertingService(redis, Server(streams, "http://board", time.time), [sink], lease_s=0.6)
     stop = asyncio.Event()
     task = asyncio.create_task(service.run(stop))
     try:
@@ -304,7 +307,7 @@ async def test_five_hundred_incidents_of_a_hundred_runs_reach_it_in_seconds_and_
         await post(client, target, payload)
 
     sink._post = counted  # type: ignore[method-assign]
-    service = AlertingService(redis, streams, [sink], "http://board", time.time)
+    service = AlertingService(redis, Server(streams, "http://board", time.time), [sink])
     stop = asyncio.Event()
     task = asyncio.create_task(service.run(stop))
     try:

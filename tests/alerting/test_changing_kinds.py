@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from stabilityalerting import AlertingService, RetryPolicy, sinks_from_env
+from stabilityalerting import AlertingService, RetryPolicy, Server, sinks_from_env
 from stabilitybackend.judging.detectors.curve.detector import CurvesDetector
 from stabilitybackend.judging.detectors.engine.bank import DetectorBank
 from stabilitybackend.judging.detectors.engine.base import Row
@@ -71,7 +71,11 @@ async def test_a_kind_that_changes_is_the_same_alert_and_one_more_message(
         env = {"STABILITY_SLACK_WEBHOOK_URL": f"{receiver.url}{SLACK_PATH}", **pagerduty.variables()}
         quick = RetryPolicy(first_s=0.02, longest_s=0.1, per_second=1e3, burst=1000)
         service = AlertingService(
-            redis, streams, sinks_from_env(env), "http://board", lambda: BEGAN + 700, retry_policy=quick, lease_s=5.0
+            redis,
+            Server(streams, "http://board", lambda: BEGAN + 700),
+            sinks_from_env(env),
+            retry_policy=quick,
+            lease_s=5.0,
         )
         stop = asyncio.Event()
         task = asyncio.create_task(service.run(stop))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from stabilityalerting import AlertingService, RetryPolicy
+from stabilityalerting import AlertingService, RetryPolicy, Server
 from stabilityalerting.webhook import WebhookSink
 from stabilitybackend.judging.incidents.incidents import IncidentBook
 from stabilitybackend.judging.incidents.rollback_target import UsableOf
@@ -61,7 +61,9 @@ async def test_what_one_cause_breaks_is_one_message(
 
     sink = WebhookSink(f"{receiver.url}/hook", "s3cret", time.time)
     quick = RetryPolicy(first_s=0.02, longest_s=0.1, per_second=1e3, burst=1000)
-    service = AlertingService(redis, streams, [sink], "http://board", time.time, retry_policy=quick, lease_s=0.6)
+    service = AlertingService(
+        redis, Server(streams, "http://board", time.time), [sink], retry_policy=quick, lease_s=0.6
+    )
     stop = asyncio.Event()
     task = asyncio.create_task(service.run(stop))
     try:

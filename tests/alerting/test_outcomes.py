@@ -7,7 +7,7 @@ import time
 import pytest
 from redis.asyncio import Redis
 
-from stabilityalerting import HEARTBEAT, AlertingService, Heartbeat, Outcomes, SendError
+from stabilityalerting import HEARTBEAT, AlertingService, Heartbeat, Outcomes, SendError, Server
 from stabilityalerting.alertmanager import AlertmanagerSink
 from stabilitybackend.alerts.receivers import receivers_now
 
@@ -34,7 +34,7 @@ async def test_the_heartbeat_is_accepted_late_or_refused_by_what_came_last(
     if refused is not None:
         error = SendError("https://hc.test/s3cret answered 503", recoverable=True, status=503)
         await Outcomes(redis, lambda: refused).refused(HEARTBEAT, error)
-    service = AlertingService(redis, no_streams, [AlertmanagerSink(["http://am"])], "http://board", time.time)
+    service = AlertingService(redis, Server(no_streams, "http://board", time.time), [AlertmanagerSink(["http://am"])])
     beat = Heartbeat("http://hc.test/s3cret", lambda: "")
 
     found = await receivers_now(service, beat, [], 1_010.0)

@@ -16,8 +16,8 @@ from stabilityalerting.pagerduty import PagerDutySink, Webhooks, change_events
 from stabilityalerting.pagerduty.change_events import ChangeEvents
 from stabilityalerting.pagerduty.events import MAX_BODY_BYTES, alert_event
 from stabilityalerting.pagerduty.memory import Memory, Ours
+from stabilityalerting.server import Server, SinkContext
 from stabilityalerting.sink import BeforeWrite, Outgoing
-from stabilityalerting.surroundings import Surroundings
 from support.incident_stream import incident
 from support.outside.pagerduty import ROUTING_KEY, WEBHOOK_SECRET, FakePagerDuty
 from support.slack.pretended_actions import PretendedActions
@@ -48,14 +48,19 @@ def there() -> Iterator[FakePagerDuty]:
         yield running
 
 
-def surroundings(redis: Redis, **more: Any) -> Surroundings:
-    return Surroundings(redis, BOARD, time.time, lambda: True, Outcomes(redis, time.time), **more)
+async def no_streams() -> list[str]:
+    return []
+
+
+def context(redis: Redis, **more: Any) -> SinkContext:
+    server = Server(no_streams, BOARD, time.time, **more)
+    return SinkContext(redis, server, lambda: True, Outcomes(redis, time.time))
 
 
 @pytest.fixture
 async def sink(redis: Redis, there: FakePagerDuty) -> AsyncIterator[PagerDutySink]:
     made = PagerDutySink(ROUTING_KEY, f"{there.url}/v2/enqueue")
-    made.begin(surroundings(redis))
+    made.begin(context(redis))
     yield made
     await made.aclose()
 
@@ -164,7 +169,7 @@ async def test_an_answer_that_is_no_json_was_an_acceptance_all_the_same(
 async def test_a_redis_that_is_away_has_the_message_sent_later(there: FakePagerDuty) -> None:
     away = Redis.from_url("redis://127.0.0.1:9")
     sink = PagerDutySink(ROUTING_KEY, f"{there.url}/v2/enqueue")
-    sink.begin(surroundings(away))
+    sink.begin(context(away))
     with pytest.raises(SendError, match="Redis is away") as caught:
         await sink.send(notice(), mark)
     assert caught.value.recoverable
@@ -228,7 +233,7 @@ def change(key: str = "c-1:ordered", **more: Any) -> BoardChange:
 
 
 def sender(redis: Redis, source: Source, post: Any, url: str = "http://there/v2/enqueue") -> ChangeEvents:
-    around = surroundings(redis, changes_since=source.since)
+    around = context(redis, changes_since=source.since)
     return ChangeEvents(post, Memory(redis, "pagerduty"), around, url, ROUTING_KEY)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from stabilityalerting import AlertingService, RetryPolicy, sinks_from_env
+from stabilityalerting import AlertingService, RetryPolicy, Server, sinks_from_env
 from stabilitybackend.judging.detectors.engine.base import Finding
 from stabilitybackend.judging.incidents.incidents import IncidentBook
 from stabilitybackend.judging.incidents.rollback_target import UsableOf
@@ -98,9 +98,12 @@ async def told(redis: Redis, watched: Watched, env: dict[str, str]) -> AsyncIter
 
     quick = RetryPolicy(first_s=0.02, longest_s=0.1, per_second=1e3, burst=1000)
     service = AlertingService(
-        redis, streams, sinks_from_env(env), "http://board", lambda: at, retry_policy=quick, lease_s=5.0,
-        incidents_now=incidents_now,
-    )  # fmt: skip
+        redis,
+        Server(streams, "http://board", lambda: at, incidents_now=incidents_now),
+        sinks_from_env(env),
+        retry_policy=quick,
+        lease_s=5.0,
+    )
     stop = asyncio.Event()
     task = asyncio.create_task(service.run(stop))
     published = 0

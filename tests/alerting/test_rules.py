@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from redis.asyncio import Redis
 
-from stabilityalerting import AlertingService, RecordingSink, RetryPolicy
+from stabilityalerting import AlertingService, RecordingSink, RetryPolicy, Server
+from stabilityalerting.due import DueLater
 from stabilityalerting.routing import Mute, Rules
-from stabilityalerting.routing.due import DueLater
 from stabilitybackend.alerts.rules import read_routes
 from support.incident_stream import STREAM, incident, publish, settled
 from support.waiting import until
@@ -76,15 +76,12 @@ async def alerting(redis: Redis, *sinks: RecordingSink) -> AsyncIterator[World]:
 
     service = AlertingService(
         redis,
-        streams,
+        Server(
+            streams, "http://board", lambda: world.now, rules=rules, project_of=project_of, incidents_now=incidents_now
+        ),
         sinks,
-        "http://board",
-        lambda: world.now,
         retry_policy=QUICK,
         lease_s=0.6,
-        rules=rules,
-        project_of=project_of,
-        incidents_now=incidents_now,
     )
     stop = asyncio.Event()
     task = asyncio.create_task(service.run(stop))

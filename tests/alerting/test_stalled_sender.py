@@ -72,10 +72,10 @@ async def test_once_the_next_holder_has_looked_at_a_stream_the_last_one_writes_n
     log = NotificationLog(redis, "slack", first)
     await log.write(STREAM, "i-1", Record("open", "warning", 1))
     second = await _holding(redis, "second")
-    assert (await NotificationLog(redis, "slack", second).read(STREAM, "i-1")).told == "open"
+    assert (await NotificationLog(redis, "slack", second).read(STREAM, "i-1")).state == "open"
     with pytest.raises(Interrupted):
         await log.write(STREAM, "i-1", Record("over", "warning", 2))
-    assert (await NotificationLog(redis, "slack").read(STREAM, "i-1")).told == "open"
+    assert (await NotificationLog(redis, "slack").read(STREAM, "i-1")).state == "open"
 
 
 async def test_a_number_that_a_failover_gave_out_twice_lets_only_one_of_both_write(redis: Redis) -> None:
@@ -87,7 +87,7 @@ async def test_a_number_that_a_failover_gave_out_twice_lets_only_one_of_both_wri
     with pytest.raises(Interrupted):
         await NotificationLog(redis, "slack", second).read(STREAM, "i-1")
     await _holding_again(second)
-    assert (await NotificationLog(redis, "slack", second).read(STREAM, "i-1")).told == "open"
+    assert (await NotificationLog(redis, "slack", second).read(STREAM, "i-1")).state == "open"
 
 
 async def _holding_again(lease: Lease) -> None:

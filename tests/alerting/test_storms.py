@@ -13,7 +13,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from stabilityalerting import AlertingService, Notice, RecordingSink, RetryPolicy, SendError
+from stabilityalerting import AlertingService, Notice, RecordingSink, RetryPolicy, SendError, Server
 from stabilityalerting.sink import BeforeWrite
 from stabilityalerting.storms import AGAIN_S, SUMMARY_S
 from support.incident_stream import incident
@@ -93,9 +93,12 @@ async def cluster(
         return [found.stored.get(incident_id) for incident_id in incident_ids]
 
     found.service = AlertingService(
-        redis, streams, [found.sink], "http://board", lambda: found.now, retry_policy=retry_policy, lease_s=0.6,
-        incidents_now=incidents_now,
-    )  # fmt: skip
+        redis,
+        Server(streams, "http://board", lambda: found.now, incidents_now=incidents_now),
+        [found.sink],
+        retry_policy=retry_policy,
+        lease_s=0.6,
+    )
     stop = asyncio.Event()
     task = asyncio.create_task(found.service.run(stop))
     try:

@@ -17,8 +17,8 @@ from redis.exceptions import RedisError
 
 from stabilityalerting.errors import SendError
 from stabilityalerting.lease import pause
+from stabilityalerting.server import BoardChange, SinkContext
 from stabilityalerting.sink import BeforeWrite, Outgoing
-from stabilityalerting.surroundings import BoardChange, Surroundings
 
 from .events import change_event
 from .memory import Memory
@@ -47,13 +47,13 @@ class ChangeEvents:
         self,
         post: Callable[[Outgoing, BeforeWrite], Awaitable[None]],
         memory: Memory,
-        surroundings: Surroundings,
+        context: SinkContext,
         url: str,
         routing_key: str,
     ) -> None:
         self._post = post
         self._memory = memory
-        self._surroundings = surroundings
+        self._context = context
         self._url = f"{url.rstrip('/').removesuffix('/enqueue')}/change/enqueue"
         self._routing_key = routing_key
 
@@ -64,7 +64,7 @@ class ChangeEvents:
             _log.info("pagerduty: the key is one of a ruleset, which takes no change events; none is sent")
             return
         while not stop.is_set():
-            if self._surroundings.may_send():
+            if self._context.may_send():
                 try:
                     await self._once(stop)
                 except (RedisError, OSError) as error:
@@ -75,19 +75,19 @@ class ChangeEvents:
             await pause(stop, EVERY_S)
 
     async def _once(self, stop: asyncio.Event) -> None:
-        assert self._surroundings.changes_since is not None
-        changes, cursors = await self._surroundings.changes_since(await self._memory.cursors())
+        assert self._context.server.changes_since is not None
+        changes, cursors = await self._context.server.changes_since(await self._memory.cursors())
         for change in changes:
             if not await self._memory.was_sent(change.key):
                 await self._send(change, stop)
-            if stop.is_set() or not self._surroundings.may_send():
+            if stop.is_set() or not self._context.may_send():
                 return  # the next one reads them again, and knows which were sent
         await self._memory.read_to(cursors)
 
     async def _send(self, change: BoardChange, stop: asyncio.Event) -> None:
-        outgoing = Outgoing(self._url, change_event(change, self._routing_key, self._surroundings.base_url))
+        outgoing = Outgoing(self._url, change_event(change, self._routing_key, self._context.server.base_url))
         began, pause_s = time.monotonic(), 1.0
-        while self._surroundings.may_send() and not stop.is_set():
+        while self._context.may_send() and not stop.is_set():
             try:
                 await self._post(outgoing, lambda: self._memory.sending(change.key))
             except SendError as error:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from stabilityalerting.alert import Alert, Change, Notice
-from stabilityalerting.surroundings import BoardChange
+from stabilityalerting.server import BoardChange
 
 #: PagerDuty's limits: characters of a summary and of a dedup_key, bytes of a whole body (512 KB).
 MAX_SUMMARY_CHARS, MAX_KEY_CHARS, MAX_BODY_BYTES = 1_024, 255, 512_000

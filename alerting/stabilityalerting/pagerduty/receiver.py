@@ -8,8 +8,8 @@ from redis.exceptions import RedisError
 
 from stabilityalerting.alert import Notice, Severity
 from stabilityalerting.errors import SendError
+from stabilityalerting.server import SinkContext
 from stabilityalerting.sink import BeforeWrite, HttpSink, Outgoing
-from stabilityalerting.surroundings import Surroundings
 from stabilityalerting.variables import Variables
 
 from .change_events import ChangeEvents
@@ -82,14 +82,14 @@ class PagerDutySink(HttpSink):
         look_up = None if token is None else IncidentAlerts(token, api_url)
         return cls(key, url, severity, webhook_secrets=secrets, look_up=look_up, changes=changes)
 
-    def begin(self, surroundings: Surroundings) -> None:
-        self._memory = Memory(surroundings.redis, self.name)
-        if self._webhook_secrets and surroundings.actions is not None:
+    def begin(self, context: SinkContext) -> None:
+        self._memory = Memory(context.redis, self.name)
+        if self._webhook_secrets and context.server.actions is not None:
             self.webhooks = Webhooks(
-                self._webhook_secrets, self._memory, surroundings.actions, surroundings.clock, self._look_up
+                self._webhook_secrets, self._memory, context.server.actions, context.server.clock, self._look_up
             )
-        if self._sends_changes and surroundings.changes_since is not None:
-            self._changes = ChangeEvents(self.post, self._memory, surroundings, self._url, self._routing_key)
+        if self._sends_changes and context.server.changes_since is not None:
+            self._changes = ChangeEvents(self.post, self._memory, context, self._url, self._routing_key)
 
     def outgoing(self, notice: Notice) -> Outgoing:
         return Outgoing(self._url, alert_event(notice, self._routing_key))

@@ -14,8 +14,8 @@ from redis.exceptions import RedisError
 from stabilityalerting.alert import Alert, Notice, Severity
 from stabilityalerting.errors import AlertingSettingsError, SendError
 from stabilityalerting.lease import pause
+from stabilityalerting.server import SinkContext
 from stabilityalerting.sink import BeforeWrite, Sink
-from stabilityalerting.surroundings import Surroundings
 from stabilityalerting.variables import Variables
 
 from .messages import Message, message, metadata, reply
@@ -128,16 +128,16 @@ class SlackAppSink(Sink):
             min_severity=severity,
         )
 
-    def begin(self, surroundings: Surroundings) -> None:
+    def begin(self, context: SinkContext) -> None:
         self._parts = Parts(
             self._api,
             self._channel,
             self._people,
-            ThreadLog(surroundings.redis, self.name),
-            surroundings.base_url,
-            surroundings.clock,
-            surroundings.may_send,
-            surroundings.actions,
+            ThreadLog(context.redis, self.name),
+            context.server.base_url,
+            context.server.clock,
+            context.may_send,
+            context.server.actions,
             secret=self.secrets[0],
             chart=self._chart == "auto",
             pictures=self._chart != "off",

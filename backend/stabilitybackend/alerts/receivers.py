@@ -1,4 +1,4 @@
-"""Who is told of incidents, and who notices that the server is away: what became of the newest messages to each."""
+"""Receivers of incidents and watchers of the server, with the newest outcome of each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LATE_AFTER_S = 90.0
 async def receivers_now(
     alerting: AlertingService, beat: Heartbeat | None, reasons: list[ErrorFacts], now: float
 ) -> Receivers:
-    """Return who is told of incidents and who notices that the server is away, at ``now``, unix seconds.
+    """Return the receivers of incidents and the watchers of the server at ``now``, unix seconds.
 
     Raises:
         RedisError: Redis is away.
@@ -30,7 +30,7 @@ async def receivers_now(
         word = "nothing sent" if outcome.accepted is None else "accepted"
         if steady and outcome.accepted is not None and now - outcome.accepted > LATE_AFTER_S:
             word = "late"
-        if outcome.in_trouble:
+        if outcome.is_refused:
             word = "refused"
         return ReceiverStatus(name, set_up, word if set_up else "off", outcome.accepted, outcome.refused, outcome.why)
 

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from redis.asyncio import Redis
 
+from stabilityalerting.due import DueLater
 from stabilityalerting.routing import Mute, RoutingTable, Rules, wrong_labels
-from stabilityalerting.routing.due import DueLater
 from stabilitybackend.base.errors import BadRequest, Conflict, NotFound, SettingsError
 from stabilitybackend.base.keys import ALERT_MUTES, ALERT_ROUTES
 from stabilitybackend.base.yaml_file import BadYaml, read_yaml

@@ -19,6 +19,7 @@ from stabilityalerting import (
     AlertingSettingsError,
     Heartbeat,
     Outcomes,
+    Server,
     Sink,
     heartbeat_from_env,
     sinks_from_env,
@@ -175,7 +176,7 @@ def alerting_service(
     settings: Settings,
     sinks: Sequence[Sink],
     rules: AlertRules,
-    trouble: Callable[[], str],
+    problem: Callable[[], str],
     actions: Actions | None = None,
     *,
     clock: Callable[[], float],
@@ -185,26 +186,25 @@ def alerting_service(
 
     Args:
         clock: unix seconds now.
-        trouble: why the server is not well, "" while it is.
-        actions: what people can do from within a message.
+        problem: reason why the server is not healthy, "" while it is.
+        actions: done on behalf of people from within a message.
         may_send: whether this process may be the one that sends.
     """
     streams = IncidentStreams(redis)
-    return AlertingService(
-        redis,
+    server = Server(
         streams.names,
-        sinks,
         base_url=settings.pages_url or f"http://{settings.host}:{settings.port}",
         clock=clock,
         is_news=streams.is_news,
         rules=rules.now,
         project_of=streams.project_of,
         incidents_now=streams.incidents_now,
-        trouble=trouble,
+        problem=problem,
         actions=actions,
         changes_since=RecordedChanges(redis).since,
         may_send=may_send,
     )
+    return AlertingService(redis, server, sinks)
 
 
 def receivers() -> list[Sink]:
@@ -217,10 +217,10 @@ def receivers() -> list[Sink]:
         return sinks_from_env(os.environ)
 
 
-def heartbeat(outcomes: Outcomes, trouble: Callable[[], str]) -> Heartbeat | None:
-    """Return what tells a watcher outside that all is well; None where none is set up. Raises: as ``receivers``."""
+def heartbeat(outcomes: Outcomes, problem: Callable[[], str]) -> Heartbeat | None:
+    """Return the heartbeat for a watcher outside, None where none is set up. Raises: as ``receivers``."""
     with _settings():
-        return heartbeat_from_env(os.environ, outcomes, trouble)
+        return heartbeat_from_env(os.environ, outcomes, problem)
 
 
 @contextmanager

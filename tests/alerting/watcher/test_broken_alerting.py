@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from stabilityalerting import AlertingService, RecordingSink, RetryPolicy, SendError, Sink, failures
+from stabilityalerting import AlertingService, RecordingSink, RetryPolicy, SendError, Server, Sink
 from stabilityalerting import service as service_module
 from stabilityalerting.lease import KEY as LEASE_KEY
 from support.incident_stream import STREAM, incident, publish, settled
@@ -65,7 +65,7 @@ async def alerting(redis: Redis, *sinks: Sink) -> AsyncIterator[AlertingService]
     async def streams() -> list[str]:
         return [STREAM]
 
-    service = AlertingService(redis, streams, sinks, "http://board", time.time, retry_policy=QUICK, lease_s=0.6)
+    service = AlertingService(redis, Server(streams, "http://board", time.time), sinks, retry_policy=QUICK, lease_s=0.6)
     stop = asyncio.Event()
     task = asyncio.create_task(service.run(stop))
     try:
@@ -78,19 +78,19 @@ async def alerting(redis: Redis, *sinks: Sink) -> AsyncIterator[AlertingService]
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_module, "FAILED_PAUSE_S", 0.02)
-    monkeypatch.setattr(failures, "FAILING_S", 0.5)
+    monkeypatch.setattr(service_module, "FAILING_S", 0.5)
 
 
 async def test_a_receiver_that_breaks_beside_its_messages_ends_neither_itself_nor_the_others(redis: Redis) -> None:
     broken, well = Broken(serving=True), RecordingSink()
     async with alerting(redis, broken, well) as service:
         await until(lambda: broken.tries >= 2, 10, "it is tried again")
-        assert service.trouble() == "broken fails (TypeError)"
+        assert service.problem() == "broken fails (TypeError)"
         await publish(redis, incident(1))
         await settled(redis, "alerting:recording", 1)
         await settled(redis, "alerting:broken", 1)
         broken.mend()
-        await until(lambda: not service.trouble(), 10, "it is well again")
+        await until(lambda: not service.problem(), 10, "it is well again")
     assert [len(sink.notices) for sink in (broken, well)] == [1, 1]
 
 
@@ -98,7 +98,7 @@ async def test_an_incident_that_no_message_can_be_made_of_holds_up_no_other(redi
     broken = Broken(incidents=["i-1"])
     async with alerting(redis, broken) as service:
         await publish(redis, incident(1), incident(2))
-        await until(service.trouble, 10, "it says that it fails")
+        await until(service.problem, 10, "it says that it fails")
         await settled(redis, "alerting:broken", 2)
         assert [notice.alert.incident_id for notice in broken.notices] == ["i-2"]
         assert service.status()["counts"]["broken"]["mistakes"] == 1
@@ -119,10 +119,10 @@ async def test_a_lease_that_can_not_be_taken_is_trouble(redis: Redis, caplog: py
     await redis.hset(LEASE_KEY, "not", "a string")
     sink = RecordingSink()
     async with alerting(redis, sink) as service:
-        await until(lambda: "lease" in service.trouble(), 10, "it says that it can't send")
+        await until(lambda: "lease" in service.problem(), 10, "it says that it can't send")
         await until(lambda: "can't be taken" in caplog.text, 10, "its log says so")
         await redis.delete(LEASE_KEY)
-        await until(lambda: not service.trouble(), 10, "it is well again")
+        await until(lambda: not service.problem(), 10, "it is well again")
     assert caplog.text.count("the lease for that can't be taken") == 1
 
 
@@ -131,7 +131,7 @@ async def test_where_another_process_sends_nothing_is_wrong(redis: Redis) -> Non
         await until(lambda: first.status()["sending"] or second.status()["sending"], 10, "one sends")
         await publish(redis, incident(1))
         await settled(redis, "alerting:recording", 1)
-        assert (first.trouble(), second.trouble()) == ("", "")
+        assert (first.problem(), second.problem()) == ("", "")
 
 
 async def test_when_no_receiver_takes_anything_for_minutes_somebody_else_has_to_hear_of_it(
@@ -146,12 +146,12 @@ async def test_when_no_receiver_takes_anything_for_minutes_somebody_else_has_to_
 
         await publish(redis, incident(1))
         await until(tried, 10, "both are tried")
-        assert service.trouble() == ""
+        assert service.problem() == ""
         monkeypatch.setattr(service_module, "STUCK_S", 0.0)
-        assert "no receiver takes what is sent" in service.trouble()
+        assert "no receiver takes what is sent" in service.problem()
         other.away = False
         await settled(redis, "alerting:other", 1)
-        assert service.trouble() == ""
+        assert service.problem() == ""
         one.away = False
         await settled(redis, "alerting:one", 1)
 

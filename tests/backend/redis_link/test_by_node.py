@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from stabilityalerting import AlertingService, RecordingSink, RetryPolicy
+from stabilityalerting import AlertingService, RecordingSink, RetryPolicy, Server
 from stabilitybackend.base.errors import Unavailable
 from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.base.tasks import end
@@ -119,7 +119,9 @@ async def test_alerts_of_runs_on_all_masters_are_sent(cluster: ClusterClient) ->
         return [*streams, RunKeys("no-incident-yet").incident_events]
 
     quick = RetryPolicy(per_second=1e3, burst=1_000)
-    service = AlertingService(cluster, names, [sink], "http://board", lambda: 1.0, retry_policy=quick, lease_s=2.0)
+    service = AlertingService(
+        cluster, Server(names, "http://board", lambda: 1.0), [sink], retry_policy=quick, lease_s=2.0
+    )
     sending = asyncio.create_task(service.run(stop))
     for number, (run_id, stream) in enumerate(zip(runs.values(), streams, strict=True)):
         await cluster.xadd(stream, {"i": orjson.dumps(incident(number, run_id=run_id, kind=f"kind-{number}"))})

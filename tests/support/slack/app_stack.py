@@ -10,7 +10,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from stabilityalerting import AlertingService, RetryPolicy, sinks_from_env
+from stabilityalerting import AlertingService, RetryPolicy, Server, sinks_from_env
 from support.incident_stream import STREAM
 from support.slack.fake_slack import FakeSlack, Posted
 from support.slack.pretended_actions import PretendedActions
@@ -38,10 +38,12 @@ async def running(
         return [STREAM]
 
     service = AlertingService(
-        redis, streams, sinks_from_env(slack.variables(STABILITY_SLACK_USERS=USERS, **more)), "http://board", clock,
-        actions=actions or PretendedActions(), lease_s=0.6,
+        redis,
+        Server(streams, "http://board", clock, actions=actions or PretendedActions()),
+        sinks_from_env(slack.variables(STABILITY_SLACK_USERS=USERS, **more)),
         retry_policy=RetryPolicy(first_s=0.05, longest_s=0.2, per_second=1e3, burst=1000),
-    )  # fmt: skip
+        lease_s=0.6,
+    )
     stop = asyncio.Event()
     task = asyncio.create_task(service.run(stop))
     try:

@@ -97,7 +97,7 @@ def watch_reasons(manager: RunManager, storing: Storing, work: Watched, alerting
     A load balancer is not to hear of the latter: agents would lose a server that stores what they send.
     """
     found = reasons(manager, storing, work)
-    broken = alerting.trouble()
+    broken = alerting.problem()
     if broken:
         found.append(ErrorFacts("alerting", f"alerts may reach nobody: {broken}", "see the server's log"))
     return found
