@@ -37,7 +37,7 @@ from stabilitybackend.judging.detectors.engine.bank import DetectorBank
 from stabilitybackend.judging.detectors.registry import DETECTORS
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Frame, PointsBlock, SourceInfo, decode_message, encode_message
-from stabilityplugins.backtest import read_files
+from stabilityplugins.backtest.sources import read_files
 from stabilityplugins.importers.jsonl import JsonlImporter
 from stabilityplugins.importers.troubles import Reading
 

@@ -103,11 +103,12 @@ def commands_of(app: typer.Typer) -> set[str]:
 
 
 def test_the_readme_names_every_command_of_the_program() -> None:
-    from stabilitybackend.cli.app import app
+    from stabilitybackend.cli.app import program
+    from stabilitybackend.plugins import load
 
     readme = (REPOSITORY / "README.md").read_text()
 
-    assert set(re.findall(r"^\| `stabilityboard (\w+)`", readme, re.MULTILINE)) == commands_of(app)
+    assert set(re.findall(r"^\| `stabilityboard (\w+)`", readme, re.MULTILINE)) == commands_of(program(load({})))
 
 
 def test_contributing_and_makefile_agree_on_the_targets() -> None:

@@ -17,7 +17,7 @@ from .errors import AlertingError, AlertingSettingsError, BadAlert, SendError
 from .heartbeat import Heartbeat, heartbeat_from_env
 from .notifier import RetryPolicy
 from .outcomes import HEARTBEAT, WATCHDOG, Outcome, Outcomes
-from .registry import register, sinks_from_env
+from .registry import sinks_from_env
 from .server import BoardChange, Server, SinkContext
 from .service import AlertingService
 from .sink import HttpSink, Outgoing, RecordingSink, Sink
@@ -59,7 +59,6 @@ __all__ = [
     "Variables",
     "fingerprint",
     "heartbeat_from_env",
-    "register",
     "sinks_from_env",
     "who_gets",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from .alertmanager import AlertmanagerSink
 from .apprise_sink import AppriseSink
@@ -15,38 +15,40 @@ from .slack_app import SlackAppSink
 from .variables import Variables
 from .webhook import WebhookSink
 
-__all__ = ["CHANNELS", "register", "sinks_from_env"]
+__all__ = ["CHANNELS", "sinks_from_env"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
-CHANNELS: list[type[Sink]] = [SlackSink, SlackAppSink, PagerDutySink, WebhookSink, AlertmanagerSink, AppriseSink]
+CHANNELS: tuple[type[Sink], ...] = (
+    SlackSink,
+    SlackAppSink,
+    PagerDutySink,
+    WebhookSink,
+    AlertmanagerSink,
+    AppriseSink,
+)
 
 
-def register(channel: type[Sink]) -> type[Sink]:
-    """Add a channel; a decorator for the class of a plug-in.
-
-    Raises:
-        ValueError: a channel of this name exists.
-    """
-    if any(each.name == channel.name for each in CHANNELS):
-        raise ValueError(f"there is a channel {channel.name!r} already, give this one another name")
-    CHANNELS.append(channel)
-    return channel
-
-
-def sinks_from_env(env: Mapping[str, str]) -> list[Sink]:
+def sinks_from_env(env: Mapping[str, str], added: Sequence[type[Sink]] = ()) -> list[Sink]:
     """Return the receivers that an environment sets up.
+
+    Args:
+        added: channels beside ``CHANNELS``.
 
     ``STABILITY_RECEIVERS=lead=pagerduty,vision=slack`` names further ones; the variables of the first end in ``_LEAD``.
 
     Raises:
-        AlertingSettingsError: a value has the wrong form.
+        AlertingSettingsError: a value has the wrong form, or two channels have one name.
     """
-    made = [channel.from_variables(Variables(env)) for channel in CHANNELS]
-    return [sink for sink in made if sink is not None] + [_named(entry, env) for entry in _further(env)]
+    channels: dict[str, type[Sink]] = {}
+    for channel in (*CHANNELS, *added):
+        if channels.setdefault(channel.name, channel) is not channel:
+            named = f"{channel.__module__}.{channel.__name__}"
+            raise AlertingSettingsError(f"there is a channel {channel.name!r} already, give {named} another name")
+    made = [channel.from_variables(Variables(env)) for channel in channels.values()]
+    return [sink for sink in made if sink is not None] + [_named(entry, env) for entry in _further(env, channels)]
 
 
-def _further(env: Mapping[str, str]) -> list[tuple[str, type[Sink]]]:
-    channels = {channel.name: channel for channel in CHANNELS}
+def _further(env: Mapping[str, str], channels: Mapping[str, type[Sink]]) -> list[tuple[str, type[Sink]]]:
     found: dict[str, type[Sink]] = {}
     for entry in filter(None, (one.strip() for one in env.get("STABILITY_RECEIVERS", "").split(","))):
         name, _, channel = entry.partition("=")

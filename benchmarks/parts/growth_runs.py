@@ -15,6 +15,7 @@ from parts.growth_jobs import Rank, Steps
 
 from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.serving import bind, server_config
+from stabilitybackend.plugins import load
 from stabilitybackend.server.app import create_app
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import EventBlock
@@ -31,7 +32,7 @@ class _TimedServer:
 
     def __init__(self, redis_url: str, folder: Path) -> None:
         self.steps = Steps()
-        self._app = create_app(Settings(data_dir=folder), redis_url)
+        self._app = create_app(Settings(data_dir=folder), redis_url, load({}))
         self._socket = bind("127.0.0.1", 0)
         self.port: int = self._socket.getsockname()[1]
         self._server: uvicorn.Server | None = None

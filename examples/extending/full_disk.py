@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from stabilitybackend.hooks import hook
 from stabilitybackend.judging.detectors.engine.base import Detector, Finding, Point, Row
 from stabilitybackend.judging.detectors.engine.synthetic import rows
-from stabilitybackend.judging.detectors.registry import register
-from stabilitybackend.schema import kinds
+from stabilitybackend.schema.kinds import IncidentKind
 
 FREE_GIB = 100.0  # less is too little for the next checkpoint
 
-kinds.register(
-    kinds.IncidentKind(
-        name="full_disk",
-        label="Full disk",
-        short="full disk",
-        about="process",
-        sign="▤",
-        advice="Delete old checkpoints, or save to another disk, before the next checkpoint fails.",
-    )
+FULL_DISK = IncidentKind(
+    name="full_disk",
+    label="Full disk",
+    short="full disk",
+    about="process",
+    sign="▤",
+    advice="Delete old checkpoints, or save to another disk, before the next checkpoint fails.",
 )
 
 
-@register
 class FullDiskDetector(Detector):
     """Opens one incident when the disk of the checkpoints has less than 100 GiB free."""
 
@@ -60,3 +57,13 @@ class FullDiskDetector(Detector):
     @classmethod
     def story(cls) -> Sequence[Row]:
         return rows("disk_free_gib", [500.0 - i for i in range(450)])
+
+
+@hook
+def incident_kinds() -> list[IncidentKind]:
+    return [FULL_DISK]
+
+
+@hook
+def detectors() -> list[type[Detector]]:
+    return [FullDiskDetector]

@@ -3,6 +3,7 @@
 import plotly.graph_objects as go
 from dash import html
 
+from stabilitybackend.hooks import hook
 from stabilityfrontend.extend import Api, Cell, Column, Theme, page, panel, table
 
 
@@ -28,3 +29,8 @@ def segments(run: str, api: Api, theme: Theme) -> go.Figure:
     figure.add_bar(x=names, y=[one["kept"] for one in found], name="kept", marker_color=theme.colors["good"])
     figure.add_bar(x=names, y=[one["discarded"] for one in found], name="discarded", marker_color=theme.colors["ghost"])
     return figure.update_layout(barmode="stack", height=240, yaxis_title="steps", showlegend=True)
+
+
+@hook
+def pages() -> list[object]:
+    return [lost_steps, segments]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from stabilityalerting import HttpSink, Notice, Outgoing, Severity, Variables, register
+from stabilityalerting import HttpSink, Notice, Outgoing, Severity, Variables
+from stabilitybackend.hooks import hook
 
 _PRIORITY = {"critical": "5", "warning": "3", "info": "2"}
 
 
-@register
 class NtfySink(HttpSink):
     """Posts one line for each change. Source: https://docs.ntfy.sh/publish/"""
 
@@ -32,3 +32,8 @@ class NtfySink(HttpSink):
             "Click": notice.url,
         }
         return Outgoing(self._url, notice.alert.line.encode(), headers)
+
+
+@hook
+def channels() -> list[type[HttpSink]]:
+    return [NtfySink]

@@ -1,5 +1,9 @@
-"""What the GPU condition of ``node/remapped_rows.py`` means, for the server: look at it at the next stop."""
+"""The meaning of the GPU condition of ``node/remapped_rows.py``, for the server: look at it at the next stop."""
 
-from stabilitybackend.judging.gpus.signs import Meaning, register
+from stabilitybackend.hooks import hook
+from stabilitybackend.judging.gpus.signs import Meaning
 
-register("remapped_rows", Meaning("watch", "hbm", "warning", "memory rows were replaced"))
+
+@hook
+def gpu_conditions() -> dict[str, Meaning]:
+    return {"remapped_rows": Meaning("watch", "hbm", "warning", "memory rows were replaced")}

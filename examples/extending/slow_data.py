@@ -6,15 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
+from stabilitybackend.hooks import hook
 from stabilitybackend.judging.detectors.engine.base import Detector, Event, Finding, Point, Row, State
 from stabilitybackend.judging.detectors.engine.synthetic import rows
-from stabilitybackend.judging.detectors.registry import register
 
 WAIT_S = 1.0  # longer waits are slow
 POINTS = 10  # so many in a row open an incident, and close it
 
 
-@register
 class SlowDataDetector(Detector):
     """Opens one incident when ten steps in a row waited longer than a second for data, recovered after ten that did
     not."""
@@ -53,3 +52,8 @@ class SlowDataDetector(Detector):
     @classmethod
     def story(cls) -> Sequence[Row]:
         return rows("data_s", [0.1] * 50 + [3.0] * 30 + [0.1] * 20)
+
+
+@hook
+def detectors() -> list[type[Detector]]:
+    return [SlowDataDetector]

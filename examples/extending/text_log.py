@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
+from stabilitybackend.hooks import hook
 from stabilityplugins.importers.base import Importer
 from stabilityplugins.importers.batches import Batch, Grouper, Who
-from stabilityplugins.importers.registry import register
 from stabilityplugins.importers.troubles import Reading
 
 _LINE = re.compile(r"iter (\d+): loss (\S+), time (\S+)ms")
 
 
-@register
 class TextLogImporter(Importer):
     """One run a file; a line that is no row of it is passed over, one whose numbers can't be read is reported."""
 
@@ -45,3 +44,8 @@ class TextLogImporter(Importer):
             time += seconds
             yield from groups.add(Who(number, rank), item, names, int(found[1]), time, [loss, seconds])
         reading.bytes_read += path.stat().st_size
+
+
+@hook
+def importers() -> list[type[Importer]]:
+    return [TextLogImporter]

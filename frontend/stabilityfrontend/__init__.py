@@ -6,9 +6,9 @@ and nothing else; importing this package does nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from stabilityfrontend.declared import PagesError
 
@@ -23,7 +23,7 @@ def attach(
     *,
     title: str = "Stabilityboard",
     tables: Mapping[str, object] = MappingProxyType({}),
-    plug_ins: Iterable[ModuleType] = (),
+    added: Iterable[Callable[..., Any]] = (),
 ) -> list[str]:
     """Serve the pages from ``app``: the last thing to do to it, since Dash ends its routes with a catch-all.
 
@@ -34,7 +34,7 @@ def attach(
         title: what the browser's tab says before a run is open.
         tables: the server's tables that the scripts have at hand, JSON-able, by name: ``kinds`` of incidents,
             ``statuses`` of runs, ``ranks``, ``gpus``; without them each is called by its name.
-        plug_ins: modules that may declare more pages and panels (``stabilityfrontend.extend``).
+        added: functions below ``@page`` or ``@panel`` of ``stabilityfrontend.extend``, beside the bundled ones.
 
     Raises:
         PagesError: one of those can't be used; it is a ValueError.
@@ -42,4 +42,4 @@ def attach(
     # Dash costs half a second of import: only who serves pages pays it.
     from stabilityfrontend.app import attach as attach_pages
 
-    return attach_pages(app, title=title, tables=tables, plug_ins=plug_ins)
+    return attach_pages(app, title=title, tables=tables, added=added)

@@ -13,8 +13,7 @@ import html
 import importlib.metadata
 import json
 import re
-from collections.abc import Iterable, Mapping
-from types import ModuleType
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dash import ClientsideFunction, Dash, Input, Output, State
@@ -39,7 +38,7 @@ from stabilityfrontend import (
     theme,
 )
 from stabilityfrontend.bundle import bundle
-from stabilityfrontend.declared import MOVED, Declarations, collect
+from stabilityfrontend.declared import MOVED, Declarations, collect, functions_of
 from stabilityfrontend.fleet import alerting_page, audit_page, incidents_page, interruptions_page, server_page
 from stabilityfrontend.gallery import page as gallery_page
 from stabilityfrontend.gallery.patterns import similar
@@ -173,7 +172,9 @@ class _Pages(Dash):
         return super()._config() | {"requests_pathname_prefix": _UP}
 
 
-def attach(app: FastAPI, *, title: str, tables: Mapping[str, object], plug_ins: Iterable[ModuleType] = ()) -> list[str]:
+def attach(
+    app: FastAPI, *, title: str, tables: Mapping[str, object], added: Iterable[Callable[..., Any]] = ()
+) -> list[str]:
     """Serve the pages from ``app``. Call it once, after every other route: Dash adds a catch-all at the start.
 
     Returns the hashes of the scripts that stand in the page, as a Content-Security-Policy names them.
@@ -182,12 +183,12 @@ def attach(app: FastAPI, *, title: str, tables: Mapping[str, object], plug_ins: 
         app: the application that serves ``/api/v1``.
         title: what the browser's tab says before a run is open.
         tables: what the pages have at hand: the server's tables, by name (``kinds``, ``statuses`` ...).
-        plug_ins: modules that may declare more pages and panels.
+        added: functions that declare more pages and panels.
 
     Raises:
         PagesError: one of those can't be used.
     """
-    declared = collect([*OUR_PAGES, *plug_ins])
+    declared = collect([*functions_of(OUR_PAGES), *added])
     index = _index(modules=serve_modules(app), styles=serve_styles(app), fonts=serve_fonts(app), tables=tables)
     dash = _Pages(
         __name__,

@@ -14,7 +14,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-__all__ = ["GIVEN", "MOVED", "Declarations", "DeclaredPage", "DeclaredPanel", "PagesError", "collect", "page", "panel"]
+__all__ = [
+    "GIVEN",
+    "MOVED",
+    "Declarations",
+    "DeclaredPage",
+    "DeclaredPanel",
+    "PagesError",
+    "collect",
+    "functions_of",
+    "page",
+    "panel",
+]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -136,14 +147,14 @@ def panel(*, page: str, title: str) -> Callable[[Function], Function]:
     return lambda function: _declare(function, DeclaredPanel(MOVED.get(page, page), title, function))
 
 
-def collect(modules: Iterable[ModuleType]) -> Declarations:
-    """Return what modules declare.
+def collect(functions: Iterable[Callable[..., Any]]) -> Declarations:
+    """Return the pages and panels that functions declare.
 
     Raises:
-        PagesError: two pages have one path, or a panel is for a page that is not there.
+        PagesError: two pages have one path, a panel is for a page that is not there, or a function declares neither.
     """
     found = Declarations()
-    for one in (one for module in modules for one in _declarations(module)):
+    for one in [one for function in functions for one in _declared_by(function)]:
         if isinstance(one, DeclaredPanel):
             found.panels.append(one)
         elif (other := found.pages.setdefault(one.path, one)) is not one:
@@ -159,11 +170,23 @@ def collect(modules: Iterable[ModuleType]) -> Declarations:
     return found
 
 
-def _declarations(module: ModuleType) -> Iterator[DeclaredPage | DeclaredPanel]:
-    """Yield what the functions of a module declare, in their order."""
-    for function in vars(module).values():
-        if inspect.isfunction(function) and function.__module__ == module.__name__:
-            yield from getattr(function, _ATTRIBUTE, ())
+def functions_of(modules: Iterable[ModuleType]) -> Iterator[Callable[..., Any]]:
+    """Yield the functions of modules that declare something, in their order."""
+    for module in modules:
+        for function in vars(module).values():
+            if (
+                inspect.isfunction(function)
+                and function.__module__ == module.__name__
+                and hasattr(function, _ATTRIBUTE)
+            ):
+                yield function
+
+
+def _declared_by(function: Callable[..., Any]) -> list[DeclaredPage | DeclaredPanel]:
+    declared: list[DeclaredPage | DeclaredPanel] | None = getattr(function, _ATTRIBUTE, None)
+    if declared is None:
+        raise PagesError(f"{function!r} declares no page, expected @page or @panel above it")
+    return declared
 
 
 def _place(function: Callable[..., Any]) -> str:

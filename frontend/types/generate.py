@@ -100,10 +100,11 @@ def _comment(schema: Schema) -> str:
 def main() -> None:
     """Write the file."""
     from stabilitybackend.base.settings import Settings
+    from stabilitybackend.plugins import load
     from stabilitybackend.server.app import create_app
 
     with tempfile.TemporaryDirectory() as folder:
-        app = create_app(Settings(data_dir=Path(folder)), "redis://127.0.0.1:1")  # it is never started
+        app = create_app(Settings(data_dir=Path(folder)), "redis://127.0.0.1:1", load({}))  # it is never started
     FILE.write_text(declarations(app.openapi()))
     print(FILE, file=sys.stderr)
 

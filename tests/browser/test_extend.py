@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stabilitybackend.server import plugins
+from stabilitybackend.plugins import load
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from support.gateway_stack import log_frames
 from support.job_frames import Job
@@ -48,6 +48,12 @@ def fine(run: str, query: dict) -> str:
 def mischief(api: Api) -> list:
     api.get("/runs")
     return api.put("/runs/{run}/detectors", {"settings": {}}, run="r-1")
+
+from stabilitybackend.hooks import hook
+
+@hook
+def pages():
+    return [broken, wrong, fine, mischief]
 """
 LISTEN = """() => { window.forbidden = []; document.addEventListener("securitypolicyviolation", (event) =>
     window.forbidden.push(`${event.effectiveDirective} ${event.blockedURI} ${event.sourceFile}:${event.lineNumber}`));
@@ -58,8 +64,8 @@ LISTEN = """() => { window.forbidden = []; document.addEventListener("securitypo
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("extend")
     (trouble := folder / "trouble.py").write_text(TROUBLE)
-    pages = plugins.load({"STABILITY_PLUGINS": f"{trouble}{os.pathsep}{EXAMPLE}"})
-    with EmbeddedRedis(folder) as redis, RunningServer(redis.url, folder / "data", plug_ins=pages) as server:
+    pages = load({"STABILITY_PLUGINS": f"{trouble}{os.pathsep}{EXAMPLE}"})
+    with EmbeddedRedis(folder) as redis, RunningServer(redis.url, folder / "data", plugins=pages) as server:
         log_frames(server.url, Job().rows(range(1, 60)))
         server.wait_for("/runs", lambda found: found["runs"], "the run is there")
         yield server

@@ -18,7 +18,7 @@ from starlette.requests import Request
 
 import stabilityfrontend
 from stabilityfrontend import parts
-from stabilityfrontend.declared import collect
+from stabilityfrontend.declared import collect, functions_of
 from stabilityfrontend.extend import Cell, Column, Theme, table
 from stabilityfrontend.parts import plain
 
@@ -60,7 +60,7 @@ def asking(app: FastAPI) -> httpx.AsyncClient:
 @pytest.mark.parametrize("text", REFUSED)
 def test_a_wrong_declaration_stops_the_start_and_says_what_is_expected(text: str, module: Module) -> None:
     with pytest.raises(stabilityfrontend.PagesError) as refused:
-        stabilityfrontend.attach(FastAPI(), plug_ins=[module(text)])
+        stabilityfrontend.attach(FastAPI(), added=functions_of([module(text)]))
     assert REFUSED[text] in str(refused.value)
 
 
@@ -68,7 +68,7 @@ async def test_the_python_of_the_document_can_be_served(module: Module) -> None:
     text = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
     found = [code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "@page" in code]
     app = FastAPI()
-    stabilityfrontend.attach(app, plug_ins=[module("\n".join(found))])
+    stabilityfrontend.attach(app, added=functions_of([module("\n".join(found))]))
     async with asking(app) as client:
         assert [(await client.get(path)).status_code for path in ("/who", "/losses")] == [200, 200]
 
@@ -78,7 +78,7 @@ async def test_the_server_answers_at_what_pages_declare_and_with_404_elsewhere(m
         "@page('/runs/{run}/mine', name='Mine')\ndef mine(run): ...\n@page('/mine.d', name='Mine')\ndef other(): ...\n"
     )
     app = FastAPI()
-    stabilityfrontend.attach(app, plug_ins=[mine])
+    stabilityfrontend.attach(app, added=functions_of([mine]))
     paths = [
         "/",
         "/runs",
@@ -105,7 +105,7 @@ async def test_what_no_callback_reads_is_refused_and_not_an_error_of_the_server(
 def test_declarations_are_collected_in_the_order_of_the_navigation(module: Module) -> None:
     lines = [f"@page('/{name}', name='{name}'{order})\ndef {name}(): ..." for name, order in
              (("a", ", order=7"), ("b", ""), ("c", ", order=3"))]  # fmt: skip
-    assert list(collect([module("\n".join(lines))]).pages) == ["/c", "/a", "/b"]
+    assert list(collect(functions_of([module("\n".join(lines))])).pages) == ["/c", "/a", "/b"]
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
@@ -139,7 +139,7 @@ def drawn(of: ModuleType) -> str:
         "headers": [(b"host", b"a")],
     }
     viewer = {"path": "/mine", "search": "", "theme": "dark"}
-    return str(asyncio.run(parts.ServerParts(collect([of])).drawn("/mine", viewer, Request(scope))))
+    return str(asyncio.run(parts.ServerParts(collect(functions_of([of]))).drawn("/mine", viewer, Request(scope))))
 
 
 def test_a_part_that_takes_too_long_says_so(monkeypatch: pytest.MonkeyPatch, module: Module) -> None:

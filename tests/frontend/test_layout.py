@@ -14,7 +14,7 @@ import pytest
 import stabilityfrontend
 from stabilityfrontend import layout
 from stabilityfrontend.app import OUR_PAGES
-from stabilityfrontend.declared import collect
+from stabilityfrontend.declared import collect, functions_of
 from stabilityfrontend.parts import ServerParts
 from stabilityfrontend.run_page import first_requests
 
@@ -58,7 +58,7 @@ def script_ids() -> set[str]:
     return found
 
 
-DECLARED = collect(OUR_PAGES)
+DECLARED = collect(functions_of(OUR_PAGES))
 TABLE = layout.page_table(DECLARED, ServerParts(DECLARED))
 SKELETONS = {entry["name"]: entry["skeleton"] for entry in TABLE}
 PAGES = {"frame": layout.layout({}, TABLE)} | SKELETONS

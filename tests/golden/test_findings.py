@@ -16,7 +16,8 @@ from golden import stored
 from stabilitybackend.judging.detectors.engine.base import Finding
 from stabilitybackend.judging.detectors.registry import DETECTORS
 from stabilitybackend.runs.state import RunState
-from stabilityplugins.backtest import backtest, read_files
+from stabilityplugins.backtest.run import backtest
+from stabilityplugins.backtest.sources import read_files
 
 TRACES = sorted((Path(__file__).parents[1] / "traces").glob("*.jsonl.gz"))
 _FILE = "findings.json.gz"

@@ -14,7 +14,7 @@ import pytest
 
 from stabilitybackend.schema.incidents import decoded
 from stabilityclient.wire import Frame
-from stabilityplugins.backtest import backtest
+from stabilityplugins.backtest.run import backtest
 from support.eventful_run import as_frames, eventful_rows, facts
 from support.gateway_stack import RawAgent
 from support.processes import Server

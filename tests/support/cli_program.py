@@ -12,11 +12,20 @@ import pytest
 import typer.main
 
 from stabilitybackend.cli import app as cli
+from stabilitybackend.plugins import Plugins
 
-__all__ = ["Program", "program_in"]
+__all__ = ["Program", "keep_programs", "program_in"]
 
-# The tree of all commands is the same at each call: it is made once, as in a process that runs one command.
-typer.main.get_command = cache(typer.main.get_command)
+
+@cache
+def keep_programs() -> None:
+    """Make the tree of all commands once for the same plug-ins, as in a process that runs one command."""
+    make, whole = cli.program, cache(lambda modules: make(Plugins(modules)))
+    cli.program = lambda plugins: whole(plugins.modules)
+    typer.main.get_command = cache(typer.main.get_command)
+
+
+keep_programs()
 
 #: Takes arguments; gives exit code, standard output, standard error.
 Program = Callable[..., tuple[int, str, str]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Any, ClassVar
 
 import httpx
@@ -17,6 +17,7 @@ import uvloop
 from stabilitybackend.access.people.proxy import ProxyPeople
 from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.serving import server_config
+from stabilitybackend.plugins import Plugins, load
 from stabilitybackend.server.app import create_app
 from support.checked_answers import AnswersChecked
 from support.made import pages  # noqa: F401
@@ -32,7 +33,7 @@ class RunningServer:
         redis_url: a real server.
         data_dir: folder of the server.
         host: what the settings say; it listens on 127.0.0.1 all the same.
-        plug_ins: modules whose pages and panels it serves.
+        plugins: of its process; None: the installed ones.
         public: its own address is the public URL.
         port: 0 for a free one.
         settings: others of its settings.
@@ -48,7 +49,7 @@ class RunningServer:
         redis_url: str,
         data_dir: Path,
         host: str = "127.0.0.1",
-        plug_ins: Iterable[ModuleType] = (),
+        plugins: Plugins | None = None,
         public: bool = False,
         port: int = 0,
         **settings: Any,
@@ -63,7 +64,7 @@ class RunningServer:
             settings["public_url"] = self.url
         self._settings = Settings(host=host, port=self.port, data_dir=data_dir, **settings)
         self._redis_url = redis_url
-        self._plug_ins = plug_ins
+        self._plugins = load({}) if plugins is None else plugins
         self._server: uvicorn.Server
         self._thread = threading.Thread(target=self._run, name="server")
         # No TLS here: a context takes 40 ms. Both sides would end an idle connection after 5 s: a request could meet
@@ -73,7 +74,7 @@ class RunningServer:
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            self.app = create_app(self._settings, self._redis_url, plug_ins=self._plug_ins)
+            self.app = create_app(self._settings, self._redis_url, self._plugins)
             self.checked = AnswersChecked(self.app)
             self._server = uvicorn.Server(self._config())
             runner.run(self._server.serve(sockets=[self._socket]))

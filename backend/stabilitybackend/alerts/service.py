@@ -207,14 +207,17 @@ def alerting_service(
     return AlertingService(redis, server, sinks)
 
 
-def receivers() -> list[Sink]:
+def receivers(added: Sequence[type[Sink]]) -> list[Sink]:
     """Return the receivers that the environment sets up.
+
+    Args:
+        added: channels of plug-ins.
 
     Raises:
         SettingsError: a value has the wrong form, or needs a package that is not installed.
     """
     with _settings():
-        return sinks_from_env(os.environ)
+        return sinks_from_env(os.environ, added)
 
 
 def heartbeat(outcomes: Outcomes, problem: Callable[[], str]) -> Heartbeat | None:

@@ -21,13 +21,11 @@ from rich.markup import escape
 from stabilitybackend.base.errors import WRONG_USE, BadRequest, SettingsError, StabilityBoardError
 from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli import archive
-from stabilitybackend.cli.backtest import backtest_command
 from stabilitybackend.cli.batches import show_batches
 from stabilitybackend.cli.detectors import detectors
 from stabilitybackend.cli.doctor import doctor
 from stabilitybackend.cli.drill import drill
 from stabilitybackend.cli.exporting import export_run
-from stabilitybackend.cli.importing import import_paths
 from stabilitybackend.cli.interruptions import interruptions
 from stabilitybackend.cli.options import AsJson, show_json
 from stabilitybackend.cli.orders.autopilot import autopilot
@@ -35,25 +33,18 @@ from stabilitybackend.cli.orders.boundary import checkpoint, stop
 from stabilitybackend.cli.output.echo import printable
 from stabilitybackend.cli.people import keys
 from stabilitybackend.cli.people.audit import audit
-from stabilitybackend.cli.people.mcp import serve_mcp
 from stabilitybackend.cli.people.proposals import approve, decline, list_commands
 from stabilitybackend.cli.plan import dump, plan, restart, task
 from stabilitybackend.cli.rollback import roll_back
 from stabilitybackend.cli.runs import list_runs
-from stabilitybackend.server import plugins
+from stabilitybackend.plugins import Plugins, load
 
-__all__ = ["app", "main"]
+__all__ = ["main", "program"]
 
-app = typer.Typer(
-    name="stabilityboard",
-    help="The live dashboard for large training runs: stitched curves, rollbacks, incidents.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 #: What a wrong option raises where typer does not say it by itself: with ``--json``.
 _UsageError: Any = typer.BadParameter.__bases__[0]
+#: Of a command that parses its arguments itself.
+_OWN_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 _DATA_DIR_HELP = "Folder of everything that is kept."
 
 
@@ -63,7 +54,6 @@ def _show_version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     show: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
@@ -72,8 +62,7 @@ def _root(
     pass
 
 
-@app.command()
-def up(
+def _up(
     context: typer.Context,
     host: Annotated[str | None, typer.Option(help="Address to listen on. (default: 127.0.0.1)")] = None,
     port: Annotated[int | None, typer.Option(help="TCP port; 0 takes a free one. (default: 8080)")] = None,
@@ -112,6 +101,7 @@ def up(
     """Start the server: gateway, live pages, detectors and, unless --redis-url is given, its own Redis."""
     from stabilitybackend.cli.up import run_up
 
+    plugins: Plugins = context.obj
     settings = Settings.from_env_and_args(
         os.environ,
         host=host,
@@ -138,8 +128,8 @@ def up(
             where = settings.pages_url or f"a proxy's address that ends with {settings.below}/"
             console.print(f"Pages: {escape(where)}", style="dim", soft_wrap=True)
         console.print(f"Redis: {escape(redis)}", style="dim", soft_wrap=True)
-        if context.obj:
-            loaded = ", ".join(str(module.__file__) for module in context.obj)
+        if added := plugins.added:
+            loaded = ", ".join(str(module.__file__) for module in added)
             console.print(f"Plug-ins: {escape(loaded)}", style="dim", soft_wrap=True)
         if not settings.role or "door" in settings.role:
             console.print(f"Send data with: STABILITY_URL={url} python train.py", style="dim", soft_wrap=True)
@@ -149,11 +139,10 @@ def up(
             console.print(f"Open to other machines as {escape(place)}: every call needs an API key.", style="yellow")
         sys.stdout.flush()
 
-    run_up(settings, announce, context.obj or ())
+    run_up(settings, announce, plugins)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
-def demo(context: typer.Context) -> None:
+def _demo(context: typer.Context) -> None:
     """Run the demo: a real training job that spikes, and is rolled back. Options: stabilityboard demo --help."""
     from stabilityplugins.demo import main as demo_main  # its own argument parser; torch only where it is asked for
 
@@ -162,6 +151,7 @@ def demo(context: typer.Context) -> None:
 
 # In the order of --help.
 _COMMANDS: dict[str, Callable[..., None]] = {
+    "up": _up,
     "runs": list_runs,
     "rollback": roll_back,
     "checkpoint": checkpoint,
@@ -176,26 +166,43 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "batches": show_batches,
     "task": task,
     "detectors": detectors,
-    "backtest": backtest_command,
     "drill": drill,
-    "import": import_paths,
     "export": export_run,
     "interruptions": interruptions,
     "audit": audit,
-    "mcp": serve_mcp,
     "doctor": doctor,
 }
-for _name, _command in _COMMANDS.items():
-    app.command(_name)(_command)
-app.add_typer(keys.app, name="keys")
-app.add_typer(archive.app, name="archive")
+
+
+def program(plugins: Plugins) -> typer.Typer:
+    """Return the program with all its commands: those of the core, then those of plug-ins.
+
+    Each invocation takes the same plug-ins as its ``obj``.
+    """
+    cli = typer.Typer(
+        name="stabilityboard",
+        help="The live dashboard for large training runs: stitched curves, rollbacks, incidents.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    cli.callback()(_root)
+    for name, command in _COMMANDS.items():
+        cli.command(name)(command)
+    cli.command("demo", context_settings=_OWN_ARGUMENTS)(_demo)
+    cli.add_typer(keys.app, name="keys")
+    cli.add_typer(archive.app, name="archive")
+    plugins.call("commands_of_the_program", cli=cli)
+    return cli
 
 
 def main() -> None:
     """Run the program with the arguments of this process."""
     as_json = _wants_json(sys.argv[1:])
     try:
-        left = app(obj=plugins.load(os.environ), standalone_mode=False)
+        plugins = load(os.environ)
+        left = program(plugins)(obj=plugins, standalone_mode=False)
         sys.exit(left if isinstance(left, int) else 0)
     except typer.Abort:
         if not as_json:

@@ -8,8 +8,7 @@ import dataclasses
 import gc
 import logging
 import socket
-from collections.abc import Callable, Iterable
-from types import ModuleType
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from redis.asyncio import Redis
@@ -21,6 +20,7 @@ from stabilitybackend.base.collector import CycleCollector
 from stabilitybackend.base.errors import StartError
 from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.serving import bind, serve, stops_as_exit, url_of
+from stabilitybackend.plugins import Plugins
 from stabilitybackend.storage.redis_link import check_server, examine_redis, make_redis, shown_url
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from stabilitybackend.storage.redis_server.folder_lock import FolderLock
@@ -37,7 +37,7 @@ __all__ = ["run_up"]
 _log = logging.getLogger(__name__)
 
 
-def run_up(settings: Settings, on_up: Callable[[str, str], None], plug_ins: Iterable[ModuleType]) -> None:
+def run_up(settings: Settings, on_up: Callable[[str, str], None], plugins: Plugins) -> None:
     """Serve until SIGINT or SIGTERM, then stop everything and leave with SystemExit(0).
 
     The port comes first: it is the likeliest thing to be wrong, and cheap to find out.
@@ -45,7 +45,7 @@ def run_up(settings: Settings, on_up: Callable[[str, str], None], plug_ins: Iter
     Args:
         settings: what to run with; port 0 takes a free one.
         on_up: called with the URL and a line about Redis once requests are answered.
-        plug_ins: modules whose pages and panels are served.
+        plugins: of this process.
 
     Raises:
         StartError: something needed is missing or in use; the message and hint say what to do.
@@ -68,7 +68,7 @@ def run_up(settings: Settings, on_up: Callable[[str, str], None], plug_ins: Iter
         stop.check()
         server, installation = asyncio.run(_check(settings, url, claim))
         stop.check()
-        app = _made(settings, url, claim, installation, plug_ins)
+        app = _made(settings, url, claim, installation, plugins)
         try:
             serve(app, bound, settings, lambda address: on_up(address, f"{server} ({place})"), stop)
         finally:
@@ -83,13 +83,13 @@ def _made(
     redis_url: str,
     claim: ServerClaim | None,
     installation: Installation | None,
-    plug_ins: Iterable[ModuleType],
+    plugins: Plugins,
 ) -> FastAPI:
     gc.disable()  # nearly all that is made here stays: looking through it for garbage took a sixth of the start
     try:
         from stabilitybackend.server.app import create_app  # heavy (Dash, Polars): after all that may stop the start
 
-        return create_app(settings, redis_url, CycleCollector(), plug_ins, claim, installation)
+        return create_app(settings, redis_url, plugins, CycleCollector(), claim, installation)
     finally:
         gc.enable()
 

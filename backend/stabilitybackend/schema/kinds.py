@@ -1,8 +1,8 @@
 """The one table of incident kinds: what each is called, what it is about, and what follows from that.
 
-Whoever adds a kind adds an entry here, or calls ``register`` from a plug-in; incidents, advice, plans, alerts and the
-pages ask this table and hold none of their own. A kind that is not in it (stored by a newer server, or of a plug-in
-that is gone) is shown under words made from its name.
+A further kind is an entry here, or one of ``incident_kinds()`` of a plug-in (``hooks.py``); incidents, advice, plans,
+alerts and the pages ask this table and hold none of their own. A kind that is not in it (stored by a newer server, or
+of a plug-in that is gone) is shown under words made from its name.
 """
 
 from __future__ import annotations
@@ -153,15 +153,15 @@ KINDS: dict[str, IncidentKind] = {
 _WORDS = {"about": get_args(About), "blames": get_args(Blames), "status": ("", *STATUSES)}
 
 
-def register(kind: IncidentKind) -> None:
-    """Add a kind. A plug-in calls it when it is imported: pages get the table once, at the start.
+def add(kind: IncidentKind) -> None:
+    """Add a kind of a plug-in, before the server starts: pages get the table once.
 
     Raises:
         TypeError: it is no ``IncidentKind``.
         ValueError: there is one of its name, or a field is not what it may be.
     """
     if not isinstance(kind, IncidentKind):
-        raise TypeError(f"kinds.register was given {kind!r}, expected an IncidentKind")
+        raise TypeError(f"incident_kinds() gives {kind!r}, expected an IncidentKind")
     check_name("an incident kind", kind.name, KINDS)
     for field in msgspec.structs.fields(IncidentKind):
         value, words = getattr(kind, field.name), _WORDS.get(field.name)
@@ -194,8 +194,8 @@ def check_named(kinds: Sequence[str], by: str) -> None:
     unknown = [name for name in kinds if name not in KINDS]
     if unknown:
         raise ValueError(
-            f"{by}.kinds names {unknown[0]!r}, expected one of {', '.join(KINDS)}, or one that a plug-in adds with "
-            "kinds.register"
+            f"{by}.kinds names {unknown[0]!r}, expected one of {', '.join(KINDS)}, or one of "
+            "incident_kinds() of a plug-in"
         )
 
 

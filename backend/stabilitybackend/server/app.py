@@ -6,10 +6,9 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -41,6 +40,7 @@ from stabilitybackend.ingest.gateway import Gateway
 from stabilitybackend.ingest.gateway import router as agent_router
 from stabilitybackend.ingest.ingest import Ingest
 from stabilitybackend.judging.liveness.budgets import Limits
+from stabilitybackend.plugins import Plugins
 from stabilitybackend.run_table.digest_updates import DigestUpdater
 from stabilitybackend.run_table.table import RunTables
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles
@@ -113,8 +113,8 @@ _log = logging.getLogger(__name__)
 def create_app(
     settings: Settings,
     redis_url: str,
+    plugins: Plugins,
     collector: CycleCollector | None = None,
-    plug_ins: Iterable[ModuleType] = (),
     claim: ServerClaim | None = None,
     installation: Installation | None = None,
 ) -> FastAPI:
@@ -123,8 +123,8 @@ def create_app(
     Args:
         settings: what the server runs with.
         redis_url: the Redis or Valkey that holds the runs (the embedded one's, where that is used).
+        plugins: of this process; their tables are filled.
         collector: of a process that is there for this app alone; without it Python's stays as it is.
-        plug_ins: modules whose pages and panels are served.
         claim: on the Redis, taken; it is kept while the application runs.
         installation: whose archive it is, looked at; it is kept likewise.
     """
@@ -181,7 +181,7 @@ def create_app(
         return server.trouble(manager, storing, watched, alerts)
 
     audit = AuditLog(redis)
-    sinks = receivers()
+    sinks = receivers(plugins.of("channels"))
     rules = alert_rules(alarm, settings, sinks, storing.now)
     ratings_kept = Ratings(redis)
     actions = AlertActions(
@@ -318,8 +318,9 @@ def create_app(
         detectors, trial, fleet, incidents, storage, export, views, alerting, pagerduty, ratings, proposals, slack,
         audit_calls, sign_in_calls,
     )  # fmt: skip
-    for room in rooms:
-        app.include_router(room.router, dependencies=[Depends(check_run)])
+    added = plugins.of("routes") if roles & {"worker", "pages"} else []
+    for router in (*(room.router for room in rooms), *added):
+        app.include_router(router, dependencies=[Depends(check_run)])
     if roles & {"worker", "pages"}:
         app.include_router(live.router)
     if "door" in roles:
@@ -331,7 +332,7 @@ def create_app(
         "gpus": GPUS, "appearances": severity.served(),
     }  # fmt: skip
     try:
-        headers = security_headers(attach(app, tables=tables, plug_ins=plug_ins))
+        headers = security_headers(attach(app, tables=tables, added=plugins.of("pages")))
     except PagesError as error:
         raise SettingsError(str(error), hint="docs/extending.md: A page and a panel") from error
     if relay is None:

@@ -1,6 +1,14 @@
 """Judges runs of the past with the code that judges live ones. Prose: docs/backtest.md."""
 
-from stabilityplugins.backtest.run import Backtest, backtest
-from stabilityplugins.backtest.sources import Log, read_files
+from __future__ import annotations
 
-__all__ = ["Backtest", "Log", "backtest", "read_files"]
+import typer
+
+from stabilitybackend.hooks import hook
+
+
+@hook
+def commands_of_the_program(cli: typer.Typer) -> None:
+    from stabilityplugins.backtest.command import backtest_command
+
+    cli.command("backtest")(backtest_command)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,8 +10,9 @@ from stabilitybackend.base.errors import BadRequest
 from stabilityclient.wire import Frame
 from stabilityplugins.backtest.log_frames import log_frames
 from stabilityplugins.backtest.side_by_side import side_by_side
-from stabilityplugins.importers.base import ImportPlan
+from stabilityplugins.importers.base import Importer, ImportPlan
 from stabilityplugins.importers.detect import find_plans
+from stabilityplugins.importers.formats import FORMATS
 from stabilityplugins.importers.job import ImportJob, Options
 from stabilityplugins.importers.troubles import Reading
 
@@ -63,7 +64,11 @@ class Log:
 
 
 def read_files(
-    paths: list[Path], *, step_key: str | None = None, renames: Mapping[str, str] | None = None
+    paths: list[Path],
+    *,
+    step_key: str | None = None,
+    renames: Mapping[str, str] | None = None,
+    formats: Sequence[Importer] = FORMATS,
 ) -> Iterator[Log]:
     """Yield the runs in files and folders, one after the other.
 
@@ -71,12 +76,13 @@ def read_files(
         paths: anything that the import reads.
         step_key: name of the step's column; None: the usual keys.
         renames: name in the log -> name that it is judged as; None: the usual other spellings.
+        formats: those that are looked for.
 
     Raises:
         BadRequest: a path is not there or holds nothing that is known. Paths before it have been yielded.
     """
     for path in paths:
-        for plan in find_plans([path]):
+        for plan in find_plans([path], formats=formats):
             if plan.kind == "spool":
                 raise BadRequest(
                     f"{plan.paths[0]} is a spool folder, which only its run's server can read",

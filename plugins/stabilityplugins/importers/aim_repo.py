@@ -43,7 +43,13 @@ class AimImporter(Importer):
         return self.named(path)
 
     def plans(self, paths: list[Path], root: Path) -> list[ImportPlan]:
-        return [_plan_of(run, path.parent) for path in paths for run in _repository(path.parent).iter_runs()]
+        return [self._plan_of(run, path.parent) for path in paths for run in _repository(path.parent).iter_runs()]
+
+    def _plan_of(self, run: Any, folder: Path) -> ImportPlan:
+        given = {name: value for name, value in run.meta_run_attrs_tree.collect().items() if not name.startswith(_OWN)}
+        config = json.loads(json.dumps(given, default=str))
+        part = FilePart((folder / "seqs" / "chunks" / run.hash,))
+        return ImportPlan(self, [part], run.name or run.hash, run.hash, run.experiment or "", config)
 
     def read(
         self, path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None
@@ -96,13 +102,6 @@ def _repository(folder: Path) -> Any:
     repo.runs_of_files = union.RocksUnionContainer(f"{repo.path}/meta", read_only=True)  # the pool alone would drop it
     repo.container_pool[sdk.ContainerConfig("meta", None, True)] = repo.runs_of_files
     return repo
-
-
-def _plan_of(run: Any, folder: Path) -> ImportPlan:
-    given = {name: value for name, value in run.meta_run_attrs_tree.collect().items() if not name.startswith(_OWN)}
-    config = json.loads(json.dumps(given, default=str))
-    part = FilePart((folder / "seqs" / "chunks" / run.hash,))
-    return ImportPlan("aim", [part], run.name or run.hash, run.hash, run.experiment or "", config)
 
 
 def _named(run: Any) -> list[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""What an importer is: one format of files that runs are made from. One file, one class, one line in the registry."""
+"""Base of all importers: one format of files that runs are made from, one class, one line in ``formats.py``."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class ImportPlan:
     """One run to import.
 
     Attributes:
-        kind: name of its importer, or ``spool``. parts: its files, in order. name: for people.
+        importer: of its format. parts: its files, in order. name: for people.
         run_id: None: made from the name and the content. project, config: what the files say.
         notes: what was decided. refused: files beside these that can't be read.
         exported: what our own export says about its run, None of other files.
     """
 
-    kind: str
+    importer: Importer
     parts: list[FilePart]
     name: str
     run_id: str | None = None
@@ -49,6 +49,11 @@ class ImportPlan:
     notes: list[str] = field(default_factory=list)
     refused: list[Trouble] = field(default_factory=list)
     exported: dict[str, Any] | None = None
+
+    @property
+    def kind(self) -> str:
+        """Name of its format."""
+        return self.importer.name
 
     @property
     def paths(self) -> list[Path]:
@@ -104,7 +109,7 @@ class Importer:
 
     def plans(self, paths: list[Path], root: Path) -> list[ImportPlan]:
         """Return the runs in files of this format below ``root``: here one a file, called by its path."""
-        return [ImportPlan(self.name, [FilePart((path,))], name_below(path.parent / path.stem, root)) for path in paths]
+        return [ImportPlan(self, [FilePart((path,))], name_below(path.parent / path.stem, root)) for path in paths]
 
     def joined(self, plans: list[ImportPlan]) -> list[ImportPlan]:
         """Return all runs of this format that were found, those put together that are one."""

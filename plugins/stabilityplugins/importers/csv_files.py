@@ -102,8 +102,8 @@ class CsvImporter(Importer):
             runs_in(_Table(path, Reading()).groups(), long.run) if long is not None and long.run is not None else []
         )
         if not runs:
-            return [ImportPlan(self.name, [FilePart((path,))], name)]
-        plans = [ImportPlan(self.name, [FilePart((path,), run=run)], run) for run in runs]
+            return [ImportPlan(self, [FilePart((path,))], name)]
+        plans = [ImportPlan(self, [FilePart((path,), run=run)], run) for run in runs]
         plans[0].notes.append(f"{path} holds {len(runs)} runs: {', '.join(runs[:5])}{', ...' if len(runs) > 5 else ''}")
         return plans
 

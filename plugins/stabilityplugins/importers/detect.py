@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 from stabilitybackend.base.errors import BadRequest, StabilityBoardError
 from stabilityplugins.importers.base import FilePart, Importer, ImportPlan
-from stabilityplugins.importers.registry import IMPORTERS, known
+from stabilityplugins.importers.formats import FORMATS, known
 from stabilityplugins.importers.rows.opened import head_of, is_inside, unreadable
 from stabilityplugins.importers.troubles import Reading, Trouble
 
@@ -19,15 +20,28 @@ __all__ = ["find_plans", "list_files", "slug"]
 
 #: Files of a folder that are looked at.
 MAX_FILES = 100_000
+
+
+class _Spool(Importer):
+    """A folder that a client wrote without a server; the client's own upload reads it."""
+
+    name: ClassVar[str] = "spool"
+    label: ClassVar[str] = "A spool"
+
+
+_SPOOL = _Spool()
 _DIGITS = re.compile(r"(\d+)")
 _RANK = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-def find_plans(paths: list[Path], *, run_id: str | None = None) -> list[ImportPlan]:
+def find_plans(
+    paths: list[Path], *, run_id: str | None = None, formats: Sequence[Importer] = FORMATS
+) -> list[ImportPlan]:
     """Return the runs in files and folders.
 
     Args:
+        formats: those that are looked for.
         run_id: given: everything becomes one run of this id. Folders and files named ``rank<n>`` are its ranks, other
             sub-folders of event files become a prefix of the names, as TensorBoard shows them.
 
@@ -40,9 +54,9 @@ def find_plans(paths: list[Path], *, run_id: str | None = None) -> list[ImportPl
     by_folder: dict[Importer, list[Path]] = {}  # those of one folder are one run, also when they are named one by one
     for path in paths:
         try:
-            importer = None if path.is_dir() else _importer_of(path)
+            importer = None if path.is_dir() else _importer_of(path, formats)
             if importer is None:
-                plans += _of_folder(path)
+                plans += _of_folder(path, formats)
             elif importer.by_folder:
                 by_folder.setdefault(importer, []).append(path)
             else:
@@ -53,7 +67,7 @@ def find_plans(paths: list[Path], *, run_id: str | None = None) -> list[ImportPl
         raise refused[0][1]
     for importer, files in by_folder.items():
         plans += importer.plans(sorted(files), Path())
-    for importer in IMPORTERS.values():
+    for importer in formats:
         found = [plan for plan in plans if plan.kind == importer.name]
         joined = importer.joined(found)
         if joined is not found:
@@ -64,19 +78,19 @@ def find_plans(paths: list[Path], *, run_id: str | None = None) -> list[ImportPl
     return [_merged(plans, run_id)]
 
 
-def _of_folder(folder: Path) -> list[ImportPlan]:
+def _of_folder(folder: Path, formats: Sequence[Importer]) -> list[ImportPlan]:
     if (folder / "run.json").is_file() or any(folder.glob("*/run.json")):
         found = [folder] if (folder / "run.json").is_file() else sorted(p.parent for p in folder.glob("*/run.json"))
-        return [ImportPlan("spool", [FilePart((path,))], path.name) for path in found]
-    by_format, refused = _formats_in(folder)
-    formats = [importer for importer in IMPORTERS.values() if importer in by_format]
-    if not formats:
+        return [ImportPlan(_SPOOL, [FilePart((path,))], path.name) for path in found]
+    by_format, refused = _formats_in(folder, formats)
+    present = [importer for importer in formats if importer in by_format]
+    if not present:
         if refused:
-            raise BadRequest(f"{refused[0].file} {refused[0].reason}", hint=f"known are: {known()}")
-        raise BadRequest(f"{folder} holds nothing that can be imported", hint=f"known are: {known()}")
-    plans = formats[0].plans(by_format[formats[0]], folder)
+            raise BadRequest(f"{refused[0].file} {refused[0].reason}", hint=f"known are: {known(formats)}")
+        raise BadRequest(f"{folder} holds nothing that can be imported", hint=f"known are: {known(formats)}")
+    plans = present[0].plans(by_format[present[0]], folder)
     plans[0].refused = refused
-    for other in formats[1:]:
+    for other in present[1:]:
         rest = by_format[other]
         plans[0].notes.append(
             f"{folder} also holds {len(rest)} file(s) of kind {other.name} ({rest[0].name}, ...): left out, for they "
@@ -85,7 +99,7 @@ def _of_folder(folder: Path) -> list[ImportPlan]:
     return plans
 
 
-def _formats_in(folder: Path) -> tuple[dict[Importer, list[Path]], list[Trouble]]:
+def _formats_in(folder: Path, formats: Sequence[Importer]) -> tuple[dict[Importer, list[Path]], list[Trouble]]:
     """Return the files of a folder by their formats, and those that can't be read.
 
     Files whose names say little (``log.txt``) are looked at only where no other file is known.
@@ -95,7 +109,7 @@ def _formats_in(folder: Path) -> tuple[dict[Importer, list[Path]], list[Trouble]
     doubtful: list[Path] = []
     for path in list_files(folder):
         try:
-            importer = _importer_by_name(path, folder)
+            importer = _importer_by_name(path, folder, formats)
             if importer is not None:
                 importer.sniff(path)
         except BadRequest as error:
@@ -103,11 +117,11 @@ def _formats_in(folder: Path) -> tuple[dict[Importer, list[Path]], list[Trouble]
         else:
             if importer is not None:
                 by_format.setdefault(importer, []).append(path)
-            elif any(path.name.lower().endswith(other.may_hold) for other in IMPORTERS.values() if other.may_hold):
+            elif any(path.name.lower().endswith(other.may_hold) for other in formats if other.may_hold):
                 doubtful.append(path)
     for path in doubtful if not by_format else ():
         with contextlib.suppress(BadRequest):
-            found = _importer_of(path) if is_inside(path, folder) else None
+            found = _importer_of(path, formats) if is_inside(path, folder) else None
             if found is not None and _has_rows(found, path):
                 by_format.setdefault(found, []).append(path)
     return by_format, refused
@@ -143,23 +157,23 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(name)]
 
 
-def _importer_by_name(path: Path, folder: Path) -> Importer | None:
+def _importer_by_name(path: Path, folder: Path, formats: Sequence[Importer]) -> Importer | None:
     """Return what a file in a folder probably is; most files there are none of ours and are not opened.
 
     Raises:
         BadRequest: it has a name that we know, and holds nothing that we do.
     """
-    named = next((importer for importer in IMPORTERS.values() if importer.named(path)), None)
+    named = next((importer for importer in formats if importer.named(path)), None)
     if named is None:
         return None
     if not path.is_file():
         raise BadRequest(f"{path} is a link to nothing, a pipe or a device, expected a file")
     if not is_inside(path, folder):
         raise BadRequest(f"{path} is a link out of {folder}", hint="name the file itself to import it")
-    return named if named.by_name or _importer_of(path) is named else None
+    return named if named.by_name or _importer_of(path, formats) is named else None
 
 
-def _importer_of(path: Path) -> Importer:
+def _importer_of(path: Path, formats: Sequence[Importer]) -> Importer:
     """Return what a file is, from its content.
 
     Raises:
@@ -167,10 +181,10 @@ def _importer_of(path: Path) -> Importer:
     """
     if not path.is_file():
         what = "is a pipe or a device" if path.exists() else "is not there"
-        raise BadRequest(f"{path} {what}, expected a file or a folder", hint=f"known are: {known()}")
+        raise BadRequest(f"{path} {what}, expected a file or a folder", hint=f"known are: {known(formats)}")
     try:
         head = head_of(path)
-        found = next((importer for importer in IMPORTERS.values() if importer.takes(path, head)), None)
+        found = next((importer for importer in formats if importer.takes(path, head)), None)
     except StabilityBoardError:
         raise
     except Exception as error:  # a file of another program may hold anything, and the next one is to be read
@@ -178,7 +192,7 @@ def _importer_of(path: Path) -> Importer:
     if found is not None:
         return found
     what = "is empty" if not head else f"begins with {head[:20]!r}"
-    raise BadRequest(f"{path} {what}: nothing that can be imported", hint=f"known are: {known()}")
+    raise BadRequest(f"{path} {what}: nothing that can be imported", hint=f"known are: {known(formats)}")
 
 
 def _rank_of(path: Path) -> int | None:
@@ -201,7 +215,7 @@ def _merged(plans: list[ImportPlan], run_id: str) -> ImportPlan:
             hint="import it without --run-id",
         )
     merged = plans[0]
-    by_folder = IMPORTERS[merged.kind].by_folder
+    by_folder = merged.importer.by_folder
     common = Path(os.path.commonpath([path.resolve().parent for plan in plans for path in plan.paths]))
     parts: list[FilePart] = []
     for plan in plans:

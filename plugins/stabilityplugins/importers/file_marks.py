@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stabilityplugins.importers.base import ImportPlan
-from stabilityplugins.importers.registry import IMPORTERS
 
 __all__ = ["Change", "FileMarks"]
 
@@ -37,10 +36,9 @@ class FileMarks:
     """The files of a plan as they are when a pass over them begins, and how they change."""
 
     def __init__(self, plan: ImportPlan) -> None:
-        importer = IMPORTERS[plan.kind]
         self._paths = plan.paths
-        self._rewritten = importer.rewritten
-        self._marks = {path: _mark(path) for path in (plan.paths if self._rewritten else importer.appended(plan))}
+        self._rewritten = plan.importer.rewritten
+        self._marks = {path: _mark(path) for path in (plan.paths if self._rewritten else plan.importer.appended(plan))}
 
     def age_s(self, now: float) -> float:
         """Return for how long nothing was written, seconds; 0 where that is not known."""

@@ -22,7 +22,6 @@ from stabilityplugins.importers.base import ImportPlan
 from stabilityplugins.importers.checks import CHECK_KEY
 from stabilityplugins.importers.file_marks import FileMarks
 from stabilityplugins.importers.job import ImportJob, ImportResult, Options
-from stabilityplugins.importers.registry import IMPORTERS
 from stabilityplugins.importers.sender import POLL_S, deliver
 
 __all__ = ["FollowOptions", "Follower"]
@@ -237,7 +236,7 @@ class Follower:
     @property
     def _name(self) -> str:
         path: Path = self.plan.paths[-1]
-        return path.name if IMPORTERS[self.plan.kind].appended(self.plan) else f"{path.parent.name}/{path.name}"
+        return path.name if self.plan.importer.appended(self.plan) else f"{path.parent.name}/{path.name}"
 
     @property
     def _limit_s(self) -> float:

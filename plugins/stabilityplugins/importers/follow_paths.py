@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stabilitybackend.base.errors import BadRequest, StabilityBoardError
-from stabilityplugins.importers.base import ImportPlan
+from stabilityplugins.importers.base import Importer, ImportPlan
 from stabilityplugins.importers.detect import find_plans, list_files
 from stabilityplugins.importers.follow import Follower
-from stabilityplugins.importers.registry import IMPORTERS
 
 __all__ = ["PathFollower"]
 
@@ -26,7 +25,7 @@ class PathFollower:
     """Follows every run in some paths.
 
     Args:
-        paths, run_id: as of ``find_plans``. make: makes the follower of one run. say: tells people a line.
+        paths, run_id, formats: as of ``find_plans``. make: makes the follower of one run. say: prints a line.
     """
 
     def __init__(
@@ -35,12 +34,14 @@ class PathFollower:
         run_id: str | None,
         make: Callable[[ImportPlan], Follower],
         say: Callable[[str], None],
+        formats: Sequence[Importer],
     ) -> None:
         for path in paths:
             if not path.exists():
                 raise BadRequest(f"{path} is not there", hint="follow the folder in which it will be")
         self._paths = paths
         self._run_id = run_id
+        self._formats = formats
         self._say = say
         self._make = make
         self._listed: list[Path] | None = None
@@ -85,7 +86,7 @@ class PathFollower:
         if listed == self._listed and self._plans:
             return
         try:
-            plans = find_plans(self._paths, run_id=self._run_id)
+            plans = find_plans(self._paths, run_id=self._run_id, formats=self._formats)
         except BadRequest as error:
             if (why := f"waits for something to follow: {error}") != self._why:
                 self._why = why
@@ -93,13 +94,12 @@ class PathFollower:
             return
         self._listed, self._why = listed, ""
         for plan in plans:
-            if plan.kind == "spool" or not IMPORTERS[plan.kind].follows:
-                label = "A spool" if plan.kind == "spool" else IMPORTERS[plan.kind].label
+            if not plan.importer.follows:
                 raise BadRequest(
-                    f"{plan.paths[0]}: {label} can't be followed",
+                    f"{plan.paths[0]}: {plan.importer.label} can't be followed",
                     hint="import it when it is complete, without --follow",
                 )
-            self._plans[plan.kind, IMPORTERS[plan.kind].place(plan)] = plan
+            self._plans[plan.kind, plan.importer.place(plan)] = plan
 
     def _begin(self) -> None:
         """Follow what is new, and what was over and goes on."""

@@ -20,7 +20,6 @@ from stabilityplugins.importers.checks import CHECK_KEY, MAX_CHECKS, stored_chec
 from stabilityplugins.importers.detect import slug
 from stabilityplugins.importers.frames import FrameMaker, fingerprint
 from stabilityplugins.importers.names import Names, usual_names
-from stabilityplugins.importers.registry import IMPORTERS
 from stabilityplugins.importers.rows.opened import unreadable
 from stabilityplugins.importers.sender import deliver
 from stabilityplugins.importers.troubles import Reading
@@ -91,7 +90,7 @@ class ImportJob:
         self._mark = ""
         self._exported = False
         self._checks: dict[str, tuple[int, str]] = {}
-        self._importer = IMPORTERS[plan.kind]
+        self._importer = plan.importer
         self._prepared: tuple[Any, list[str]] | None = None
         self._maker: FrameMaker | None = None
         self._names = Names(options.renames)

@@ -60,7 +60,7 @@ class MlflowImporter(Importer):
             config = {str(one.relative_to(params)): _param(one, path.parent) for one in _files(params)}
             run_id = facts["run_id"]
             name = facts.get("run_name") or run_id
-            plan = ImportPlan(self.name, [FilePart((path,))], name, run_id, project, config)
+            plan = ImportPlan(self, [FilePart((path,))], name, run_id, project, config)
             outside = [str(one.relative_to(path.parent)) for part in _PARTS for one in _links_out(path.parent / part)]
             if outside:
                 plan.notes.append(f"{path.parent}: links out of the run are left out: {', '.join(outside[:5])}")

@@ -81,7 +81,7 @@ class TensorBoardImporter(Importer):
         folders: dict[Path, list[Path]] = {}
         for path in paths:
             folders.setdefault(path.parent, []).append(path)
-        return [ImportPlan(self.name, [FilePart(tuple(files))], name_below(at, root)) for at, files in folders.items()]
+        return [ImportPlan(self, [FilePart(tuple(files))], name_below(at, root)) for at, files in folders.items()]
 
     def prepare(self, parts: Sequence[FilePart], reading: Reading) -> list[_EventFile]:
         """Return the files of a run in order, each with its rank: a second writer in a folder is a rank of its own."""

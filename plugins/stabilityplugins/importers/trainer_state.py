@@ -63,7 +63,7 @@ class TrainerStateImporter(Importer):
         return trainer_state(path)
 
     def plans(self, paths: list[Path], root: Path) -> list[ImportPlan]:
-        return [ImportPlan(self.name, [FilePart((path,))], name_below(_output_folder(path), root)) for path in paths]
+        return [ImportPlan(self, [FilePart((path,))], name_below(_output_folder(path), root)) for path in paths]
 
     def joined(self, plans: list[ImportPlan]) -> list[ImportPlan]:
         """Of the states in one output folder take the longest."""

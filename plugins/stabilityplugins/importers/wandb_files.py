@@ -103,7 +103,7 @@ class WandbImporter(Importer):
     def plans(self, paths: list[Path], root: Path) -> list[ImportPlan]:
         runs = [(path, _run_of(path)) for path in paths]
         return [
-            ImportPlan(self.name, [FilePart((path,))], run.name or run.run_id, run.run_id, run.project, run.config)
+            ImportPlan(self, [FilePart((path,))], run.name or run.run_id, run.run_id, run.project, run.config)
             for path, run in runs
         ]
 

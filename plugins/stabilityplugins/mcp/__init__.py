@@ -1,1 +1,14 @@
 """What assistants ask about the runs: an MCP server beside the program, which asks a running server over HTTP."""
+
+from __future__ import annotations
+
+import typer
+
+from stabilitybackend.hooks import hook
+
+
+@hook
+def commands_of_the_program(cli: typer.Typer) -> None:
+    from stabilityplugins.mcp.command import serve_mcp
+
+    cli.command("mcp")(serve_mcp)

@@ -16,6 +16,7 @@ import pytest
 from fastapi import FastAPI
 
 from stabilitybackend.base.settings import Settings
+from stabilitybackend.plugins import load
 from stabilitybackend.server.api.answers import answer, answers, declared
 from stabilitybackend.server.app import create_app
 from stabilityclient.wire import Health
@@ -30,7 +31,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def app(tmp_path: Path) -> FastAPI:
-    return create_app(Settings(data_dir=tmp_path), "redis://127.0.0.1:1")
+    return create_app(Settings(data_dir=tmp_path), "redis://127.0.0.1:1", load({}))
 
 
 def test_every_call_of_the_openapi_says_what_it_answers(app: FastAPI) -> None:

@@ -10,7 +10,8 @@ import httpx
 import pytest
 import typer
 
-from stabilitybackend.cli.app import app
+from stabilitybackend.cli.app import program as whole_program
+from stabilitybackend.plugins import load
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from support.cli_program import Program
 from support.people.agent_loop import Loop, begun
@@ -65,7 +66,7 @@ def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
             yield before + name, command
 
 
-EVERY = dict(commands(typer.main.get_command(app)))
+EVERY = dict(commands(typer.main.get_command(whole_program(load({})))))
 
 
 @pytest.fixture(scope="module")

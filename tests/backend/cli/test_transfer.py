@@ -19,8 +19,8 @@ import pytest
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Frame
 from stabilityplugins.importers.detect import find_plans
+from stabilityplugins.importers.formats import FORMATS
 from stabilityplugins.importers.job import ImportJob, Options
-from stabilityplugins.importers.registry import IMPORTERS
 from support.cli_program import Program
 from support.gateway_stack import RawAgent
 from support.imported_run import ImportedRun
@@ -125,8 +125,8 @@ def test_the_formats_are_listed_and_the_documentation_names_each(program: Progra
 
     code, out, _ = program("import", "--formats")
 
-    assert (code, out.splitlines()) == (0, [f"{one.label}: {one.known}" for one in IMPORTERS.values()])
-    assert [one.label for one in IMPORTERS.values() if one.label.split()[-1] not in page] == []
+    assert (code, out.splitlines()) == (0, [f"{one.label}: {one.known}" for one in FORMATS])
+    assert [one.label for one in FORMATS if one.label.split()[-1] not in page] == []
 
 
 def test_an_export_of_an_imported_run_is_not_imported_into_it(

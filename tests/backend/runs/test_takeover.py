@@ -19,7 +19,7 @@ from stabilitybackend.runs.archiving.window import RunWindow
 from stabilitybackend.runs.ownership.fence import ANY, Ownership
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.storage.points.unloaded import LOADING
-from stabilityplugins.backtest import backtest
+from stabilityplugins.backtest.run import backtest
 from support.eventful_run import as_frames, eventful_rows, facts
 from support.job_frames import Job
 from support.manager_stack import KEYS, Stage, points, rows

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from stabilitybackend.judging.detectors.registry import DETECTORS
 from stabilitybackend.storage.export.jsonl import jsonl_export
 from stabilitybackend.storage.export.parquet import parquet_export
-from stabilityplugins.backtest import Backtest, backtest, read_files
+from stabilityplugins.backtest.run import Backtest, backtest
+from stabilityplugins.backtest.sources import read_files
 from support.eventful_run import Row, as_frames, eventful_rows, facts, story_frames, write_lines
 from support.imported_run import export_of
 from support.manager_stack import Stage

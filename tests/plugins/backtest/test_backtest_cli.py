@@ -14,7 +14,8 @@ from plotly.offline import get_plotlyjs
 from typer.testing import CliRunner
 
 from stabilitybackend.base.errors import BadRequest
-from stabilitybackend.cli.app import app, main
+from stabilitybackend.cli.app import main, program
+from stabilitybackend.plugins import load
 from stabilityplugins.backtest.judged import Filter, judge
 from stabilityplugins.backtest.page import page
 from stabilityplugins.backtest.settings import parse_settings
@@ -38,8 +39,13 @@ def spiking(path: Path, *, spike: float = 3.0) -> Path:
     return path
 
 
+def invoke(*arguments: str | Path) -> Any:
+    plugins = load({})
+    return CliRunner().invoke(program(plugins), [*map(str, arguments)], obj=plugins)
+
+
 def run(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, ["backtest", *map(str, arguments)])
+    return invoke("backtest", *arguments)
 
 
 def test_json_is_one_object_an_incident_with_the_promised_keys(tmp_path: Path) -> None:
@@ -175,9 +181,7 @@ def test_a_log_that_names_its_data_has_the_batches_of_each_incident(tmp_path: Pa
 
 def test_a_stored_run_is_judged_by_its_id(redis_url: str, tmp_path: Path) -> None:
     with RunningServer(redis_url, tmp_path) as server:
-        imported = CliRunner().invoke(
-            app, ["import", str(spiking(tmp_path / "log.jsonl")), "--run-id", "past", "--url", server.url]
-        )
+        imported = invoke("import", spiking(tmp_path / "log.jsonl"), "--run-id", "past", "--url", server.url)
         assert imported.exit_code == 0, imported.output
         done = run("past", "--json", "--only", "spike", "--url", server.url)
         [incident] = [json.loads(line) for line in done.stdout.splitlines()]

@@ -18,8 +18,8 @@ from stabilitybackend.runs.state import RunState
 from stabilitybackend.storage.export.jsonl import jsonl_export
 from stabilitybackend.storage.export.parquet import parquet_export
 from stabilityclient.wire import PointsBlock
-from stabilityplugins.backtest import Backtest, backtest, read_files
-from stabilityplugins.backtest.sources import Log
+from stabilityplugins.backtest.run import Backtest, backtest
+from stabilityplugins.backtest.sources import Log, read_files
 from support.imported_run import export_of
 from support.job_frames import Job
 

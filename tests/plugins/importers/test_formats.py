@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 
 from stabilitybackend.base.errors import BadRequest
-from stabilityplugins.backtest import read_files
+from stabilityplugins.backtest.sources import read_files
 from stabilityplugins.importers.detect import find_plans
 from stabilityplugins.importers.job import ImportJob, Options
 from support.imported_run import ImportedRun

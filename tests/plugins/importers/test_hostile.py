@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stabilitybackend.base.errors import StabilityBoardError
-from stabilityplugins.backtest import read_files
+from stabilityplugins.backtest.sources import read_files
 from stabilityplugins.importers.detect import find_plans
-from stabilityplugins.importers.registry import IMPORTERS
+from stabilityplugins.importers.formats import FORMATS
 from support.imported_run import ImportedRun
 
 SECRET = "the password of somebody"
@@ -110,9 +110,9 @@ def test_no_importer_ends_with_anything_but_words_on_random_bytes(
         assert "its reader failed" not in said
 
 
-@pytest.mark.parametrize("name", list(IMPORTERS))
+@pytest.mark.parametrize("name", [one.name for one in FORMATS])
 def test_a_pipe_is_no_file_of_any_format(tmp_path: Path, name: str) -> None:
     (tmp_path / "good.jsonl").write_text(json.dumps({"step": 1, "loss": 1.0}) + "\n")
-    suffixes = IMPORTERS[name].suffixes or (".jsonl",)
+    suffixes = next(one for one in FORMATS if one.name == name).suffixes or (".jsonl",)
     os.mkfifo(tmp_path / f"pipe{suffixes[0]}")
     assert ImportedRun().take(tmp_path).reading.count == 1

@@ -10,7 +10,8 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from stabilitybackend.cli.app import app
+from stabilitybackend.cli.app import program
+from stabilitybackend.plugins import Plugins
 from support.ports import free_port
 from support.processes import Ranks, Server
 
@@ -52,7 +53,7 @@ def test_two_ranks_save_at_one_step_and_then_stop_at_one_step_as_if_it_were_thei
         )
 
         args = ["stop", "ordered", "--save", "--yes", "--reason", "enough seen", "--url", server.url]
-        said = CliRunner().invoke(app, args)
+        said = CliRunner().invoke(program(Plugins()), args)
         assert said.exit_code == 0, said.output
         assert "Stopped: all 2 ranks have stopped before step" in said.output
         ranks.outputs()

@@ -10,14 +10,15 @@ from __future__ import annotations
 import gc
 import importlib
 import tempfile
-from functools import cache
 from pathlib import Path
 
 import typer.main
 
 from stabilitybackend.base.settings import Settings
-from stabilitybackend.cli.app import app
+from stabilitybackend.cli import app as cli
+from stabilitybackend.plugins import load
 from stabilitybackend.server.app import create_app
+from support.cli_program import keep_programs
 from support.made import pages  # noqa: F401
 
 #: What `up` imports late, besides.
@@ -27,10 +28,11 @@ _LATE = ["stabilitybackend.cli.up", "stabilitybackend.runs.archiving.installatio
 def _make() -> None:
     for name in _LATE:
         importlib.import_module(name)
+    plugins = load({})
     with tempfile.TemporaryDirectory() as folder:
-        create_app(Settings(data_dir=Path(folder)), f"unix://{folder}/none")
-    typer.main.get_command = cache(typer.main.get_command)
-    typer.main.get_command(app)
+        create_app(Settings(data_dir=Path(folder)), f"unix://{folder}/none", plugins)
+    keep_programs()
+    typer.main.get_command(cli.program(plugins))
     gc.collect()
     gc.freeze()  # it stays: no process looks through it again, nor copies it for that
 

@@ -21,7 +21,7 @@ from .starts_over import StartsOverDetector
 from .straggler import StragglerDetector
 from .throughput import ThroughputDetector
 
-__all__ = ["DETECTORS", "DetectorFactory", "Settings", "check_settings", "register", "renamed"]
+__all__ = ["DETECTORS", "DetectorFactory", "Settings", "add", "check_settings", "renamed"]
 
 #: Makes a fresh detector. Must be importable, so that a law test can name it.
 DetectorFactory = Callable[[], Detector]
@@ -54,17 +54,16 @@ _REPLACED: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def register(detector: type[Detector]) -> type[Detector]:
-    """Add a detector, behind all others in the right to an event. A plug-in has it above its class as a decorator.
+def add(detector: type[Detector]) -> None:
+    """Add a detector of a plug-in, behind all others in the right to an event.
 
     Raises:
         TypeError: it is no detector, or lacks something that every detector has.
         ValueError: its name has the wrong form, or there is one of its name.
     """
     check_class(detector, Detector, ("name", "kinds", "wants", "update"), DETECTORS)
-    detector()  # what its constructor raises is better known now than in the first run
+    detector()  # an error of its constructor stops the start, not the first run
     DETECTORS[detector.name] = detector
-    return detector
 
 
 def check_settings(settings: object) -> dict[str, dict[str, float]]:

@@ -15,7 +15,7 @@ from stabilitybackend.judging.detectors.engine.base import Severity
 from stabilitybackend.judging.gpus.xids import Family, XidClass, xid_of
 from stabilitybackend.schema.json_data import SENTENCE_CHARS
 
-__all__ = ["RECOVERY_ACTIONS", "Meaning", "Sign", "register", "sign_of"]
+__all__ = ["MEANINGS", "RECOVERY_ACTIONS", "Meaning", "Sign", "sign_of"]
 
 # What each condition means that an agent reports of a GPU, where its facts need no closer look: one line each.
 #
@@ -51,11 +51,6 @@ MEANINGS: dict[str, Meaning] = {
     "pcie_replay": Meaning("watch", "bus", "info", "its PCIe connection repeats packets"),
     "pcie_link": Meaning("watch", "bus", "warning", "its PCIe connection is slower than it should be"),
 }
-
-
-def register(what: str, meaning: Meaning) -> None:
-    """Say what a condition means, from a plug-in. One of ours is replaced: a site may know better."""
-    MEANINGS[what] = meaning
 
 
 #: Repeats that one event may stand for: agents report a storm of the same Xid as one event with their number.

@@ -7,9 +7,10 @@ import gc
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,11 +19,12 @@ import typer
 from stabilitybackend.base.api_client import run_path
 from stabilitybackend.base.errors import WRONG_USE, BadRequest, StabilityBoardError, Unavailable
 from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
-from stabilitybackend.server import plugins
+from stabilitybackend.plugins import load
 
 if TYPE_CHECKING:
     from stabilityplugins.backtest.judged import Filter, Judged
     from stabilityplugins.backtest.sources import Log
+    from stabilityplugins.importers.base import Importer
 
 __all__ = ["backtest_command"]
 
@@ -31,6 +33,7 @@ _FILE_SUFFIXES = (".jsonl", ".gz", ".ndjson", ".json", ".csv", ".tsv", ".parquet
 
 
 def backtest_command(
+    context: typer.Context,
     paths: Annotated[
         list[str] | None, typer.Argument(metavar="FILE...", help="Logs, folders of logs, exports, ids of stored runs.")
     ] = None,
@@ -72,11 +75,12 @@ def backtest_command(
     Exits with 1 when a log could not be read at all; the others are judged.
     """
     # Here and not above: it loads NumPy and Polars, which no other command waits for.
-    from stabilitybackend.cli import backtest_output as output
     from stabilitybackend.judging.detectors.engine.base import SEVERITIES
+    from stabilityplugins.backtest import output
     from stabilityplugins.backtest.judged import Filter
     from stabilityplugins.backtest.page import write_page
     from stabilityplugins.backtest.settings import parse_only, parse_settings
+    from stabilityplugins.importers.formats import formats_of
     from stabilityplugins.importers.names import parse_renames
 
     if listed:
@@ -87,19 +91,17 @@ def backtest_command(
     if severity not in SEVERITIES:
         raise BadRequest(f"--severity is {severity!r}, expected one of {', '.join(SEVERITIES)}", code=WRONG_USE)
     settings, shown = parse_settings(sets or []), Filter(severity, parse_only(only or []))
-    renames = parse_renames(rename or [])
+    reading = _Reading(step_key, parse_renames(rename or []), formats_of(context.obj), (url, api_key, data_dir))
     if plot is not None:
         _check_page(plot)
     if autopilot is not None:
-        good = _fly(paths, autopilot, (gpus, checkpoint_every, reaction_min), settings, renames, step_key, as_json,
-                    (url, api_key, data_dir))  # fmt: skip
-        if not good:
+        assumed = (gpus, checkpoint_every, reaction_min)
+        if not _fly(paths, autopilot, assumed, settings, reading, as_json):
             raise typer.Exit(1)
         return
     good, drawn = True, []
     with ExitStack() as stack, _rare_collections():
-        stored = _StoredRuns(stack, url, api_key, data_dir)
-        logs = _logs(paths, step_key, renames, stored)
+        logs = reading.logs(paths, stack)
         for judged in _judged(logs, settings, shown, jobs, with_curves=plot is not None):
             good = output.report(judged, as_json) and good
             if plot is not None and not judged.error:
@@ -119,21 +121,19 @@ def _fly(
     policy: Path,
     assumed: tuple[int, int, float],
     settings: Mapping[str, Mapping[str, float]],
-    renames: Mapping[str, str],
-    step_key: str | None,
+    reading: _Reading,
     as_json: bool,
-    server: tuple[str | None, str | None, Path | None],
 ) -> bool:
     """Print what the autopilot would have done in each log, one after another; return whether all could be judged."""
     from stabilitybackend.acting.autopilot.policy import read_policy
     from stabilitybackend.cli.orders.autopilot import policy_text
-    from stabilitybackend.cli.orders.flights import report_flights
     from stabilityplugins.backtest.autopilot import Assumed, Flight, fly
+    from stabilityplugins.backtest.flights import report_flights
     from stabilityplugins.backtest.judged import Judged
 
     known, given = read_policy(policy_text(policy), str(policy)), Assumed(assumed[0], assumed[1], 60.0 * assumed[2])
     with ExitStack() as stack, _rare_collections():
-        logs = _logs(paths, step_key, renames, _StoredRuns(stack, *server))
+        logs = reading.logs(paths, stack)
         flights = (
             Flight(log.name, error=log.error, hint=log.hint)
             if isinstance(log, Judged)
@@ -173,9 +173,9 @@ def _rare_collections() -> Iterator[None]:
 class _StoredRuns:
     """Fetches stored runs into a folder that goes with the command."""
 
-    def __init__(self, stack: ExitStack, url: str | None, api_key: str | None, data_dir: Path | None) -> None:
+    def __init__(self, stack: ExitStack, server: tuple[str | None, str | None, Path | None]) -> None:
         self._stack = stack
-        self._options = (url, api_key, data_dir)
+        self._options = server
         self._folder: Path | None = None
 
     def fetch(self, run_id: str) -> Path:
@@ -208,24 +208,39 @@ class _StoredRuns:
         return path
 
 
-def _logs(
-    paths: list[str], step_key: str | None, renames: Mapping[str, str], stored: _StoredRuns
-) -> Iterator[Log | Judged]:
-    """Yield the logs in what was given; what is none comes as a verdict without incidents, in its place."""
-    from stabilityplugins.backtest.judged import Judged
-    from stabilityplugins.backtest.sources import read_files
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """How logs are read.
 
-    for given in paths:
-        try:
-            if Path(given).exists() or os.sep in given or Path(given).suffix in _FILE_SUFFIXES:
-                yield from read_files([Path(given)], step_key=step_key, renames=renames)
-            else:
-                for log in read_files([stored.fetch(given)], renames=renames):
-                    log.name = given
-                    yield log
-        except (StabilityBoardError, OSError) as error:
-            hint = error.hint if isinstance(error, StabilityBoardError) else ""
-            yield Judged(given, error=str(error), hint=hint)
+    Attributes:
+        step_key, renames, formats: as of ``read_files``.
+        server: its URL, key and data folder, as the options give them.
+    """
+
+    step_key: str | None
+    renames: Mapping[str, str]
+    formats: Sequence[Importer]
+    server: tuple[str | None, str | None, Path | None]
+
+    def logs(self, paths: list[str], stack: ExitStack) -> Iterator[Log | Judged]:
+        """Yield the logs in files, folders and stored runs; an error as a verdict without incidents, in its place."""
+        from stabilityplugins.backtest.judged import Judged
+        from stabilityplugins.backtest.sources import read_files
+
+        stored = _StoredRuns(stack, self.server)
+        for given in paths:
+            try:
+                if Path(given).exists() or os.sep in given or Path(given).suffix in _FILE_SUFFIXES:
+                    yield from read_files(
+                        [Path(given)], step_key=self.step_key, renames=self.renames, formats=self.formats
+                    )
+                else:
+                    for log in read_files([stored.fetch(given)], renames=self.renames):
+                        log.name = given
+                        yield log
+            except (StabilityBoardError, OSError) as error:
+                hint = error.hint if isinstance(error, StabilityBoardError) else ""
+                yield Judged(given, error=str(error), hint=hint)
 
 
 def _judged(
@@ -255,4 +270,4 @@ def _judged(
 
 def _begin_process() -> None:
     gc.set_threshold(_GC_THRESHOLD, *gc.get_threshold()[1:])
-    plugins.load(os.environ)
+    load(os.environ)

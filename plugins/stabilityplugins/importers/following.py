@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import typer
 
 from stabilitybackend.cli.output.echo import echo
 from stabilityclient.agent.upload.door import agent_url
-from stabilityplugins.importers.base import ImportPlan
+from stabilityplugins.importers.base import Importer, ImportPlan
 from stabilityplugins.importers.follow import Follower, FollowOptions
 from stabilityplugins.importers.follow_paths import PathFollower
 from stabilityplugins.importers.job import ImportResult
@@ -33,6 +33,7 @@ def follow_paths(
     api_key: str | None,
     stored: Callable[[str], dict[str, Any] | None],
     report: Callable[[ImportResult, str], bool],
+    formats: Sequence[Importer],
     err: bool = False,
 ) -> bool:
     """Follow files and folders until their runs are over, or until Ctrl-C; return whether all could be read.
@@ -40,8 +41,8 @@ def follow_paths(
     SIGTERM ends this program and not the runs: started again it goes on where it was.
 
     Args:
-        paths, run_id: as of ``find_plans``. stored: run id -> its config at the server. report: tells what came of a
-            run. err: speak on standard error.
+        paths, run_id, formats: as of ``find_plans``. stored: run id -> its config at the server. report: prints the
+            result of a run. err: print on standard error.
     """
     say = partial(_say, err=err)
 
@@ -49,7 +50,7 @@ def follow_paths(
         return Follower(plan, asked, agent_url(url), api_key, stored, say, lambda result: _tell(result, report, say))
 
     async def follow() -> bool:
-        follower = PathFollower(paths, run_id, make, say)
+        follower = PathFollower(paths, run_id, make, say, formats)
         following = asyncio.create_task(follower.run())
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, follower.end)

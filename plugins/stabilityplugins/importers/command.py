@@ -19,9 +19,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from stabilitybackend.base.api_client import ApiClient, run_path
 from stabilitybackend.base.errors import BadRequest, StabilityBoardError
-from stabilitybackend.cli.after_import import bring_annotations, inferred_lineage
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
 from stabilitybackend.cli.output.echo import echo, printable
+from stabilityplugins.importers.after_import import bring_annotations, inferred_lineage
 
 if TYPE_CHECKING:
     from stabilityplugins.importers.base import ImportPlan
@@ -32,16 +32,17 @@ __all__ = ["import_paths"]
 _COLUMNS = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
 
 
-def _show_formats(asked: bool) -> None:
+def _show_formats(context: typer.Context, asked: bool) -> None:
     if asked:
-        from stabilityplugins.importers.registry import IMPORTERS
+        from stabilityplugins.importers.formats import formats_of
 
-        for importer in IMPORTERS.values():
+        for importer in formats_of(context.obj):
             echo(f"{importer.label}: {importer.known}")
         raise typer.Exit
 
 
 def import_paths(
+    context: typer.Context,
     paths: Annotated[
         list[Path], typer.Argument(metavar="PATH...", help="Files or folders; see docs/import-export.md.")
     ],
@@ -90,23 +91,25 @@ def import_paths(
     """
     # Here and not above: the readers load Polars and NumPy, which no other command waits for.
     from stabilityplugins.importers.detect import find_plans
+    from stabilityplugins.importers.formats import formats_of
     from stabilityplugins.importers.job import Options
     from stabilityplugins.importers.names import parse_renames
 
     options = Options(name, project, parse_renames(rename or []), keep_names, step_key, no_rollbacks)
     if not follow and (until_quiet is not None or quiet_after is not None):
         raise BadRequest("--until-quiet and --quiet-after are for --follow", hint="add --follow")
-    plans = [] if follow else find_plans(paths, run_id=run_id)
+    readers = formats_of(context.obj)
+    plans = [] if follow else find_plans(paths, run_id=run_id, formats=readers)
     with connect(url, api_key, data_dir) as client:
         client.get("/healthz")  # a server that is away is reported at once, not after a minute of trying
     target, reports = client.url, _Reports(as_json)
     if follow:
-        from stabilitybackend.cli.following import follow_paths
         from stabilityplugins.importers.follow import FollowOptions
+        from stabilityplugins.importers.following import follow_paths
 
         stored = partial(_stored_config, url=target, api_key=api_key)
         asked = FollowOptions(options, quiet_after, until_quiet)
-        good = follow_paths(paths, run_id, asked, target, api_key, stored, reports.report, as_json)
+        good = follow_paths(paths, run_id, asked, target, api_key, stored, reports.report, readers, as_json)
         reports.close()
         raise typer.Exit(0 if good else 1)
     good = True
@@ -145,7 +148,6 @@ def _import(plan: ImportPlan, options: Options, url: str, api_key: str | None, b
         return _import_spool(plan.paths[0], url, api_key, bar.show, reports)
     from stabilityclient.agent.upload.door import agent_url
     from stabilityplugins.importers.job import ImportJob
-    from stabilityplugins.importers.registry import IMPORTERS
 
     job = ImportJob(plan, options)
     job.sniff()
@@ -154,7 +156,7 @@ def _import(plan: ImportPlan, options: Options, url: str, api_key: str | None, b
     result.reading.notes.extend(bring_annotations(plan.exported, job.run_id, url, api_key))
     if plan.exported is None:
         result.reading.notes.extend(inferred_lineage(job.run_id, url, api_key))
-    return reports.report(result, IMPORTERS[plan.kind].label)
+    return reports.report(result, plan.importer.label)
 
 
 def _stored_config(run_id: str, url: str, api_key: str | None) -> dict[str, Any] | None:

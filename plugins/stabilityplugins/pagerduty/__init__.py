@@ -1,0 +1,1 @@
+"""PagerDuty: incidents as events, and webhooks back. Prose: docs/alerting.md."""

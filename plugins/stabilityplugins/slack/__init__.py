@@ -1,0 +1,1 @@
+"""Slack app: incidents as threads, with buttons and commands. Prose: docs/slack.md."""
