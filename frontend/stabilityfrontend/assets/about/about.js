@@ -117,7 +117,7 @@ export class About {
       byId("about-body"),
       // First: it is what this is opened for while a run is sick.
       this.changes(),
-      h("div", { class: "about-grid about-part" }, factRows(answer), tagsAndNotes(this)),
+      h("div.about-grid.about-part", factRows(answer), tagsAndNotes(this)),
       launchList(answer),
       rows.length ? this.config(rows) : null,
     );
@@ -127,49 +127,36 @@ export class About {
     const found = matchingRows(rows, this.search);
     const shown = found.slice(0, CONFIG_ROWS);
     return h(
-      "section",
-      { class: "about-part", data: { part: "config" } },
+      "section.about-part",
+      { data: { part: "config" } },
       h(
-        "div",
-        { class: "about-head" },
-        h("h3", {}, "Config"),
-        h(
-          "span",
-          { class: "sub" },
-          found.length < rows.length ? `${found.length} of ${rows.length}` : plural(rows.length, "key"),
-        ),
-        h("span", { class: "grow" }),
-        h("input", {
+        "div.about-head",
+        h("h3", "Config"),
+        h("span.sub", found.length < rows.length ? `${found.length} of ${rows.length}` : plural(rows.length, "key")),
+        h("span.grow"),
+        h("input.field.search", {
           id: "about-search",
-          class: "field search",
           type: "search",
           placeholder: "Filter keys and values",
           "aria-label": "Filter the config",
-          on: {
-            input: (event) => {
-              this.search = event.target.value;
-              this.draw();
-            },
+          oninput: (event) => {
+            this.search = event.target.value;
+            this.draw();
           },
         }),
         copying("Copy as JSON", () => JSON.stringify(this.answer.config, null, 2)),
       ),
       h(
-        "div",
-        { class: "about-scroll" },
+        "div.about-scroll",
         h(
-          "table",
-          { class: "table dense about-config" },
+          "table.table.dense.about-config",
           h(
             "tbody",
-            {},
-            shown.map(([key, value]) => h("tr", { data: { key } }, h("th", { scope: "row" }, key), h("td", {}, value))),
+            shown.map(([key, value]) => h("tr", { data: { key } }, h("th", { scope: "row" }, key), h("td", value))),
           ),
         ),
       ),
-      found.length > shown.length
-        ? h("p", { class: "sub" }, `and ${found.length - shown.length} more: filter them`)
-        : null,
+      found.length > shown.length ? h("p.sub", `and ${found.length - shown.length} more: filter them`) : null,
     );
   }
 
@@ -183,38 +170,33 @@ export class About {
     if (this.against !== LAST_GOOD && !listed.some((one) => one.value === this.against))
       listed.unshift({ value: this.against, text: this.against });
     const select = h(
-      "select",
+      "select.choice-list",
       {
         id: "about-against",
-        class: "choice-list",
         "aria-label": "Compare with",
-        on: { change: (event) => this.compare(event.target.value) },
+        onchange: (event) => this.compare(event.target.value),
       },
       h("option", { value: LAST_GOOD }, "the last good run"),
       listed.filter((one) => one.value).map((one) => h("option", { value: one.value }, one.text)),
     );
     select.value = this.against || LAST_GOOD;
     return h(
-      "section",
-      { class: "about-part", data: { part: "changes" } },
+      "section.about-part",
+      { data: { part: "changes" } },
       h(
-        "div",
-        { class: "about-head" },
-        h("h3", {}, "What changed since"),
+        "div.about-head",
+        h("h3", "What changed since"),
         select,
-        h("span", { class: "grow" }),
+        h("span.grow"),
         chosen
           ? h(
-              "a",
-              {
-                class: "toggle",
-                href: `/compare?run=${encodeURIComponent(this.page.id)}&run=${encodeURIComponent(chosen)}`,
-              },
+              "a.toggle",
+              { href: `/compare?run=${encodeURIComponent(this.page.id)}&run=${encodeURIComponent(chosen)}` },
               "Compare curves",
             )
           : null,
       ),
-      diff ? differenceTable(diff) : h("p", { class: "sub" }, "Comparing …"),
+      diff ? differenceTable(diff) : h("p.sub", "Comparing …"),
     );
   }
 }
@@ -224,10 +206,10 @@ function summary({ git, host_count, launches, commit_changed }, tags) {
   const dirty = uncommitted(git);
   return [
     git.commit ? h("code", { title: git.subject || git.commit }, shortCommit(git.commit)) : null,
-    dirty ? h("span", { class: "chip warning", title: git.files.join("\n") }, dirty) : null,
-    host_count ? h("span", { class: "sub" }, plural(host_count, "host")) : null,
-    launches > 1 ? h("span", { class: "sub" }, `${launches} launches`) : null,
-    commit_changed ? h("span", { class: "chip warning" }, "another commit since the restart") : null,
+    dirty ? h("span.chip.warning", { title: git.files.join("\n") }, dirty) : null,
+    host_count ? h("span.sub", plural(host_count, "host")) : null,
+    launches > 1 ? h("span.sub", `${launches} launches`) : null,
+    commit_changed ? h("span.chip.warning", "another commit since the restart") : null,
     tagChips(tags),
   ];
 }
@@ -236,36 +218,30 @@ function summary({ git, host_count, launches, commit_changed }, tags) {
 function launchList(answer) {
   if (answer.launches.length < 2) return null;
   return h(
-    "section",
-    { class: "about-part", data: { part: "launches" } },
-    h("div", { class: "about-head" }, h("h3", {}, "Launches"), h("span", { class: "sub" }, "newest first")),
+    "section.about-part",
+    { data: { part: "launches" } },
+    h("div.about-head", h("h3", "Launches"), h("span.sub", "newest first")),
     h(
-      "ol",
-      { class: "about-launches" },
+      "ol.about-launches",
       answer.launches.map((launch, at) =>
         h(
           "li",
           { data: { launch: String(launch.started) } },
-          h("span", { class: "about-when" }, moment(launch.started)),
-          h("span", { class: "sub" }, plural(launch.ranks, "rank")),
-          launch.git.commit ? h("code", {}, shortCommit(launch.git.commit)) : null,
+          h("span.about-when", moment(launch.started)),
+          h("span.sub", plural(launch.ranks, "rank")),
+          launch.git.commit ? h("code", shortCommit(launch.git.commit)) : null,
           launch.changed.length
             ? h(
                 "span",
-                {},
                 launch.changed
                   .slice(0, 6)
-                  .map((one) =>
-                    h("span", { class: "chip", title: `${one.before ?? "none"} → ${one.now ?? "none"}` }, one.name),
-                  ),
-                launch.changed.length > 6
-                  ? h("span", { class: "sub" }, ` and ${launch.changed.length - 6} more`)
-                  : null,
+                  .map((one) => h("span.chip", { title: `${one.before ?? "none"} → ${one.now ?? "none"}` }, one.name)),
+                launch.changed.length > 6 ? h("span.sub", ` and ${launch.changed.length - 6} more`) : null,
               )
-            : h("span", { class: "sub" }, at === answer.launches.length - 1 ? "" : "nothing changed"),
+            : h("span.sub", at === answer.launches.length - 1 ? "" : "nothing changed"),
         ),
       ),
     ),
-    answer.older ? h("p", { class: "sub" }, `${plural(answer.older, "older one")} not shown`) : null,
+    answer.older ? h("p.sub", `${plural(answer.older, "older one")} not shown`) : null,
   );
 }

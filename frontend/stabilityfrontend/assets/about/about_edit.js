@@ -9,7 +9,7 @@ const TAGS = 32;
 const TAG_CHARS = 64;
 const NOTES_CHARS = 10000;
 
-export const tagChips = (tags) => tags.map((tag) => h("span", { class: "chip accent tag", data: { tag } }, tag));
+export const tagChips = (tags) => tags.map((tag) => h("span.chip.accent.tag", { data: { tag } }, tag));
 
 /** The part of the panel that people write. `about` as in about.js. */
 export function tagsAndNotes(about) {
@@ -18,38 +18,29 @@ export function tagsAndNotes(about) {
   if (!mine && !answer.tags.length && !answer.notes) return null;
   const by = answer.edited ? `Changed by ${answer.edited.who}, ${moment(answer.edited.time)}` : "";
   return h(
-    "div",
-    { class: "about-edit" },
-    h("h3", {}, "Tags"),
+    "div.about-edit",
+    h("h3", "Tags"),
     h(
-      "div",
-      { class: "about-tags" },
+      "div.about-tags",
       mine ? answer.tags.map((tag) => editableTag(about, tag)) : tagChips(answer.tags),
       mine ? addTag(about) : null,
     ),
-    h(
-      "div",
-      { class: "about-head" },
-      h("h3", {}, "Notes"),
-      h("span", { class: "grow" }),
-      mine ? editButton(about) : null,
-    ),
-    about.editing ? notesForm(about) : answer.notes ? h("p", { class: "about-notes" }, answer.notes) : null,
-    by ? h("p", { class: "sub" }, by) : null,
+    h("div.about-head", h("h3", "Notes"), h("span.grow"), mine ? editButton(about) : null),
+    about.editing ? notesForm(about) : answer.notes ? h("p.about-notes", answer.notes) : null,
+    by ? h("p.sub", by) : null,
   );
 }
 
 function editableTag(about, tag) {
   return h(
-    "span",
-    { class: "chip accent tag", data: { tag } },
+    "span.chip.accent.tag",
+    { data: { tag } },
     tag,
     h(
       "button",
       {
-        type: "button",
         "aria-label": `Remove the tag ${tag}`,
-        on: { click: () => about.save({ remove_tags: [tag] }) },
+        onclick: () => about.save({ remove_tags: [tag] }),
       },
       "×",
     ),
@@ -59,18 +50,15 @@ function editableTag(about, tag) {
 function addTag(about) {
   const { tags } = about.answer;
   if (tags.length >= TAGS) return null;
-  return h("input", {
+  return h("input.field", {
     id: "about-add-tag",
-    class: "field",
     maxlength: TAG_CHARS,
     placeholder: "Add a tag",
     "aria-label": "Add a tag",
-    on: {
-      keydown: async (event) => {
-        const tag = event.target.value.trim();
-        if (event.key !== "Enter" || !tag) return;
-        if (await about.save({ add_tags: [tag] })) byId("about-add-tag").value = "";
-      },
+    onkeydown: async (event) => {
+      const tag = event.target.value.trim();
+      if (event.key !== "Enter" || !tag) return;
+      if (await about.save({ add_tags: [tag] })) byId("about-add-tag").value = "";
     },
   });
 }
@@ -84,7 +72,7 @@ function editButton(about) {
     byId("about-name").value = about.answer.name;
     byId("about-notes").focus();
   };
-  return h("button", { type: "button", class: "toggle", id: "about-edit", on: { click: open } }, "Edit name and notes");
+  return h("button.toggle", { id: "about-edit", onclick: open }, "Edit name and notes");
 }
 
 function notesForm(about) {
@@ -105,17 +93,15 @@ function notesForm(about) {
     else if (about.refused) before.notes = about.answer.notes;
   };
   return h(
-    "div",
-    { class: "about-form" },
-    h("label", { for: "about-name", class: "tool-label" }, "Name"),
-    h("input", { id: "about-name", class: "field", maxlength: 200 }),
-    h("label", { for: "about-notes", class: "tool-label" }, "Notes"),
-    h("textarea", { id: "about-notes", class: "field", rows: 5, maxlength: NOTES_CHARS }),
+    "div.about-form",
+    h("label.tool-label", { for: "about-name" }, "Name"),
+    h("input.field", { id: "about-name", maxlength: 200 }),
+    h("label.tool-label", { for: "about-notes" }, "Notes"),
+    h("textarea.field", { id: "about-notes", rows: 5, maxlength: NOTES_CHARS }),
     h(
-      "div",
-      { class: "about-buttons" },
-      h("button", { type: "button", class: "button primary", id: "about-save", on: { click: save } }, "Save"),
-      h("button", { type: "button", class: "button", on: { click: end } }, "Cancel"),
+      "div.about-buttons",
+      h("button.button.primary", { id: "about-save", onclick: save }, "Save"),
+      h("button.button", { onclick: end }, "Cancel"),
     ),
   );
 }

@@ -21,31 +21,26 @@ export function uncommitted(git) {
 /** A button that copies a text. */
 export function copying(label, text) {
   return h(
-    "button",
+    "button.toggle.copy",
     {
-      type: "button",
-      class: "toggle copy",
-      on: {
-        click: async () => {
-          const done = await copyText(text());
-          toast(done ? "Copied." : "The browser does not let a page copy.", done ? "good" : "warning", 2);
-        },
+      onclick: async () => {
+        const done = await copyText(text());
+        toast(done ? "Copied." : "The browser does not let a page copy.", done ? "good" : "warning", 2);
       },
     },
     label,
   );
 }
 
-const row = (name, what) => (what ? h("div", {}, h("dt", {}, name), h("dd", {}, what)) : null);
-const long = (text) => (text ? h("code", { class: "about-long" }, text) : null);
+const row = (name, what) => (what ? h("div", h("dt", name), h("dd", what)) : null);
+const long = (text) => (text ? h("code.about-long", text) : null);
 
 /** The facts of the newest launch; nothing of those that are not known. */
 export function factRows(answer) {
   const [launch] = answer.launches;
   if (!launch)
     return h(
-      "p",
-      { class: "sub" },
+      "p.sub",
       "No facts of a launch came: the job's client is older, STABILITY_FACTS is off, or the run was imported.",
     );
   const { git, environment } = launch;
@@ -54,21 +49,19 @@ export function factRows(answer) {
   const names = Object.keys(environment).filter((name) => !ELSEWHERE.has(name));
   names.sort((a, b) => rankOf(a) - rankOf(b));
   return h(
-    "dl",
-    { class: "about-facts" },
+    "dl.about-facts",
     row(
       "Commit",
       commit && [
-        h("code", {}, shortCommit(commit)),
-        git.branch ? h("span", { class: "sub" }, ` on ${git.branch} `) : " ",
-        dirty ? h("span", { class: "chip warning", title: git.why || git.files.join("\n") }, dirty) : null,
-        git.commit && !dirty ? h("span", { class: "chip" }, "all committed") : null,
+        h("code", shortCommit(commit)),
+        git.branch ? h("span.sub", ` on ${git.branch} `) : " ",
+        dirty ? h("span.chip.warning", { title: git.why || git.files.join("\n") }, dirty) : null,
+        git.commit && !dirty ? h("span.chip", "all committed") : null,
         copying("Copy", () => commit),
-        git.subject ? h("div", { class: "sub" }, git.subject) : null,
+        git.subject ? h("div.sub", git.subject) : null,
         git.dirty
           ? h(
-              "div",
-              { class: "sub about-files" },
+              "div.sub.about-files",
               git.files.slice(0, 6).join(", "),
               git.changed > 6 ? ` and ${git.changed - 6} more` : "",
             )
@@ -96,14 +89,13 @@ const hosts = (launch) =>
 
 const pairs = (table, names) =>
   h(
-    "span",
-    { class: "about-pairs" },
-    names.map((name) => h("span", { data: { name } }, h("span", { class: "sub" }, name), " ", table[name])),
+    "span.about-pairs",
+    names.map((name) => h("span", { data: { name } }, h("span.sub", name), " ", table[name])),
   );
 
 /** What differs, as a table; in words where nothing does. `diff`: `{found, why}`. */
 export function differenceTable({ found, why }) {
-  if (!found) return h("p", { class: "sub about-none" }, sentence(why));
+  if (!found) return h("p.sub.about-none", sentence(why));
   const facts = found.facts.map((one) => ({ ...one, of: "" }));
   const rows = [
     ...facts.filter((one) => one.name === "commit"),
@@ -118,37 +110,30 @@ export function differenceTable({ found, why }) {
     found.left_out ? ` ${plural(found.left_out, "further difference")} of the config not shown.` : "",
   ];
   return [
-    h("p", { class: "sub about-none" }, words),
+    h("p.sub.about-none", words),
     rows.length
       ? h(
-          "div",
-          { class: "about-scroll" },
+          "div.about-scroll",
           h(
-            "table",
-            { class: "table dense about-diff" },
-            h("thead", {}, h("tr", {}, h("th", {}, "What"), h("th", {}, found.name), h("th", {}, "This run"))),
+            "table.table.dense.about-diff",
+            h("thead", h("tr", h("th", "What"), h("th", found.name), h("th", "This run"))),
             h(
               "tbody",
-              {},
               rows.map((one) =>
                 h(
                   "tr",
                   { data: { name: one.of + one.name } },
-                  h("th", { scope: "row" }, one.of ? h("span", { class: "sub" }, "config ") : null, one.name),
-                  h("td", {}, value(one.before)),
-                  h("td", {}, value(one.now)),
+                  h("th", { scope: "row" }, one.of ? h("span.sub", "config ") : null, one.name),
+                  h("td", value(one.before)),
+                  h("td", value(one.now)),
                 ),
               ),
             ),
           ),
         )
-      : h("p", { class: "about-none" }, "Nothing that is known of both differs."),
+      : h("p.about-none", "Nothing that is known of both differs."),
   ];
 }
 
 const value = (text) =>
-  text === null
-    ? h("span", { class: "sub" }, "not there")
-    : text === ""
-      ? h("span", { class: "sub" }, "set, no value")
-      : text;
+  text === null ? h("span.sub", "not there") : text === "" ? h("span.sub", "set, no value") : text;

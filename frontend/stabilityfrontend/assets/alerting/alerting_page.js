@@ -37,8 +37,8 @@ export class AlertingPage {
         this.typing = setTimeout(() => this.preview(), TYPED_MS);
       },
     });
-    this.mutes = h("div", {});
-    const place = h("div", {});
+    this.mutes = h("div");
+    const place = h("div");
     fill(byId("alerting-mutes"), this.mutes, place);
     muteForm(place, Object.fromEntries(new URLSearchParams(location.search)), (mute) => this.mute(mute));
     this.choice = choice(
@@ -119,14 +119,14 @@ export class AlertingPage {
       const answer = await api.alertPrecision(PRECISION_DAYS);
       if (!this.gone) fill(byId("alerting-precision"), precisionOf(answer));
     } catch (error) {
-      if (!this.gone) fill(byId("alerting-precision"), h("p", { class: "text-critical" }, errorText(error)));
+      if (!this.gone) fill(byId("alerting-precision"), h("p.text-critical", errorText(error)));
     }
   }
 
   async preview() {
     const place = byId("alerting-preview");
     if (!this.tried) {
-      patch(place, h("p", { class: "empty" }, "No run has had an incident yet."));
+      patch(place, h("p.empty", "No run has had an incident yet."));
       return;
     }
     const unsaved = this.editor.changed;
@@ -139,10 +139,10 @@ export class AlertingPage {
         ...(unsaved ? { text: this.editor.text.value } : {}),
       });
       if (this.gone || mine !== this.asking) return; // of an older question
-      const note = unsaved && h("p", { class: "note" }, "By the routes above, which are not saved yet.");
+      const note = unsaved && h("p.note", "By the routes above, which are not saved yet.");
       fill(place, note, previewOf(answer));
     } catch (error) {
-      if (!this.gone && mine === this.asking) fill(place, h("p", { class: "text-critical" }, errorText(error)));
+      if (!this.gone && mine === this.asking) fill(place, h("p.text-critical", errorText(error)));
     }
   }
 

@@ -33,36 +33,31 @@ function row(mute, now, end) {
   return h(
     "tr",
     { data: { mute: mute.mute_id }, class: mute.state === "expired" ? "past" : "" },
-    h("td", {}, h("span", { class: `chip ${mute.state === "active" ? "accent" : ""}` }, STATES[mute.state])),
-    h("td", { class: "mono" }, matchWords(mute.match)),
-    h("td", {}, mute.reason),
-    h("td", {}, mute.owner),
+    h("td", h("span", { class: `chip ${mute.state === "active" ? "accent" : ""}` }, STATES[mute.state])),
+    h("td.mono", matchWords(mute.match)),
+    h("td", mute.reason),
+    h("td", mute.owner),
     h(
       "td",
       { title: `${inUtc(mute.starts)} to ${inUtc(mute.ends)}` },
       mute.state === "pending" ? `from ${moment(mute.starts)}` : `${moment(mute.ends)} (${left})`,
     ),
     h(
-      "td",
-      { class: "end" },
-      mute.state !== "expired" &&
-        may("command") &&
-        h("button", { type: "button", class: "button", on: { click: () => end(mute) } }, "End now"),
+      "td.end",
+      mute.state !== "expired" && may("command") && h("button.button", { onclick: () => end(mute) }, "End now"),
     ),
   );
 }
 
 /** The table of mutes; `end` ends one. */
 export function mutesOf({ mutes }, end) {
-  if (!mutes.length) return h("p", { class: "empty" }, "Nothing is muted.");
+  if (!mutes.length) return h("p.empty", "Nothing is muted.");
   const now = Date.now() / 1000;
   return h(
-    "table",
-    { class: "table" },
-    h("thead", {}, h("tr", {}, ...["State", "Covers", "Reason", "By", "Until", ""].map((one) => h("th", {}, one)))),
+    "table.table",
+    h("thead", h("tr", ...["State", "Covers", "Reason", "By", "Until", ""].map((one) => h("th", one)))),
     h(
       "tbody",
-      {},
       mutes.map((mute) => row(mute, now, end)),
     ),
   );
@@ -72,27 +67,20 @@ export function mutesOf({ mutes }, end) {
 export function muteForm(place, given, save) {
   const fields = FIELDS.map(([label, hint]) => [
     label,
-    h("input", {
-      class: "field",
-      id: `mute-${label}`,
-      placeholder: hint,
-      autocomplete: "off",
-      value: given[label] || "",
-    }),
+    h("input.field", { id: `mute-${label}`, placeholder: hint, autocomplete: "off", value: given[label] || "" }),
   ]);
   const length = h(
-    "select",
-    { class: "choice-list", id: "mute-length" },
+    "select.choice-list",
+    { id: "mute-length" },
     LENGTHS.map(([seconds, text]) => h("option", { value: seconds }, text)),
   );
-  const reason = h("input", {
-    class: "field",
+  const reason = h("input.field", {
     id: "mute-reason",
     placeholder: "Why, for whoever is on call next",
     autocomplete: "off",
     maxlength: 300,
   });
-  const trouble = h("span", { class: "text-critical", id: "mute-trouble", role: "alert" });
+  const trouble = h("span.text-critical", { id: "mute-trouble", role: "alert" });
   const submit = async (event) => {
     event.preventDefault();
     const match = Object.fromEntries(
@@ -116,16 +104,16 @@ export function muteForm(place, given, save) {
       setText(trouble, [error.message, error.hint].filter(Boolean).join(". "));
     }
   };
-  const labelled = (words, id, field) => h("label", { class: "alerting-field", for: id }, h("span", {}, words), field);
+  const labelled = (words, id, field) => h("label.alerting-field", { for: id }, h("span", words), field);
   fill(
     place,
     h(
-      "form",
-      { class: "alerting-form", id: "mute-form", data: { needs: "command" }, on: { submit } },
+      "form.alerting-form",
+      { id: "mute-form", data: { needs: "command" }, onsubmit: submit },
       fields.map(([label, field]) => labelled(label, field.id, field)),
       labelled("for", "mute-length", length),
       labelled("reason", "mute-reason", reason),
-      h("button", { type: "submit", class: "button primary", id: "mute-save" }, "Mute"),
+      h("button.button.primary", { type: "submit", id: "mute-save" }, "Mute"),
       trouble,
     ),
   );

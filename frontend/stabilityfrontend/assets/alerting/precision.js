@@ -8,21 +8,16 @@ const percent = (share) => (share === null ? "–" : `${Math.round(100 * share)}
 const perDay = (rate) => (rate === null ? "–" : rate === 0 ? "0" : Number(rate.toPrecision(2)).toString());
 
 const table = (heads, rows) =>
-  h(
-    "table",
-    { class: "table" },
-    h("thead", {}, h("tr", {}, ...heads.map((one) => h("th", {}, one)))),
-    h("tbody", {}, rows),
-  );
+  h("table.table", h("thead", h("tr", ...heads.map((one) => h("th", one)))), h("tbody", rows));
 
 /** The tables by kind and by receiver. */
 export function precisionOf(answer) {
   const { days, job_days, noise_per_job_day, kinds, receivers } = answer;
-  if (!kinds.length) return [h("p", { class: "empty" }, `No incident alerted anybody in the last ${days} days.`)];
+  if (!kinds.length) return [h("p.empty", `No incident alerted anybody in the last ${days} days.`)];
   const rated = kinds.reduce((sum, one) => sum + one.useful + one.noise, 0);
   const summary = h(
-    "p",
-    { class: "sub", id: "precision-summary" },
+    "p.sub",
+    { id: "precision-summary" },
     !rated
       ? "No alert is rated yet: “Useful” and “Noise” are on the page of each incident."
       : noise_per_job_day === null
@@ -33,22 +28,22 @@ export function precisionOf(answer) {
     h(
       "tr",
       { data: { kind: one.kind } },
-      h("td", {}, one.label),
-      h("td", {}, formatCount(one.incidents)),
-      h("td", {}, formatCount(one.useful)),
-      h("td", {}, formatCount(one.noise)),
-      h("td", {}, percent(one.precision)),
-      h("td", {}, perDay(one.useful + one.noise ? one.noise_per_job_day : null)),
+      h("td", one.label),
+      h("td", formatCount(one.incidents)),
+      h("td", formatCount(one.useful)),
+      h("td", formatCount(one.noise)),
+      h("td", percent(one.precision)),
+      h("td", perDay(one.useful + one.noise ? one.noise_per_job_day : null)),
     ),
   );
   const by = receivers.map((one) =>
     h(
       "tr",
       { data: { receiver: one.name } },
-      h("td", {}, one.name),
-      h("td", {}, formatCount(one.useful)),
-      h("td", {}, formatCount(one.noise)),
-      h("td", {}, percent(one.precision)),
+      h("td", one.name),
+      h("td", formatCount(one.useful)),
+      h("td", formatCount(one.noise)),
+      h("td", percent(one.precision)),
     ),
   );
   return [

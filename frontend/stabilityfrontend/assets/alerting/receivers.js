@@ -42,13 +42,11 @@ const SETTINGS = [
 
 function none() {
   return h(
-    "div",
-    { class: "empty" },
-    h("p", {}, "No receiver is set up: nobody is alerted. Set one of these where the server starts, and restart it:"),
+    "div.empty",
+    h("p", "No receiver is set up: nobody is alerted. Set one of these where the server starts, and restart it:"),
     h(
       "ul",
-      {},
-      SETTINGS.map(([name, variable]) => h("li", {}, `${name}: `, h("code", {}, variable))),
+      SETTINGS.map(([name, variable]) => h("li", `${name}: `, h("code", variable))),
     ),
   );
 }
@@ -57,29 +55,26 @@ function none() {
 export function receiversOf({ receivers }) {
   if (!receivers.length) return none();
   return h(
-    "table",
-    { class: "table" },
-    h("thead", {}, h("tr", {}, ...["Receiver", "Channel", "Least severity", "Alerts"].map((one) => h("th", {}, one)))),
+    "table.table",
+    h("thead", h("tr", ...["Receiver", "Channel", "Least severity", "Alerts"].map((one) => h("th", one)))),
     h(
       "tbody",
-      {},
       receivers.map((one) => {
         const words = outcomes(one.counts);
         return h(
           "tr",
           { data: { receiver: one.name } },
-          h("td", {}, h("strong", {}, one.name)),
-          h("td", {}, one.channel),
-          h("td", {}, one.min_severity),
+          h("td", h("strong", one.name)),
+          h("td", one.channel),
+          h("td", one.min_severity),
           h(
             "td",
-            {},
             words.length
               ? words.flatMap(([text, bad], at) => [
                   at ? " · " : "",
                   h("span", { class: bad ? "text-critical" : "" }, text),
                 ])
-              : h("span", { class: "sub" }, "none since the server started"),
+              : h("span.sub", "none since the server started"),
           ),
         );
       }),

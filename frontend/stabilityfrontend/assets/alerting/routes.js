@@ -25,27 +25,24 @@ export function previewOf(answer) {
   const words = Object.entries(labels).map(([label, value]) => `${label} ${value}`);
   return [
     h(
-      "p",
-      { class: "sub" },
+      "p.sub",
       `Matched by ${words.join(", ")}. `,
       routes.length ? `Fits route ${routes.join(", then ")}.` : "No route is set: each receiver gets every alert.",
     ),
     receivers.length === 0
-      ? h("p", { class: "sub" }, "No receiver is set up, so no alert would be sent.")
+      ? h("p.sub", "No receiver is set up, so no alert would be sent.")
       : h(
-          "table",
-          { class: "table" },
-          h("thead", {}, h("tr", {}, ...["Receiver", "Gets it", "Why"].map((one) => h("th", {}, one)))),
+          "table.table",
+          h("thead", h("tr", ...["Receiver", "Gets it", "Why"].map((one) => h("th", one)))),
           h(
             "tbody",
-            {},
             receivers.map((one) =>
               h(
                 "tr",
                 { data: { receiver: one.receiver, gets: one.gets } },
-                h("td", {}, one.receiver),
-                h("td", {}, h("span", { class: `chip ${GETS[one.gets][1]}` }, GETS[one.gets][0])),
-                h("td", {}, one.why || "at once"),
+                h("td", one.receiver),
+                h("td", h("span", { class: `chip ${GETS[one.gets][1]}` }, GETS[one.gets][0])),
+                h("td", one.why || "at once"),
               ),
             ),
           ),
@@ -60,18 +57,17 @@ export class RoutesEditor {
     this.doing = doing;
     this.routes = /** @type {any} */ (null);
     this.receivers = /** @type {any[]} */ ([]);
-    this.text = h("textarea", {
-      class: "field mono",
+    this.text = h("textarea.field.mono", {
       id: "routes-text",
       rows: 12,
       spellcheck: "false",
       "aria-label": "Routes, YAML",
-      on: { input: () => this.typed() },
+      oninput: () => this.typed(),
     });
-    this.about = h("p", { class: "sub", id: "routes-about" });
-    this.trouble = h("p", { class: "text-critical", id: "routes-trouble", role: "alert" });
+    this.about = h("p.sub", { id: "routes-about" });
+    this.trouble = h("p.text-critical", { id: "routes-trouble", role: "alert" });
     const button = (id, words, click, kind) =>
-      h("button", { type: "button", id, class: `button ${kind || ""}`, on: { click } }, words);
+      h("button", { id, class: `button ${kind || ""}`, onclick: click }, words);
     this.save = button("routes-save", "Save", () => this.onSave(), "primary");
     this.revert = button("routes-revert", "Discard changes", () => this.give(this.routes.text));
     this.example = button("routes-example", "Insert an example", () => this.give(exampleOf(this.receivers)));

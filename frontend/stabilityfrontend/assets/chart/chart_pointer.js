@@ -38,11 +38,11 @@ export class ChartPointer {
     this.element = element;
     this.plot = plot;
     this.events = events;
-    this.cross = h("div", { class: "cross", hidden: true });
-    this.selection = h("div", { class: "selection", hidden: true });
-    this.tip = h("div", { class: "tip", hidden: true });
-    this.chip = h("div", { class: "tip at-cursor", hidden: true });
-    this.summary = h("p", { class: "unseen" });
+    this.cross = h("div.cross", { hidden: true });
+    this.selection = h("div.selection", { hidden: true });
+    this.tip = h("div.tip", { hidden: true });
+    this.chip = h("div.tip.at-cursor", { hidden: true });
+    this.summary = h("p.unseen");
     this.described = -DESCRIBED_MS;
     this.parts = [this.cross, this.selection, this.tip, this.chip, this.summary];
     this.over = false;
@@ -195,7 +195,7 @@ export class ChartPointer {
     if (this.over && this.flag?.tip)
       fill(
         words,
-        this.flag.tip.map(([bold, plain]) => h("div", {}, bold && h("b", {}, `${bold} `), plain)),
+        this.flag.tip.map(([bold, plain]) => h("div", bold && h("b", `${bold} `), plain)),
       );
     else fill(words, this.over ? tipParts(spec, there) : chipParts(there));
     if (!this.over) setShown(this.chip, words.childElementCount > 0);

@@ -19,12 +19,12 @@ const made = { tools: 0 };
 export function chartTools(head, chart, page) {
   made.tools += 1;
   const id = `chart-tools-${made.tools}`;
-  const menu = h("div", { id, class: "chart-menu", popover: "auto", role: "dialog" });
+  const menu = h("div.chart-menu", { id, popover: "auto", role: "dialog" });
   const log = chart.set ? button("log", "Logarithmic y axis", () => chart.set({ log: !chart.now().log })) : null;
   const open = button("⋯", "", () => {});
   open.setAttribute("popovertarget", id);
   open.setAttribute("aria-haspopup", "dialog");
-  const tools = h("div", { class: "chart-tools" }, log, open, menu);
+  const tools = h("div.chart-tools", log, open, menu);
   const parts = chart.set ? menuOf(menu, id, chart, page) : { draw() {} };
   menu.append(fileButtons(chart, page, () => menu.hidePopover()));
   const draw = () => {
@@ -63,41 +63,33 @@ function place(menu, open) {
   Object.assign(menu.style, { left: `${left}px`, top: `${top}px` });
 }
 
-const button = (words, title, click) =>
-  h("button", { type: "button", class: "chart-tool", title: title || null, on: { click } }, words);
+const button = (words, title, click) => h("button.chart-tool", { title: title || null, onclick: click }, words);
 
 /** What is in the menu, and what brings it up to date. */
 function menuOf(menu, id, chart, page) {
-  const x = h("div", { class: "tool" });
-  const smooth = h("div", { class: "tool" });
+  const x = h("div.tool");
+  const smooth = h("div.tool");
   const [low, high] = ["Lowest", "Highest"].map((words) =>
-    h("input", {
-      class: "field",
-      inputmode: "decimal",
-      placeholder: "auto",
-      "aria-label": `${words} y`,
-      on: { change: range },
-    }),
+    h("input.field", { inputmode: "decimal", placeholder: "auto", "aria-label": `${words} y`, onchange: range }),
   );
-  const trouble = h("div", { class: "sub", role: "status" });
-  const metrics = h("div", { class: "chart-metrics" });
+  const trouble = h("div.sub", { role: "status" });
+  const metrics = h("div.chart-metrics");
   const list = h("datalist", { id: `${id}-names` });
-  const add = h("input", {
-    class: "field",
+  const add = h("input.field", {
     list: `${id}-names`,
     placeholder: "Add a metric",
     "aria-label": "Add a metric",
-    on: { change: () => addMetric() },
+    onchange: () => addMetric(),
   });
   fill(
     menu,
     x,
     smooth,
-    h("div", { class: "tool" }, h("span", { class: "tool-label" }, "Y range"), low, high),
+    h("div.tool", h("span.tool-label", "Y range"), low, high),
     trouble,
-    h("div", { class: "tool" }, h("span", { class: "tool-label" }, "Metrics"), add, list),
+    h("div.tool", h("span.tool-label", "Metrics"), add, list),
     metrics,
-    h("button", { type: "button", class: "button", on: { click: () => chart.setOptions({}, true) } }, "Reset chart"),
+    h("button.button", { onclick: () => chart.setOptions({}, true) }, "Reset chart"),
   );
   const setX = choice(x, `${id}-x`, "X axis", (value) => chart.set({ x: value }));
   const setSmooth = smoothing(smooth, `${id}-smooth`, (weight) => chart.set({ smooth: weight }));
@@ -147,17 +139,14 @@ function menuOf(menu, id, chart, page) {
         metrics,
         now.metrics.map((one) =>
           h(
-            "span",
-            { class: "chip" },
+            "span.chip",
             one,
             now.metrics.length > 1 &&
               h(
-                "button",
+                "button.icon-button.tiny",
                 {
-                  type: "button",
-                  class: "icon-button tiny",
                   "aria-label": `Take ${one} out of the chart`,
-                  on: { click: () => chart.set({ metrics: chart.now().metrics.filter((other) => other !== one) }) },
+                  onclick: () => chart.set({ metrics: chart.now().metrics.filter((other) => other !== one) }),
                 },
                 "×",
               ),

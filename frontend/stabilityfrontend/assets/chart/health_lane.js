@@ -187,10 +187,10 @@ export class HealthLane {
     place.style.setProperty("--left", `${left}px`);
     patch(
       place,
-      h("span", { class: "lane-name" }, "health"),
+      h("span.lane-name", "health"),
       h(
-        "div",
-        { class: "lane-plot", style: { left: `${left}px`, width: `${width}px` } },
+        "div.lane-plot",
+        { style: { left: `${left}px`, width: `${width}px` } },
         lines.flatMap((line, row) => line.map((mark) => this.mark(mark, row * high + APART_PX))),
       ),
     );
@@ -213,7 +213,7 @@ export class HealthLane {
         "--at": `${Math.max(0, mark.from - mark.left)}px`,
       },
     };
-    const inner = [h("i", {}, kindOf(worst).sign), h("span", {}, mark.said)];
+    const inner = [h("i", kindOf(worst).sign), h("span", mark.said)];
     return worst.href ? h("a", { ...props, href: worst.href }, inner) : h("span", { ...props, tabindex: "0" }, inner);
   }
 }

@@ -322,24 +322,24 @@ export function panelChart(element, legend, panel, config, page) {
     const toggle = (name, alone) => chart.set({ hidden: toggled(now.hidden, name, all, alone) });
     patch(
       legend,
-      chart.trouble ? h("span", { class: "key chart-trouble", title: chart.trouble }, "x axis: step") : null,
+      chart.trouble ? h("span.key.chart-trouble", { title: chart.trouble }, "x axis: step") : null,
       shown.map(({ name, color }) => {
         const on = !now.hidden.includes(name);
         return h(
           "button",
           {
-            type: "button",
             class: on ? "key" : "key off",
             title: `${name}: click to ${on ? "hide" : "show"}, Alt and click for this line alone`,
             "aria-pressed": String(on),
             data: { line: name },
-            on: { click: (event) => toggle(name, event.altKey), dblclick: () => toggle(name, true) },
+            onclick: (event) => toggle(name, event.altKey),
+            ondblclick: () => toggle(name, true),
           },
           h("i", { style: { background: color } }),
           cutName(name),
         );
       }),
-      left ? h("span", { class: "key" }, `+ ${left} more`) : null,
+      left ? h("span.key", `+ ${left} more`) : null,
     );
   }
   return chart;

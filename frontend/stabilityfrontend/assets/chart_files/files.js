@@ -65,23 +65,18 @@ export async function saveCsv(chart, page) {
 export function fileButtons(chart, page, done) {
   const button = (words, title, act) =>
     h(
-      "button",
+      "button.button",
       {
-        type: "button",
-        class: "button",
         title,
-        on: {
-          click: () => {
-            done();
-            act();
-          },
+        onclick: () => {
+          done();
+          act();
         },
       },
       words,
     );
   return h(
-    "div",
-    { class: "chart-files" },
+    "div.chart-files",
     button("PNG", "Save the chart as a picture", () => savePng(chart, page)),
     button("CSV", "Save every logged row of what is in sight", () => saveCsv(chart, page)),
     button("Data table", "The points that are drawn, to read", () => showTable(chart.title(), chart.plot)),

@@ -35,7 +35,7 @@ export function picture(plot, { title, run, when }) {
   const spec = /** @type {import("../chart/line_chart.js").Spec} */ (plot.spec);
   const { colors, font, width } = spec;
   const lines = plot.rows.flatMap((row) => row.lines).filter((line) => line.hover !== false && !line.near && line.name);
-  const canvas = /** @type {HTMLCanvasElement} */ (h("canvas", {}));
+  const canvas = /** @type {HTMLCanvasElement} */ (h("canvas"));
   const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
   context.font = `12px ${font}`;
   const legend = legendRows(lines, (name) => context.measureText(name).width, width - 2 * SIDE_PX);
@@ -63,7 +63,7 @@ export function picture(plot, { title, run, when }) {
     context.fillStyle = colors.soft;
     context.fillText(cut(context, name, width - 2 * SIDE_PX - 34), SIDE_PX + x + 20, y);
   }
-  const sharp = new Plot(h("div", {}), { onZoom() {}, onReset() {}, onCursor() {} });
+  const sharp = new Plot(h("div"), { onZoom() {}, onReset() {}, onCursor() {} });
   sharp.draw({ ...spec, ratio: RATIO });
   context.drawImage(sharp.canvas, 0, top, width, spec.height);
   context.font = `11px ${font}`;

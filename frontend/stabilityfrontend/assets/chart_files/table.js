@@ -33,10 +33,9 @@ export function showTable(title, plot) {
   const thinned = lines.some((line) => line.band);
   const pages = Math.max(1, Math.ceil(rows.length / PAGE));
   let page = pages - 1; // the newest first: that is what people come for
-  const body = h("tbody", {});
-  const where = h("span", { class: "sub", role: "status" });
-  const turn = (words, by) =>
-    h("button", { type: "button", class: "button", on: { click: () => draw(page + by) } }, words);
+  const body = h("tbody");
+  const where = h("span.sub", { role: "status" });
+  const turn = (words, by) => h("button.button", { onclick: () => draw(page + by) }, words);
   const [before, after] = [turn("Earlier", -1), turn("Later", 1)];
   const words = (one) =>
     one === undefined
@@ -51,9 +50,8 @@ export function showTable(title, plot) {
       rows.slice(page * PAGE, (page + 1) * PAGE).map((row) =>
         h(
           "tr",
-          {},
           h("th", { scope: "row" }, axis.words(row.x)),
-          row.values.map((one) => h("td", { class: "num" }, words(one))),
+          row.values.map((one) => h("td.num", words(one))),
         ),
       ),
     );
@@ -62,30 +60,24 @@ export function showTable(title, plot) {
     after.disabled = page === pages - 1;
   }
   draw(page);
-  const close = h("button", { type: "button", class: "button", on: { click: () => dialog.close() } }, "Close");
+  const close = h("button.button", { onclick: () => dialog.close() }, "Close");
   const dialog = smallDialog({
     id: "chart-table",
     title,
     body: h(
-      "div",
-      { class: "dialog-body chart-table" },
-      thinned
-        ? h("p", { class: "sub" }, "The mean of each bucket, with its lowest and highest. CSV has every logged row.")
-        : null,
+      "div.dialog-body.chart-table",
+      thinned ? h("p.sub", "The mean of each bucket, with its lowest and highest. CSV has every logged row.") : null,
       h(
-        "div",
-        { class: "chart-table-scroll", tabindex: "0", role: "region", "aria-label": `Points of ${title}` },
+        "div.chart-table-scroll",
+        { tabindex: "0", role: "region", "aria-label": `Points of ${title}` },
         h(
-          "table",
-          { class: "table" },
+          "table.table",
           h(
             "thead",
-            {},
             h(
               "tr",
-              {},
               h("th", { scope: "col" }, "At"),
-              lines.map((line) => h("th", { scope: "col", class: "num" }, line.name)),
+              lines.map((line) => h("th.num", { scope: "col" }, line.name)),
             ),
           ),
           body,

@@ -174,20 +174,17 @@ export class AttemptsPage {
         h(
           "button",
           {
-            type: "button",
             class: `legend-key${this.off.has(line.id) ? " off" : ""}`,
             "aria-pressed": String(!this.off.has(line.id)),
             data: { line: line.id },
-            on: {
-              click: () => {
-                if (this.off.has(line.id)) this.off.delete(line.id);
-                else this.off.add(line.id);
-                this.draw();
-              },
+            onclick: () => {
+              if (this.off.has(line.id)) this.off.delete(line.id);
+              else this.off.add(line.id);
+              this.draw();
             },
           },
           h("i", { style: { background: this.colour(index, line.live) } }),
-          h("span", {}, line.name),
+          h("span", line.name),
         ),
       ),
     );
@@ -281,7 +278,7 @@ export class AttemptsPage {
     }
     const heads = ["Attempt", "How it ended", "Why", "Incident", "From step", "To step", "Steps"];
     const rows = this.answer.attempts.map((one, index) => [
-      [h("i", { class: "swatch", style: { background: this.colour(index, !one.ended) } }), ` ${one.label || "start"}`],
+      [h("i.swatch", { style: { background: this.colour(index, !one.ended) } }), ` ${one.label || "start"}`],
       one.how,
       one.why,
       one.incident_id ? h("a", { href: incidentHref(this.id, one.incident_id) }, one.title || one.kind) : "–",
@@ -292,9 +289,7 @@ export class AttemptsPage {
     patch(
       place,
       tableOf(heads, rows, 4),
-      this.answer.left_out
-        ? h("p", { class: "sub" }, `${plural(this.answer.left_out, "older attempt")} not shown`)
-        : null,
+      this.answer.left_out ? h("p.sub", `${plural(this.answer.left_out, "older attempt")} not shown`) : null,
     );
   }
 
@@ -310,24 +305,19 @@ export class AttemptsPage {
 function tableOf(heads, rows, numbers) {
   const kind = (index) => (index >= numbers ? "num" : "");
   return h(
-    "table",
-    { class: "table dense" },
+    "table.table.dense",
     h(
       "thead",
-      {},
       h(
         "tr",
-        {},
         heads.map((head, index) => h("th", { class: kind(index) }, head)),
       ),
     ),
     h(
       "tbody",
-      {},
       rows.map((row) =>
         h(
           "tr",
-          {},
           row.map((cell, index) => h("td", { class: kind(index) }, cell)),
         ),
       ),

@@ -316,12 +316,10 @@ export class ComparePage {
       fill(
         empty,
         h(
-          "div",
-          { class: "empty panel" },
-          h("h2", {}, "No run is chosen"),
+          "div.empty.panel",
+          h("h2", "No run is chosen"),
           h(
             "p",
-            {},
             "Choose runs in ",
             h("a", { href: "/" }, "the list"),
             ", or add one above; their lines are laid over each other here.",
@@ -358,22 +356,19 @@ export class ComparePage {
         h(
           "button",
           {
-            type: "button",
             class: `legend-key${this.off.has(id) ? " off" : ""}`,
             title: this.off.has(id) ? "Show its line" : "Hide its line",
             "aria-pressed": String(!this.off.has(id)),
             data: { run: id },
-            on: {
-              click: () => {
-                if (this.off.has(id)) this.off.delete(id);
-                else this.off.add(id);
-                this.memory.clear();
-                this.draw();
-              },
+            onclick: () => {
+              if (this.off.has(id)) this.off.delete(id);
+              else this.off.add(id);
+              this.memory.clear();
+              this.draw();
             },
           },
           h("i", { style: { background: this.colour(id) } }),
-          h("span", {}, this.nameOf(id)),
+          h("span", this.nameOf(id)),
         ),
       ),
     );

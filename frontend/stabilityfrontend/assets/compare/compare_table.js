@@ -82,26 +82,22 @@ export function drawCompared(page) {
         { data: { run: id } },
         h(
           "td",
-          {},
-          h("i", { class: "swatch", style: { background: colour } }),
+          h("i.swatch", { style: { background: colour } }),
           " ",
-          h("a", { class: "run-link", href: `/runs/${encodeURIComponent(id)}` }, name),
-          own ? h("span", { class: "sub" }, " ", h("bdi", {}, own)) : null,
+          h("a.run-link", { href: `/runs/${encodeURIComponent(id)}` }, name),
+          own ? h("span.sub", " ", h("bdi", own)) : null,
         ),
-        h("td", {}, shown ? statePill({ run_id: id, state: shown[0], worst_incident: shown[1], note: shown[2] }) : ""),
+        h("td", shown ? statePill({ run_id: id, state: shown[0], worst_incident: shown[1], note: shown[2] }) : ""),
         words.map((_, index) => h("td", { class: `num${index === 0 ? " strong" : ""}` })),
         h(
-          "td",
-          { class: "num" },
+          "td.num",
           h(
-            "button",
+            "button.icon-button.tiny",
             {
-              type: "button",
-              class: "icon-button tiny",
               "aria-label": `Take ${name} out`,
               title: "Take it out",
               data: { remove: id },
-              on: { click: () => page.remove(id) },
+              onclick: () => page.remove(id),
             },
             "×",
           ),
@@ -112,22 +108,19 @@ export function drawCompared(page) {
       place,
       rows.length
         ? h(
-            "table",
-            { class: "table dense" },
+            "table.table.dense",
             h(
               "thead",
-              {},
               h(
                 "tr",
-                {},
                 heads.map((head, index) =>
-                  h("th", { class: index > 1 ? "num" : "" }, head || h("span", { class: "unseen" }, "Take out")),
+                  h("th", { class: index > 1 ? "num" : "" }, head || h("span.unseen", "Take out")),
                 ),
               ),
             ),
-            h("tbody", {}, rows),
+            h("tbody", rows),
           )
-        : h("div", { class: "nothing" }, "None yet."),
+        : h("div.nothing", "None yet."),
     );
   }
   facts.forEach(({ words }, row) => {

@@ -38,39 +38,29 @@ export function drawConfigs(page) {
   patch(
     place,
     h(
-      "table",
-      { class: "table dense about-diff" },
+      "table.table.dense.about-diff",
       h(
         "thead",
-        {},
         h(
           "tr",
-          {},
-          h("th", {}, "Key"),
+          h("th", "Key"),
           runs.map((run) =>
-            h(
-              "th",
-              {},
-              h("i", { class: "swatch", style: { background: page.colour(run.run_id) } }),
-              " ",
-              page.nameOf(run.run_id),
-            ),
+            h("th", h("i.swatch", { style: { background: page.colour(run.run_id) } }), " ", page.nameOf(run.run_id)),
           ),
         ),
       ),
       h(
         "tbody",
-        {},
         rows.slice(0, KEYS).map(([key, values]) =>
           h(
             "tr",
             { data: { key } },
             h("th", { scope: "row" }, key),
-            values.map((value) => h("td", {}, value === null ? h("span", { class: "sub" }, "not there") : value)),
+            values.map((value) => h("td", value === null ? h("span.sub", "not there") : value)),
           ),
         ),
       ),
     ),
-    rows.length > KEYS ? h("p", { class: "sub" }, `and ${rows.length - KEYS} more`) : null,
+    rows.length > KEYS ? h("p.sub", `and ${rows.length - KEYS} more`) : null,
   );
 }

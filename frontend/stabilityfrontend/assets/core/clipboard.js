@@ -8,7 +8,7 @@ export async function copyText(text) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    const field = h("textarea", { "aria-hidden": "true", class: "off-screen" });
+    const field = h("textarea.off-screen", { "aria-hidden": "true" });
     field.value = text;
     document.body.append(field);
     field.select();

@@ -16,13 +16,12 @@ export const smoothPosition = (weight) =>
 
 /** A choice from a list. `options` of what it returns: `[{value, text}]`, with `group` for a heading; `bare`: no label beside it. */
 export function choice(place, id, label, pick, bare) {
-  const select = h("select", {
+  const select = h("select.choice-list", {
     id,
-    class: "choice-list",
     "aria-label": label,
-    on: { change: () => pick(select.value) },
+    onchange: () => pick(select.value),
   });
-  fill(place, bare ? null : h("label", { class: "tool-label", for: id }, label), select);
+  fill(place, bare ? null : h("label.tool-label", { for: id }, label), select);
   let key = "";
   return {
     options(list, value) {
@@ -51,7 +50,7 @@ export function choice(place, id, label, pick, bare) {
 
 /** A slider for the weight of an exponential moving average. Returns what sets it without being heard. */
 export function smoothing(place, id, pick) {
-  const words = h("output", { class: "tool-value", for: id });
+  const words = h("output.tool-value", { for: id });
   const slider = h("input", {
     id,
     type: "range",
@@ -73,7 +72,7 @@ export function smoothing(place, id, pick) {
     show();
     pick(smoothWeight(Number(slider.value)));
   });
-  fill(place, h("label", { class: "tool-label", for: id }, "Smoothing"), slider, words);
+  fill(place, h("label.tool-label", { for: id }, "Smoothing"), slider, words);
   show();
   return (weight) => {
     slider.value = smoothPosition(weight);

@@ -20,24 +20,34 @@ export function listen(element, on) {
 }
 
 /**
- * An element with properties and children.
- * `props`: `class`, `on` ({event: handler}), `data` ({key: value}), `href` (a path within the board, or an address),
- * anything else is an attribute (false: left out).
+ * Element of a tag with its classes, `"div.panel.wide"`. Properties, where the first part is a plain object, then children.
+ * `on...` is a handler, `data` {key: value}, `style` {rule: value}, `class` more classes, `href` a path within the board or
+ * an address; any other property is an attribute (false: left out). A button submits no form unless its `type` is that.
  */
-export function h(tag, props, ...children) {
+export function h(selector, ...parts) {
+  const [tag, ...classes] = selector.split(".");
   const element = document.createElement(tag);
-  for (const [key, value] of Object.entries(props || {})) {
-    if (key === "class") element.className = value;
-    else if (key === "on") listen(element, value);
+  const props = parts[0]?.constructor === Object ? parts.shift() : {};
+  if (tag === "button" && !props.type) element.setAttribute("type", "button");
+  if (props.class) classes.push(props.class);
+  if (classes.length) element.className = classes.join(" ");
+  let on = /** @type {Record<string, Function> | null} */ (null);
+  for (const [key, value] of Object.entries(props)) {
+    if (key === "class") continue;
+    if (typeof value === "function") on = { ...on, [key.slice(2)]: value };
     else if (key === "data") Object.assign(element.dataset, value);
     else if (key === "style") for (const [name, rule] of Object.entries(value)) element.style.setProperty(name, rule);
     else if (key === "href") setHref(element, value);
     else if (value === true) element.setAttribute(key, "");
     else if (value !== false && value !== null && value !== undefined) element.setAttribute(key, String(value));
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  listen(element, on);
+  element.append(...shown(parts));
   return element;
 }
+
+/** Children that are drawn, of nested lists: `condition && element` leaves nothing. */
+export const shown = (parts) => parts.flat(4).filter((part) => part !== null && part !== undefined && part !== false);
 
 /** Characters at the end of a name that are always shown; a name of twice as many is never cut. */
 const END = 8;
@@ -49,15 +59,12 @@ const END = 8;
 export function cutName(name) {
   const words = String(name);
   if (words.length <= 2 * END) return words;
-  return h("span", { class: "cut-name" }, h("span", {}, words.slice(0, -END)), words.slice(-END));
+  return h("span.cut-name", h("span", words.slice(0, -END)), words.slice(-END));
 }
 
 /** Replace what an element holds. */
 export function fill(element, ...children) {
-  if (element)
-    element.replaceChildren(
-      ...children.flat().filter((child) => child !== null && child !== undefined && child !== false),
-    );
+  element?.replaceChildren(...shown(children));
 }
 
 /** Set an element's text, touching the page only when it changed. */

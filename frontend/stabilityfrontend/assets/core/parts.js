@@ -127,7 +127,7 @@ export async function fill(given, id, config) {
   );
   const drawn = place?.querySelector(":scope > .own");
   if (place && isHtml(given)) {
-    const own = drawn || h("div", { class: "part own" });
+    const own = drawn || h("div.part.own");
     if (!drawn) place.prepend(own);
     patch(own, elements(withTimes(given)));
     return null;

@@ -1,7 +1,7 @@
 // Regions that live data draws again and again: what is still the same stays the same element, so that a click, the
 // keyboard's focus, a selection or an opened fold survives an update. While a pointer is down pages hold still.
 
-import { handlersOf, listen } from "./dom.js";
+import { handlersOf, listen, shown } from "./dom.js";
 
 /** A press holds a page still for this long at most: one whose end is never reported must not stop it. */
 const HELD_MS = 3000;
@@ -84,10 +84,7 @@ export function patch(element, ...parts) {
   const active = /** @type {HTMLElement} */ (document.activeElement);
   children(
     element,
-    parts
-      .flat(4)
-      .filter((part) => part !== null && part !== undefined && part !== false)
-      .map((part) => (part instanceof Node ? part : document.createTextNode(part))),
+    shown(parts).map((part) => (part instanceof Node ? part : document.createTextNode(part))),
   );
   // Where browsers can't move an element without taking it out, its focus goes.
   if (active !== document.activeElement && element.contains(active)) active.focus({ preventScroll: true });

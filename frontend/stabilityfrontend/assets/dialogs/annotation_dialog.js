@@ -14,13 +14,12 @@ const MOST_STEP = 2 ** 53 - 1;
  */
 export function annotationDialog({ title, note, metrics, store }) {
   const number = (id, value) =>
-    h("input", { id, class: "field", type: "number", min: 0, max: MOST_STEP, step: 1, value, required: true });
+    h("input.field", { id, type: "number", min: 0, max: MOST_STEP, step: 1, value, required: true });
   const first = /** @type {HTMLInputElement} */ (number("annotation-first", note.first_step));
   const last = /** @type {HTMLInputElement} */ (number("annotation-last", note.last_step));
   const text = /** @type {HTMLTextAreaElement} */ (
-    h("textarea", {
+    h("textarea.field", {
       id: "annotation-text",
-      class: "field",
       rows: 4,
       maxlength: MOST_CHARS,
       dir: "auto",
@@ -30,17 +29,17 @@ export function annotationDialog({ title, note, metrics, store }) {
   text.value = note.text;
   const charts = /** @type {HTMLSelectElement} */ (
     h(
-      "select",
-      { id: "annotation-metric", class: "field" },
+      "select.field",
+      { id: "annotation-metric" },
       h("option", { value: "" }, "all charts"),
       metrics.map((name) => h("option", { value: name }, name)),
     )
   );
   charts.value = note.metric || "";
-  const problem = h("p", { class: "problem", role: "alert", hidden: true });
-  const field = (label, inner) => h("label", { class: "form-field", for: inner.id }, h("span", {}, label), inner);
-  const cancel = h("button", { type: "button", class: "button", on: { click: () => dialog.close() } }, "Cancel");
-  const save = h("button", { type: "button", class: "button primary", id: "annotation-save" }, "Save");
+  const problem = h("p.problem", { role: "alert", hidden: true });
+  const field = (label, inner) => h("label.form-field", { for: inner.id }, h("span", label), inner);
+  const cancel = h("button.button", { onclick: () => dialog.close() }, "Cancel");
+  const save = h("button.button.primary", { id: "annotation-save" }, "Save");
   const say = (words) => {
     setText(problem, words);
     problem.hidden = !words;
@@ -82,10 +81,9 @@ export function annotationDialog({ title, note, metrics, store }) {
     id: "annotation",
     title,
     body: h(
-      "div",
-      { class: "dialog-body" },
+      "div.dialog-body",
       field("Note", text),
-      h("div", { class: "form-row" }, field("First step", first), field("Last step", last), field("On", charts)),
+      h("div.form-row", field("First step", first), field("Last step", last), field("On", charts)),
       problem,
     ),
     buttons: [cancel, save],

@@ -14,16 +14,15 @@ const TWO_PERSONS =
 /** The stages of a command as a list. @param {import("../../../types/api").Stage[]} stages */
 export const stageList = (stages) =>
   h(
-    "ol",
-    { class: "stages" },
+    "ol.stages",
     stages.map(({ key, label, state, after_s: after }) =>
       h(
         "li",
         { class: state === "waiting" ? "" : state, data: { stage: key } },
-        h("i", {}),
-        h("span", {}, label),
-        h("span", { class: "grow" }),
-        h("span", { class: "num" }, after === null ? "" : `+${after.toFixed(1)} s`),
+        h("i"),
+        h("span", label),
+        h("span.grow"),
+        h("span.num", after === null ? "" : `+${after.toFixed(1)} s`),
       ),
     ),
   );
@@ -45,7 +44,7 @@ export class CommandDialog {
     this.open = false;
     /** The button that sends. */
     this.confirm = null;
-    this.dialog = h("dialog", { id: `${kind}-dialog`, class: "dialog", "aria-labelledby": `${kind}-title` });
+    this.dialog = h("dialog.dialog", { id: `${kind}-dialog`, "aria-labelledby": `${kind}-title` });
     this.dialog.addEventListener("click", (event) => {
       if (event.target === this.dialog && this.dialog.matches(":modal")) this.dialog.close();
     });
@@ -90,16 +89,11 @@ export class CommandDialog {
 
   head(title, sub, icon) {
     return h(
-      "div",
-      { class: "dialog-head" },
+      "div.dialog-head",
       icon ? h("span", { class: `icon ${icon} big` }) : null,
-      h("div", {}, h("h2", { id: `${this.kind}-title`, tabindex: "-1" }, title), h("div", { class: "sub" }, sub)),
-      h("span", { class: "grow" }),
-      h(
-        "button",
-        { type: "button", class: "icon-button", "aria-label": "Close", on: { click: () => this.dialog.close() } },
-        "×",
-      ),
+      h("div", h("h2", { id: `${this.kind}-title`, tabindex: "-1" }, title), h("div.sub", sub)),
+      h("span.grow"),
+      h("button.icon-button", { "aria-label": "Close", onclick: () => this.dialog.close() }, "×"),
     );
   }
 
@@ -109,13 +103,13 @@ export class CommandDialog {
       event.preventDefault();
       this.send();
     };
-    const cancel = h("button", { type: "button", class: "button", on: { click: () => this.dialog.close() } }, "Cancel");
+    const cancel = h("button.button", { onclick: () => this.dialog.close() }, "Cancel");
     return h(
       "form",
-      { method: "dialog", on: { submit } },
+      { method: "dialog", onsubmit: submit },
       head,
-      h("div", { class: "dialog-body" }, body, this.proposes ? h("p", { class: "sub" }, TWO_PERSONS) : null),
-      h("div", { class: "dialog-foot" }, h("span", { class: "grow" }), cancel, confirm),
+      h("div.dialog-body", body, this.proposes ? h("p.sub", TWO_PERSONS) : null),
+      h("div.dialog-foot", h("span.grow"), cancel, confirm),
     );
   }
 
@@ -123,24 +117,21 @@ export class CommandDialog {
   foot(ended, good, ...more) {
     const command = this.page.commands.get(this.commandId);
     const back = {
-      type: "button",
       class: "button",
       id: `${this.kind}-take-back`,
-      on: { click: () => this.takeBack() },
+      onclick: () => this.takeBack(),
     };
     return h(
-      "div",
-      { class: "dialog-foot" },
-      h("span", { class: "sub grow" }, ended ? "" : "This goes on if you close it."),
+      "div.dialog-foot",
+      h("span.sub.grow", ended ? "" : "This goes on if you close it."),
       command?.waits && !ended ? h("button", back, "Take it back") : null,
       more,
       h(
         "button",
         {
-          type: "button",
           class: `button${good ? " primary" : ""}`,
           id: `${this.kind}-close`,
-          on: { click: () => this.dialog.close() },
+          onclick: () => this.dialog.close(),
         },
         "Close",
       ),
@@ -161,9 +152,9 @@ export class CommandDialog {
 
   /** The second yes that a checkpoint takes which something speaks against: hidden until askFirst() needs it. */
   makeAccept() {
-    this.accept = h("input", { type: "checkbox", id: `${this.kind}-accept`, on: { change: () => this.update() } });
-    this.insideWords = h("span", {});
-    this.inside = h("label", { class: "away inside", hidden: true }, this.accept, this.insideWords);
+    this.accept = h("input", { type: "checkbox", id: `${this.kind}-accept`, onchange: () => this.update() });
+    this.insideWords = h("span");
+    this.inside = h("label.away.inside", { hidden: true }, this.accept, this.insideWords);
     return this.inside;
   }
 
@@ -181,7 +172,7 @@ export class CommandDialog {
   }
 
   makeProblem() {
-    this.problem = h("div", { class: "problem", id: `${this.kind}-problem`, role: "alert", hidden: true });
+    this.problem = h("div.problem", { id: `${this.kind}-problem`, role: "alert", hidden: true });
     if (this.kind === "rollback") this.warnOfHang();
     return this.problem;
   }
@@ -237,7 +228,7 @@ export class CommandDialog {
       if (command.warning) toast(command.warning, "critical");
       this.progress();
     } catch (error) {
-      fill(this.problem, h("b", {}, sentence(error.message)), error.hint ? ` ${sentence(error.hint)}` : null);
+      fill(this.problem, h("b", sentence(error.message)), error.hint ? ` ${sentence(error.hint)}` : null);
       setShown(this.problem, true);
       this.problem.scrollIntoView({ block: "nearest" });
       // A new try is a new order, unless nobody knows whether the first arrived.

@@ -8,16 +8,15 @@ import { h } from "../core/dom.js";
  */
 export function smallDialog({ id, title, body, buttons, describedBy = "", done = (_answer) => {} }) {
   const dialog = h(
-    "dialog",
+    "dialog.dialog.small",
     {
       id: `${id}-dialog`,
-      class: "dialog small",
       "aria-labelledby": `${id}-title`,
       "aria-describedby": describedBy || null,
     },
-    h("div", { class: "dialog-head" }, h("h2", { id: `${id}-title` }, title)),
+    h("div.dialog-head", h("h2", { id: `${id}-title` }, title)),
     body,
-    h("div", { class: "dialog-foot" }, h("span", { class: "grow" }), buttons),
+    h("div.dialog-foot", h("span.grow"), buttons),
   );
   dialog.addEventListener("click", (event) => {
     if (event.target === dialog) dialog.close();
@@ -34,16 +33,12 @@ export function smallDialog({ id, title, body, buttons, describedBy = "", done =
 /** Ask; resolves to whether it was confirmed. Escape, a click beside it and Cancel all mean no. */
 export function confirm({ title, text, action }) {
   return new Promise((resolve) => {
-    const cancel = h("button", { type: "button", class: "button", on: { click: () => dialog.close() } }, "Cancel");
-    const confirm = h(
-      "button",
-      { type: "button", class: "button primary", id: "confirm-yes", on: { click: () => dialog.close("yes") } },
-      action,
-    );
+    const cancel = h("button.button", { onclick: () => dialog.close() }, "Cancel");
+    const confirm = h("button.button.primary", { id: "confirm-yes", onclick: () => dialog.close("yes") }, action);
     const dialog = smallDialog({
       id: "confirm",
       title,
-      body: h("div", { class: "dialog-body" }, h("p", { id: "confirm-text" }, text)),
+      body: h("div.dialog-body", h("p", { id: "confirm-text" }, text)),
       buttons: [cancel, confirm],
       describedBy: "confirm-text",
       done: (answer) => resolve(answer === "yes"),

@@ -27,14 +27,12 @@ export class OrderDialog extends CommandDialog {
 
   async show() {
     this.begin();
-    this.box(
-      h("div", { class: "collecting", role: "status" }, h("i", { class: "spinner" }), "Asking what it can do …"),
-    );
+    this.box(h("div.collecting", { role: "status" }, h("i.spinner"), "Asking what it can do …"));
     this.raise(false);
     try {
       this.offer = await api.orders(this.page.id);
     } catch (error) {
-      if (this.open) this.box(h("p", { class: "problem", role: "alert" }, errorText(error)));
+      if (this.open) this.box(h("p.problem", { role: "alert" }, errorText(error)));
       return;
     }
     if (!this.open || this.commandId) return;
@@ -43,7 +41,7 @@ export class OrderDialog extends CommandDialog {
   }
 
   box(...body) {
-    fill(this.dialog, this.head(this.words.title, this.page.name()), h("div", { class: "dialog-body" }, body));
+    fill(this.dialog, this.head(this.words.title, this.page.name()), h("div.dialog-body", body));
   }
 
   able() {
@@ -56,9 +54,9 @@ export class OrderDialog extends CommandDialog {
     const instead = works.map((kind) => WORKS[kind] || kind).join(", or ");
     const hang = this.hangHref();
     this.box(
-      h("p", { class: "away" }, sentence(`Not possible now: ${why}`)),
-      instead ? h("p", { class: "sentence" }, `What works: ${instead}. The agents do that, not the ranks.`) : null,
-      hang ? h("p", {}, h("a", { href: hang }, "Open the hang's page, which has both")) : null,
+      h("p.away", sentence(`Not possible now: ${why}`)),
+      instead ? h("p.sentence", `What works: ${instead}. The agents do that, not the ranks.`) : null,
+      hang ? h("p", h("a", { href: hang }, "Open the hang's page, which has both")) : null,
     );
     this.dialog.append(this.foot(true, true));
     this.dialog.querySelector(`#${this.kind}-close`)?.focus();
@@ -68,35 +66,29 @@ export class OrderDialog extends CommandDialog {
     const stops = this.kind === "stop";
     const saves = this.offer.checkpoint_now;
     const label = (id, words, hint, input) =>
-      h("label", { class: "form-field", for: id }, h("span", {}, words), input, hint ? h("small", {}, hint) : null);
-    const input = (id, more) =>
-      h("input", { id, class: "field", type: "text", autocomplete: "off", maxlength: "300", ...more });
+      h("label.form-field", { for: id }, h("span", words), input, hint ? h("small", hint) : null);
+    const input = (id, more) => h("input.field", { id, type: "text", autocomplete: "off", maxlength: "300", ...more });
     this.reason = input(`${this.kind}-reason`, {});
-    this.save = h("input", { type: "checkbox", id: "stop-save", on: { change: () => this.update() } });
+    this.save = h("input", { type: "checkbox", id: "stop-save", onchange: () => this.update() });
     this.save.checked = saves.possible;
     this.save.disabled = !saves.possible;
     this.typed = input("stop-typed", {
       autocapitalize: "none",
       spellcheck: "false",
       "aria-describedby": "stop-sentence",
-      on: { input: () => this.update() },
+      oninput: () => this.update(),
     });
-    this.told = h("p", { class: "sentence", id: `${this.kind}-sentence`, "aria-live": "polite" });
+    this.told = h("p.sentence", { id: `${this.kind}-sentence`, "aria-live": "polite" });
     this.confirm = h(
       "button",
       { type: "submit", class: `button ${stops ? "danger" : "primary"}`, id: `${this.kind}-confirm` },
       this.words.action,
     );
     const choice = h(
-      "label",
-      { class: "order-choice", for: "stop-save" },
+      "label.order-choice",
+      { for: "stop-save" },
       this.save,
-      h(
-        "span",
-        {},
-        "Save a checkpoint first",
-        saves.possible ? "" : h("small", { class: "sub" }, ` (not possible: ${saves.why})`),
-      ),
+      h("span", "Save a checkpoint first", saves.possible ? "" : h("small.sub", ` (not possible: ${saves.why})`)),
     );
     fill(
       this.dialog,
@@ -158,8 +150,8 @@ export class OrderDialog extends CommandDialog {
       this.dialog,
       this.head(title, this.page.name()),
       h(
-        "div",
-        { class: "dialog-body", id: `${this.kind}-progress`, data: { state: command.state } },
+        "div.dialog-body",
+        { id: `${this.kind}-progress`, data: { state: command.state } },
         stageList(stages),
         h("p", { class: failed ? "problem" : `sentence${ended ? " good" : ""}`, role: "status" }, line),
       ),

@@ -9,8 +9,8 @@ const AIR = 8;
 export function ordersMenu() {
   const open = byId("orders-open");
   const menu = h(
-    "div",
-    { id: "orders-menu", class: "chart-menu", popover: "auto", role: "group", "aria-label": "Orders" },
+    "div.chart-menu",
+    { id: "orders-menu", popover: "auto", role: "group", "aria-label": "Orders" },
     ["checkpoint-open", "stop-open", "task-open"].map((id) => byId(id)),
   );
   // Before the button opens its dialog, which gives the focus back to where it was: no place in a menu that is shut.

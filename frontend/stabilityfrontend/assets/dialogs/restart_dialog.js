@@ -28,11 +28,7 @@ export class RestartDialog extends CommandDialog {
     fill(
       this.dialog,
       this.head("Restart the job", this.page.name()),
-      h(
-        "div",
-        { class: "dialog-body" },
-        h("div", { class: "collecting", role: "status" }, h("i", { class: "spinner" }), "Asking for the plan …"),
-      ),
+      h("div.dialog-body", h("div.collecting", { role: "status" }, h("i.spinner"), "Asking for the plan …")),
     );
     this.dialog.showModal();
     try {
@@ -64,8 +60,8 @@ export class RestartDialog extends CommandDialog {
     const planned = asFinite(asRecord(this.plan.checkpoint).step);
     const excluded = new Set(asTexts(this.plan.exclude_nodes));
     this.step = h(
-      "select",
-      { id: "restart-step", class: "choice-list wide", on: { change: () => this.choose() } },
+      "select.choice-list.wide",
+      { id: "restart-step", onchange: () => this.choose() },
       list.map((one) =>
         h(
           "option",
@@ -76,83 +72,76 @@ export class RestartDialog extends CommandDialog {
       list.length ? null : h("option", { value: "" }, "none is known: the job begins as it does by itself"),
     );
     this.boxes = this.nodes().map((node) => {
-      const box = h("input", { type: "checkbox", value: node, on: { change: () => this.update() } });
+      const box = h("input", { type: "checkbox", value: node, onchange: () => this.update() });
       box.checked = box.defaultChecked = excluded.has(node);
       return box;
     });
     const skip = asList(this.plan.skip_range);
     const behind = planned !== null && skip[0] === planned + 1;
-    this.skip = h("input", {
+    this.skip = h("input.field", {
       id: "restart-skip",
-      class: "field",
       type: "text",
       maxlength: "40",
       autocomplete: "off",
       placeholder: "0",
       value: skip.length ? (behind ? String(this.plan.skip_batches) : rangeText(skip)) : "",
-      on: { input: () => this.update() },
+      oninput: () => this.update(),
     });
-    this.seed = h("input", {
+    this.seed = h("input.field", {
       id: "restart-seed",
-      class: "field",
       type: "number",
       min: "0",
       step: "1",
       placeholder: "unchanged",
       inputmode: "numeric",
-      on: { input: () => this.update() },
+      oninput: () => this.update(),
     });
-    this.reason = h("input", {
+    this.reason = h("input.field", {
       id: "restart-reason",
-      class: "field",
       type: "text",
       maxlength: "300",
       autocomplete: "off",
       value: asText(this.page.incident.title).slice(0, 300),
     });
-    this.typed = h("input", {
+    this.typed = h("input.field", {
       id: "restart-typed",
-      class: "field",
       type: "text",
       autocomplete: "off",
       autocapitalize: "none",
       spellcheck: "false",
       "aria-describedby": "restart-sentence",
-      on: { input: () => this.update() },
+      oninput: () => this.update(),
     });
-    this.sentence = h("p", { class: "sentence", id: "restart-sentence", "aria-live": "polite" });
-    this.confirm = h("button", { type: "submit", class: "button danger", id: "restart-confirm" }, "Restart");
+    this.sentence = h("p.sentence", { id: "restart-sentence", "aria-live": "polite" });
+    this.confirm = h("button.button.danger", { type: "submit", id: "restart-confirm" }, "Restart");
     const field = (id, label, hint, input) =>
-      h("label", { class: "form-field", for: id }, h("span", {}, label), input, hint ? h("small", {}, hint) : null);
+      h("label.form-field", { for: id }, h("span", label), input, hint ? h("small", hint) : null);
     fill(
       this.dialog,
       this.formOf(
         this.head("Restart the job", this.page.name()),
         [
           asText(this.plan.text)
-            ? h("p", { class: "plan-text" }, h("b", {}, "The plan: "), asText(this.plan.text))
-            : h("p", { class: "away" }, "The server has no plan for this; choose yourself."),
+            ? h("p.plan-text", h("b", "The plan: "), asText(this.plan.text))
+            : h("p.away", "The server has no plan for this; choose yourself."),
           field("restart-step", "Go on from checkpoint", "", this.step),
           this.makeAccept(),
           this.boxes.length
             ? h(
-                "fieldset",
-                { class: "node-choices" },
-                h("legend", {}, "Leave out these nodes"),
+                "fieldset.node-choices",
+                h("legend", "Leave out these nodes"),
                 this.boxes.map((box) =>
                   h(
-                    "label",
-                    { class: "node-choice" },
+                    "label.node-choice",
                     box,
-                    h("span", {}, box.value),
-                    excluded.has(box.value) ? h("span", { class: "chip accent" }, "planned") : null,
+                    h("span", box.value),
+                    excluded.has(box.value) ? h("span.chip.accent", "planned") : null,
                   ),
                 ),
               )
             : null,
           h(
-            "div",
-            { class: "form-row" },
+            "div.form-row",
             field("restart-skip", "Batches to skip", "or steps: 1200-1250", this.skip),
             field("restart-seed", "New seed", "of the data order", this.seed),
             field("restart-reason", "Reason", "saved in the run's history", this.reason),
@@ -247,8 +236,8 @@ export class RestartDialog extends CommandDialog {
       this.dialog,
       this.head(title, this.page.name()),
       h(
-        "div",
-        { class: "dialog-body", id: "restart-progress", data: { state: command.state } },
+        "div.dialog-body",
+        { id: "restart-progress", data: { state: command.state } },
         stageList(stages),
         h("p", { class: bad ? "problem" : `sentence${command.state === "done" ? " good" : ""}` }, line),
       ),

@@ -12,13 +12,13 @@ export function checkpointChoices(dialog, choose) {
       type: "radio",
       name: "rollback-step",
       value: one.step,
-      on: { change: () => choose(one.step) },
+      onchange: () => choose(one.step),
     });
     input.checked = one.step === dialog.chosen;
     return input;
   };
   const others = withheld.map((one) => withheldRow(one, one.unverified ? radio(one) : null));
-  if (!checkpoints.length) return [h("div", { class: "nothing" }, none), others];
+  if (!checkpoints.length) return [h("div.nothing", none), others];
   const rows = checkpoints.map((one) => {
     return h(
       "label",
@@ -28,15 +28,15 @@ export function checkpointChoices(dialog, choose) {
         title: one.inside ? sentence(one.inside.text) : one.path,
       },
       radio(one),
-      h("span", { class: "choice-step" }, `step ${formatCount(one.step)}`),
-      h("span", { class: "sub" }, [one.where, whatItIs(one)].filter(Boolean).join(" · ")),
-      h("span", { class: "grow" }),
+      h("span.choice-step", `step ${formatCount(one.step)}`),
+      h("span.sub", [one.where, whatItIs(one)].filter(Boolean).join(" · ")),
+      h("span.grow"),
       one.inside
-        ? h("span", { class: "chip warning" }, "inside an incident")
+        ? h("span.chip.warning", "inside an incident")
         : one.step === best
-          ? h("span", { class: "chip accent" }, about ? "suggested" : "newest")
+          ? h("span.chip.accent", about ? "suggested" : "newest")
           : null,
-      h("span", { class: "sub" }, ago(dialog.page.now() - one.time)),
+      h("span.sub", ago(dialog.page.now() - one.time)),
     );
   });
   return [rows, others];
@@ -48,9 +48,9 @@ function withheldRow(one, input) {
     input ? "label" : "div",
     { class: "choice withheld", title: one.path, data: { withheld: one.step } },
     input,
-    h("span", { class: "choice-step" }, `step ${formatCount(one.step)}`),
-    h("span", { class: "sub" }, sentence(one.unfit)),
-    h("span", { class: "grow" }),
-    h("span", { class: "chip" }, whyNot(one)),
+    h("span.choice-step", `step ${formatCount(one.step)}`),
+    h("span.sub", sentence(one.unfit)),
+    h("span.grow"),
+    h("span.chip", whyNot(one)),
   );
 }

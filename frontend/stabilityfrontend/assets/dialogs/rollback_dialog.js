@@ -50,11 +50,7 @@ export class RollbackDialog extends CommandDialog {
     fill(
       this.dialog,
       this.head(this.title(), this.about(), "icon-back"),
-      h(
-        "div",
-        { class: "dialog-body" },
-        h("div", { class: "collecting", role: "status" }, h("i", { class: "spinner" }), "Asking what is suggested …"),
-      ),
+      h("div.dialog-body", h("div.collecting", { role: "status" }, h("i.spinner"), "Asking what is suggested …")),
     );
     this.raise(false);
     await this.ask();
@@ -88,10 +84,7 @@ export class RollbackDialog extends CommandDialog {
     } catch (error) {
       // Without the server's word nothing is offered; with an older one the form stays as it is.
       if (current() && !this.offer)
-        fill(
-          this.dialog.querySelector(".dialog-body"),
-          h("div", { class: "problem", role: "alert" }, errorText(error)),
-        );
+        fill(this.dialog.querySelector(".dialog-body"), h("div.problem", { role: "alert" }, errorText(error)));
     }
     if (current()) this.asking = setTimeout(() => this.ask(), AGAIN_MS);
   }
@@ -114,15 +107,14 @@ export class RollbackDialog extends CommandDialog {
   }
 
   field(id, label, hint, props) {
-    const input = h("input", {
+    const input = h("input.field", {
       id,
-      class: "field",
       autocomplete: "off",
       ...props,
-      on: { input: () => this.edited(id) },
+      oninput: () => this.edited(id),
     });
     this[id.replace("rollback-", "")] = input;
-    return h("label", { class: "form-field", for: id }, h("span", {}, label), input, h("small", {}, hint));
+    return h("label.form-field", { for: id }, h("span", label), input, h("small", hint));
   }
 
   /** Someone typed: what they set is theirs from then on. */
@@ -135,16 +127,16 @@ export class RollbackDialog extends CommandDialog {
     const { incident, offer } = this;
     const cannot = Object.entries(asRecord(offer.cannot));
     this.chosen = this.offered().to_step;
-    this.list = h("div", { class: "choices", role: "radiogroup", "aria-label": "Checkpoint" });
+    this.list = h("div.choices", { role: "radiogroup", "aria-label": "Checkpoint" });
     this.drawChoices();
-    this.sentence = h("p", { class: "sentence", id: "rollback-sentence", "aria-live": "polite" });
+    this.sentence = h("p.sentence", { id: "rollback-sentence", "aria-live": "polite" });
     this.why = h("p", { id: "rollback-why" });
     this.away = h(
-      "p",
-      { class: "away", hidden: true },
+      "p.away",
+      { hidden: true },
       "No agent of this run is connected at the moment, so no command can reach the job.",
     );
-    this.confirm = h("button", { type: "submit", class: "button danger", id: "rollback-confirm" }, this.title());
+    this.confirm = h("button.button.danger", { type: "submit", id: "rollback-confirm" }, this.title());
     // The number grows with the run until someone sets it.
     const back = this.branch !== null;
     this.followsSkip = !back && (offer.skip_batches !== null || offer.skip_range !== null);
@@ -153,13 +145,12 @@ export class RollbackDialog extends CommandDialog {
       this.formOf(
         this.head(this.title(), this.about(), "icon-back"),
         [
-          h("h3", {}, back ? "Back to the branch's checkpoint" : "Back to checkpoint"),
+          h("h3", back ? "Back to the branch's checkpoint" : "Back to checkpoint"),
           this.list,
           this.why,
           this.makeAccept(),
           h(
-            "div",
-            { class: "form-row" },
+            "div.form-row",
             this.field("rollback-lr", "LR scale", "× this checkpoint's schedule", {
               type: "number",
               min: "0",
@@ -178,11 +169,7 @@ export class RollbackDialog extends CommandDialog {
             this.field("rollback-skip", "Batches to skip", "", { type: "text", maxlength: "40", placeholder: "0" }),
           ),
           cannot.length
-            ? h(
-                "p",
-                { class: "sub", id: "rollback-cannot" },
-                [...new Set(cannot.map(([, why]) => sentence(why)))].join(" "),
-              )
+            ? h("p.sub", { id: "rollback-cannot" }, [...new Set(cannot.map(([, why]) => sentence(why)))].join(" "))
             : null,
           this.field("rollback-reason", "Reason", "saved in the run's history", {
             type: "text",
@@ -354,37 +341,27 @@ export class RollbackDialog extends CommandDialog {
       this.dialog,
       this.head(title, words.filter(Boolean).join(" · "), "icon-back"),
       h(
-        "div",
-        { class: "dialog-body", id: "rollback-progress", data: { state: command.state } },
+        "div.dialog-body",
+        { id: "rollback-progress", data: { state: command.state } },
         stageList(stages),
         command.attempt > 1 && !ended
-          ? h(
-              "p",
-              { class: "sub" },
-              `Attempt ${command.attempt} of 3: not every rank reached the boundary in time, so none acted.`,
-            )
+          ? h("p.sub", `Attempt ${command.attempt} of 3: not every rank reached the boundary in time, so none acted.`)
           : null,
-        bad ? h("div", { class: "problem" }, trouble) : null,
-        command.state === "done" ? h("p", { class: "sentence good" }, line) : null,
-        waits ? h("p", { class: "sentence", role: "status" }, line) : null,
+        bad ? h("div.problem", trouble) : null,
+        command.state === "done" ? h("p.sentence.good", line) : null,
+        waits ? h("p.sentence", { role: "status" }, line) : null,
       ),
       this.foot(
         ended,
         command.state === "done",
         bad
-          ? h(
-              "button",
-              { type: "button", class: "button", on: { click: () => this.show(this.incident, this.branch) } },
-              "Try again …",
-            )
+          ? h("button.button", { onclick: () => this.show(this.incident, this.branch) }, "Try again …")
           : command.state === "done" && !back
             ? h(
-                "button",
+                "button.button",
                 {
-                  type: "button",
-                  class: "button",
                   id: "rollback-undo",
-                  on: { click: () => this.show(null, command.fence.segment) },
+                  onclick: () => this.show(null, command.fence.segment),
                 },
                 "Undo this rollback …",
               )

@@ -13,14 +13,13 @@ export class TaskDialog extends CommandDialog {
 
   show() {
     this.begin();
-    const input = (id, more) =>
-      h("input", { id, class: "field", type: "text", autocomplete: "off", maxlength: "300", ...more });
+    const input = (id, more) => h("input.field", { id, type: "text", autocomplete: "off", maxlength: "300", ...more });
     const field = (label, hint, inner) =>
-      h("label", { class: "form-field", for: inner.id }, h("span", {}, label), inner, h("small", {}, hint));
+      h("label.form-field", { for: inner.id }, h("span", label), inner, h("small", hint));
     const known = [...this.page.commands.values()].filter((one) => one.kind === "task").map((one) => one.task);
-    this.name = input("task-name", { list: "task-names", spellcheck: "false", on: { input: () => this.update() } });
+    this.name = input("task-name", { list: "task-names", spellcheck: "false", oninput: () => this.update() });
     this.reason = input("task-reason", {});
-    this.confirm = h("button", { type: "submit", class: "button primary", id: "task-confirm" }, "Run");
+    this.confirm = h("button.button.primary", { type: "submit", id: "task-confirm" }, "Run");
     const { agents } = this.page.run;
     fill(
       this.dialog,
@@ -35,8 +34,7 @@ export class TaskDialog extends CommandDialog {
           ),
           field("Reason", "saved in the run's history", this.reason),
           h(
-            "p",
-            { class: "sentence" },
+            "p.sentence",
             `It runs once on ${agents ? plural(agents, "node") : "each node"}, beside the ranks, which train on.`,
           ),
           this.makeProblem(),
@@ -71,8 +69,8 @@ export class TaskDialog extends CommandDialog {
       this.dialog,
       this.head(`Task ${command.task}`, this.page.name()),
       h(
-        "div",
-        { class: "dialog-body", id: "task-progress", data: { state: command.state } },
+        "div.dialog-body",
+        { id: "task-progress", data: { state: command.state } },
         stageList(stages),
         h("p", { class: failed ? "problem" : `sentence${ended ? " good" : ""}` }, line),
       ),

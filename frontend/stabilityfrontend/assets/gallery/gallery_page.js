@@ -180,9 +180,7 @@ export class GalleryPage {
     fill(
       this.root.querySelector(`[data-legend="${id}"]`),
       named.flatMap((row) =>
-        row.map((line, index) =>
-          h("span", { class: "key" }, h("i", { style: { background: colors.series[index] } }), line.name),
-        ),
+        row.map((line, index) => h("span.key", h("i", { style: { background: colors.series[index] } }), line.name)),
       ),
     );
   }

@@ -19,8 +19,7 @@ export function looksLike(looks, incident) {
   const pattern = patternOf(looks, incident);
   if (!pattern) return null;
   return h(
-    "p",
-    { class: "looks-like sub" },
+    "p.looks-like.sub",
     "Looks like: ",
     h("a", { href: `/gallery#${pattern.id}`, data: { looks: pattern.id } }, pattern.title),
     " in the gallery",

@@ -17,18 +17,17 @@ const SHOWN_S = 300;
 export class IncidentActions {
   constructor(page) {
     this.page = page;
-    const button = (id, look, words, run) =>
-      h("button", { type: "button", id, class: `button ${look}`, on: { click: run } }, words);
+    const button = (id, look, words, run) => h("button", { id, class: `button ${look}`, onclick: run }, words);
     // Made once: whoever stands on one with the keyboard stays there.
     this.ack = button("incident-ack", "primary", "Acknowledge", () => this.acknowledge());
     this.dump = button("incident-dump", "", "Dump stacks now", () => this.dumpStacks());
     this.batches = button("incident-show-batches", "", "Show the batches", () => page.kept.give());
     this.restart = button("incident-restart", "danger", "Restart the job …", () => page.restart.show());
-    this.back = button("incident-rollback", "", [h("span", { class: "icon icon-back" }), "Roll back …"], () =>
+    this.back = button("incident-rollback", "", [h("span.icon.icon-back"), "Roll back …"], () =>
       page.dialog.show(page.incident),
     );
-    this.mute = h("a", { class: "button", id: "incident-mute", data: { needs: "command" } }, "Mute alerts …");
-    this.words = h("span", { class: "sub action-words", role: "status" });
+    this.mute = h("a.button", { id: "incident-mute", data: { needs: "command" } }, "Mute alerts …");
+    this.words = h("span.sub.action-words", { role: "status" });
     this.quieter = new Quieter(page);
     this.rating = new AlertRating(page);
     const buttons = [this.ack, this.batches, this.dump, this.restart, this.back, this.mute];

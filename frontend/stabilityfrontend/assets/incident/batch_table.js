@@ -78,16 +78,11 @@ export function strip(answer, incident) {
     return worst === null || high <= low ? LOW : LOW + ((HIGH - LOW) * (worst - low)) / (high - low);
   };
   return h(
-    "div",
-    { class: "batch-strip" },
+    "div.batch-strip",
+    h("span.sub", `Largest loss of a sample, by step${heights.length ? `; highest ${formatValue(high)}` : ""}`),
     h(
-      "span",
-      { class: "sub" },
-      `Largest loss of a sample, by step${heights.length ? `; highest ${formatValue(high)}` : ""}`,
-    ),
-    h(
-      "div",
-      { class: "batch-bars", role: "img", "aria-label": "Largest loss of a sample in each batch that was kept" },
+      "div.batch-bars",
+      { role: "img", "aria-label": "Largest loss of a sample in each batch that was kept" },
       batches.map((one) =>
         h("i", {
           class: [placeOf(one.step, incident), one.nonfinite ? "not-finite" : "", one.discarded ? "discarded" : ""]
@@ -100,27 +95,25 @@ export function strip(answer, incident) {
       ),
     ),
     h(
-      "div",
-      { class: "batch-ends sub" },
-      h("span", {}, `step ${formatCount(batches[0].step)}`),
-      h("span", {}, formatCount(batches[batches.length - 1].step)),
+      "div.batch-ends.sub",
+      h("span", `step ${formatCount(batches[0].step)}`),
+      h("span", formatCount(batches[batches.length - 1].step)),
     ),
   );
 }
 
 function content(sample) {
   const text = visible(asWholeText(sample.text));
-  const shape = every(sample.shape).length ? h("span", { class: "chip" }, sample.shape.join(" × ")) : null;
-  if (!text) return shape || h("span", { class: "sub" }, "–");
+  const shape = every(sample.shape).length ? h("span.chip", sample.shape.join(" × ")) : null;
+  if (!text) return shape || h("span.sub", "–");
   const brief = text.length > BRIEF ? `${text.slice(0, BRIEF)} …` : text;
-  if (brief === text && !text.includes("\n")) return [shape, h("bdi", { class: "sample-text" }, text)];
+  if (brief === text && !text.includes("\n")) return [shape, h("bdi.sample-text", text)];
   return [
     shape,
     h(
-      "details",
-      { class: "sample-fold" },
-      h("summary", {}, h("bdi", { class: "sample-text" }, brief.replace(/\s+/g, " "))),
-      h("pre", { class: "stack-text sample-whole", tabindex: "0", "aria-label": "Whole text of the sample" }, text),
+      "details.sample-fold",
+      h("summary", h("bdi.sample-text", brief.replace(/\s+/g, " "))),
+      h("pre.stack-text.sample-whole", { tabindex: "0", "aria-label": "Whole text of the sample" }, text),
     ),
   ];
 }
@@ -132,13 +125,12 @@ function row(sample, incident) {
     "tr",
     { class: place, data: { step: String(sample.step) } },
     h(
-      "td",
-      { class: "num" },
+      "td.num",
       formatCount(sample.step),
-      place === "before" ? h("span", { class: "sub" }, " right before") : null,
-      sample.discarded ? h("span", { class: "sub" }, " discarded") : null,
+      place === "before" ? h("span.sub", " right before") : null,
+      sample.discarded ? h("span.sub", " discarded") : null,
     ),
-    h("td", { class: "num" }, formatCount(sample.rank)),
+    h("td.num", formatCount(sample.rank)),
     h("td", { class: `num strong${typeof sample.loss === "string" ? " bad" : ""}` }, lossWords(sample.loss)),
     h(
       "td",
@@ -148,9 +140,9 @@ function row(sample, incident) {
       },
       shareWords(repeated),
     ),
-    h("td", { class: "words" }, asText(sample.dataset)),
-    h("td", { class: "words" }, asText(sample.id)),
-    h("td", { class: "content" }, content(sample)),
+    h("td.words", asText(sample.dataset)),
+    h("td.words", asText(sample.id)),
+    h("td.content", content(sample)),
   );
 }
 
@@ -164,20 +156,16 @@ export function sampleTable(answer, incident, all) {
   const samples = inOrder(every(answer.samples), incident);
   if (!samples.length) return null;
   return h(
-    "table",
-    { class: "table dense samples" },
+    "table.table.dense.samples",
     h(
       "thead",
-      {},
       h(
         "tr",
-        {},
         ["Step", "Rank", "Loss", "Repeated"].map((word) =>
           h(
-            "th",
+            "th.num",
             {
               scope: "col",
-              class: "num",
               title: word === "Repeated" ? "Share of the tokens that lie in five in a row which came before" : null,
             },
             word,
@@ -188,7 +176,6 @@ export function sampleTable(answer, incident, all) {
     ),
     h(
       "tbody",
-      {},
       samples.slice(0, all ? samples.length : SAMPLES).map((sample) => row(sample, incident)),
     ),
   );
@@ -207,17 +194,16 @@ export function batchParts(answer, incident, all, toggle) {
     answer.left_out ? `${plural(answer.left_out, "sample")} less bad were left out.` : "",
   ].filter(Boolean);
   return [
-    left ? h("div", { class: "nothing bad batch-left" }, left) : null,
+    left ? h("div.nothing.bad.batch-left", left) : null,
     strip(answer, incident),
-    samples.length ? h("div", { class: "wide-table" }, sampleTable(answer, incident, all)) : null,
-    notes.map((note) => h("div", { class: "nothing" }, note)),
+    samples.length ? h("div.wide-table", sampleTable(answer, incident, all)) : null,
+    notes.map((note) => h("div.nothing", note)),
     samples.length > SAMPLES
       ? h(
-          "div",
-          { class: "group-foot" },
+          "div.group-foot",
           h(
-            "button",
-            { type: "button", class: "toggle", "aria-pressed": String(all), on: { click: toggle } },
+            "button.toggle",
+            { "aria-pressed": String(all), onclick: toggle },
             all ? "The first ones" : `All ${formatCount(samples.length)} samples`,
           ),
         )

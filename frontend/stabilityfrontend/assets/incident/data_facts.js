@@ -39,7 +39,6 @@ export function dataFacts(incident, run) {
       other
         ? h(
             "span",
-            {},
             h("a", { href: `/runs/${encodeURIComponent(other)}` }, asText(evidence.other_name) || other),
             step === null ? " · " : ` from its step ${formatCount(step)} on · `,
             h("a", { href: compareHref(run, other, step === null || first === null ? 0 : first - step) }, "compare"),

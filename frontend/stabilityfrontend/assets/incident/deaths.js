@@ -21,7 +21,7 @@ function exceptionPart(exception) {
   const text = [asText(exception.type), asWholeText(exception.message || exception.text).trim()]
     .filter(Boolean)
     .join(": ");
-  return text.includes("\n") ? h("span", { class: "lines" }, text) : text;
+  return text.includes("\n") ? h("span.lines", text) : text;
 }
 
 /** An exception's traceback as Python prints it, "" where it has none. */
@@ -62,9 +62,8 @@ function deathPart(found, several, told, explained) {
       asText(asRecord(death.oom).line)
         ? h(
             "span",
-            {},
             asText(death.oom.line),
-            asText(death.oom.source) ? h("span", { class: "sub" }, ` (${asText(death.oom.source)})`) : null,
+            asText(death.oom.source) ? h("span.sub", ` (${asText(death.oom.source)})`) : null,
           )
         : nested(death.oom),
     ],
@@ -80,14 +79,10 @@ function deathPart(found, several, told, explained) {
     facts,
     fatal
       ? h(
-          "details",
-          { class: "fatal", open: fatal.length < 4000 },
-          h("summary", {}, "Output of the crash"),
-          h(
-            "pre",
-            { class: "stack-text", tabindex: "0", "aria-label": "Trace of the fatal error" },
-            culpritFirst(fatal),
-          ),
+          "details.fatal",
+          { open: fatal.length < 4000 },
+          h("summary", "Output of the crash"),
+          h("pre.stack-text", { tabindex: "0", "aria-label": "Trace of the fatal error" }, culpritFirst(fatal)),
         )
       : null,
   ];
@@ -112,8 +107,7 @@ export function deathParts(incident) {
   return [
     shown.map((death, at) =>
       h(
-        "div",
-        { class: "death" },
+        "div.death",
         deathPart(
           death,
           deaths.length > 1,
@@ -122,6 +116,6 @@ export function deathParts(incident) {
         ),
       ),
     ),
-    more > 0 ? h("div", { class: "sub" }, `and ${formatCount(more)} deaths more`) : null,
+    more > 0 ? h("div.sub", `and ${formatCount(more)} deaths more`) : null,
   ];
 }

@@ -90,7 +90,7 @@ export function windowChart(incident) {
     if (!Number.isFinite(value))
       svg.append(shape("line", { class: "strange", x1: x(index), x2: x(index), y1: 0, y2: 9 }));
   });
-  const words = h("span", { class: "window-read" }, levelWords(level));
+  const words = h("span.window-read", levelWords(level));
   const read = ({ currentTarget: chart, clientX }) => {
     const box = chart.getBoundingClientRect();
     const index = Math.max(
@@ -105,31 +105,29 @@ export function windowChart(incident) {
   const leave = ({ currentTarget: chart }) =>
     setText(chart.parentElement.querySelector(".window-read"), levelWords(level));
   const chart = h(
-    "div",
+    "div.window-chart",
     {
-      class: "window-chart",
       role: "img",
       "aria-label": `${found.metric} around the onset, from step ${steps[0]} to ${steps[steps.length - 1]}`,
-      on: { pointermove: read, pointerleave: leave },
+      onpointermove: read,
+      onpointerleave: leave,
     },
     svg,
   );
   const place = onset / (steps.length - 1);
   return h(
-    "figure",
-    { class: "window" },
-    h("figcaption", {}, h("b", {}, found.metric), words),
+    "figure.window",
+    h("figcaption", h("b", found.metric), words),
     chart,
     h(
-      "div",
-      { class: "window-steps" },
-      place > 0.22 ? h("span", {}, formatCount(steps[0])) : null,
+      "div.window-steps",
+      place > 0.22 ? h("span", formatCount(steps[0])) : null,
       h(
         "span",
         { class: `at${place > 0.85 ? " end" : place < 0.1 ? " begin" : ""}`, style: { left: `${100 * place}%` } },
         `onset ${formatCount(incident.onset_step)}`,
       ),
-      place < 0.75 ? h("span", { class: "last" }, formatCount(steps[steps.length - 1])) : null,
+      place < 0.75 ? h("span.last", formatCount(steps[steps.length - 1])) : null,
     ),
   );
 }
@@ -154,33 +152,25 @@ function movedTable(incident) {
     .map((move) =>
       h(
         "tr",
-        {},
-        h("td", { class: "name", title: move.metric }, cutName(move.metric)),
-        h("td", {}, fromOnset(move.onset_step - incident.onset_step)),
+        h("td.name", { title: move.metric }, cutName(move.metric)),
+        h("td", fromOnset(move.onset_step - incident.onset_step)),
         h(
-          "td",
-          { class: "num", title: `from ${formatValue(toNumber(move.from))} to ${formatValue(toNumber(move.to))}` },
+          "td.num",
+          { title: `from ${formatValue(toNumber(move.from))} to ${formatValue(toNumber(move.to))}` },
           change(move),
         ),
         shares
-          ? h(
-              "td",
-              { class: "num" },
-              move.share === undefined || move.share === null ? "" : `${Math.round(100 * move.share)} %`,
-            )
+          ? h("td.num", move.share === undefined || move.share === null ? "" : `${Math.round(100 * move.share)} %`)
           : null,
       ),
     );
   const head = ["Moved first", "when", "change", ...(shares ? ["of the rise"] : [])];
   return h(
-    "table",
-    { class: "moved" },
+    "table.moved",
     h(
       "thead",
-      {},
       h(
         "tr",
-        {},
         head.map((word, index) =>
           h(
             "th",
@@ -190,25 +180,25 @@ function movedTable(incident) {
         ),
       ),
     ),
-    h("tbody", {}, rows),
-    moved.length > FEW ? h("caption", {}, `and ${moved.length - FEW} more`) : null,
+    h("tbody", rows),
+    moved.length > FEW ? h("caption", `and ${moved.length - FEW} more`) : null,
   );
 }
 
 const block = (title, ...parts) =>
-  parts.flat().some(Boolean) ? h("section", { class: "evidence-part" }, h("h4", {}, title), ...parts) : null;
+  parts.flat().some(Boolean) ? h("section.evidence-part", h("h4", title), ...parts) : null;
 const lines = (entries, look) =>
   entries.length
     ? h(
         "ul",
         { class: look || "" },
-        entries.map((entry) => h("li", {}, entry)),
+        entries.map((entry) => h("li", entry)),
       )
     : null;
 
 function nearby(incident) {
   return list(incident.evidence.nearby).map((fact) => [
-    h("span", { class: "when" }, fromOnset(fact.step - incident.onset_step)),
+    h("span.when", fromOnset(fact.step - incident.onset_step)),
     ` ${fact.text}`,
   ]);
 }
@@ -216,7 +206,7 @@ function nearby(incident) {
 function batches(incident) {
   const found = list(incident.evidence.batches);
   return found.map((entry) => [
-    h("span", { class: "when" }, formatCount(entry.step)),
+    h("span.when", formatCount(entry.step)),
     " ",
     h("code", { title: entry.fingerprint }, entry.fingerprint),
   ]);
@@ -233,10 +223,10 @@ function details(incident) {
     block("Checklist", lines(list(suggestion && suggestion.checklist))),
     block("Batches by step", lines(batches(incident), "batches")),
     suggestion && suggestion.source && suggestion.source !== "rule of thumb"
-      ? h("p", { class: "source" }, `Source: ${suggestion.source}.`)
+      ? h("p.source", `Source: ${suggestion.source}.`)
       : null,
   ].filter(Boolean);
-  return parts.length ? h("div", { class: "evidence" }, parts) : null;
+  return parts.length ? h("div.evidence", parts) : null;
 }
 
 /**
@@ -254,27 +244,21 @@ export function evidence(page, incident, first) {
   const hidden = more || (!open && windowChart(incident));
   const excuses = list(incident.evidence.explained_by).filter((text) => text);
   return [
-    excuses.length ? h("p", { class: "excuse" }, `Explained by: ${excuses.join("; ")}.`) : null,
+    excuses.length ? h("p.excuse", `Explained by: ${excuses.join("; ")}.`) : null,
     chart,
-    suggestion && suggestion.text && (open || suggestion.action !== "none")
-      ? h("p", { class: "suggestion" }, suggestion.text)
-      : null,
+    suggestion && suggestion.text && (open || suggestion.action !== "none") ? h("p.suggestion", suggestion.text) : null,
     hidden
       ? h(
-          "button",
+          "button.fold.evidence-fold",
           {
-            type: "button",
-            class: "fold evidence-fold",
             "aria-expanded": String(shown),
             data: { evidence: incident.incident_id },
-            on: {
-              click: () => {
-                folds.set(incident.incident_id, !shown);
-                page.dirty("incidents");
-              },
+            onclick: () => {
+              folds.set(incident.incident_id, !shown);
+              page.dirty("incidents");
             },
           },
-          h("span", { class: "icon icon-fold" }),
+          h("span.icon.icon-fold"),
           "Evidence",
         )
       : null,
@@ -289,8 +273,8 @@ export function dataSets(incident) {
   const shown =
     names.length > FEW ? `${names.slice(0, FEW).join(", ")} and ${names.length - FEW} more` : names.join(", ");
   return h(
-    "span",
-    { class: "fact-chip", title: "Data sets whose losses moved, the one that carries most first" },
+    "span.fact-chip",
+    { title: "Data sets whose losses moved, the one that carries most first" },
     `data sets ${shown}`,
   );
 }
@@ -306,54 +290,42 @@ export function knownList(page, known) {
         class: `known${incident.state === "open" ? "" : " closed"}`,
         tabindex: "0",
         data: { incident: incident.incident_id },
-        on: {
-          click: (event) => event.target.closest("button, a") || page.zoomTo(incident),
-          keydown: (event) => event.key === "Enter" && event.target === event.currentTarget && page.zoomTo(incident),
-        },
+        onclick: (event) => event.target.closest("button, a") || page.zoomTo(incident),
+        onkeydown: (event) => event.key === "Enter" && event.target === event.currentTarget && page.zoomTo(incident),
       },
       h(
-        "div",
-        { class: "incident-head" },
-        h("h3", {}, incident.title || incidentKind(incident.kind).label),
+        "div.incident-head",
+        h("h3", incident.title || incidentKind(incident.kind).label),
         when(incident.opened, formatAge(page.now() - incident.opened)),
       ),
-      incident.text ? h("p", {}, incident.text) : null,
+      incident.text ? h("p", incident.text) : null,
       trainLine(incident, page.incidents(), page.id),
       evidence(page, incident, false),
       page.id
         ? h(
-            "a",
-            {
-              class: "details-link",
-              href: incidentHref(page.id, incident.incident_id),
-              data: { details: incident.incident_id },
-            },
+            "a.details-link",
+            { href: incidentHref(page.id, incident.incident_id), data: { details: incident.incident_id } },
             "Details",
           )
         : null,
     );
   return h(
-    "div",
-    { class: "known-list" },
+    "div.known-list",
     h(
-      "button",
+      "button.fold",
       {
-        type: "button",
-        class: "fold",
         id: "known-fold",
         "aria-expanded": String(shown),
         title:
           "Changes that a known reason explains, and what is watched without being sure. Nobody is alerted for them.",
-        on: {
-          click: () => {
-            page.knownShown = !shown;
-            page.dirty("incidents");
-          },
+        onclick: () => {
+          page.knownShown = !shown;
+          page.dirty("incidents");
         },
       },
-      h("span", { class: "icon icon-fold" }),
+      h("span.icon.icon-fold"),
       "Known or watched, no alarm",
-      h("span", { class: "chip" }, formatCount(known.length)),
+      h("span.chip", formatCount(known.length)),
     ),
     shown ? known.map(row) : null,
   );

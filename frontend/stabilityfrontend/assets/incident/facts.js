@@ -44,9 +44,8 @@ export function factList(entries) {
   );
   return shown.length
     ? h(
-        "dl",
-        { class: "fact-list" },
-        shown.map(([name, value, title]) => h("div", {}, h("dt", {}, name), h("dd", { title: title || null }, value))),
+        "dl.fact-list",
+        shown.map(([name, value, title]) => h("div", h("dt", name), h("dd", { title: title || null }, value))),
       )
     : null;
 }
@@ -97,17 +96,15 @@ export function timelineOf(incident, dump, commands) {
 export function timelineList(entries, untimed = false) {
   const first = entries.find((entry) => entry.time !== null);
   return h(
-    "ol",
-    { class: "timeline" },
+    "ol.timeline",
     entries.map((entry) =>
       h(
         "li",
         { class: entry.tone },
         untimed ? null : h("time", { title: whenTitle(entry.time) }, entry.time === null ? "–" : clock(entry.time)),
-        h("span", {}, entry.words),
+        h("span", entry.words),
         h(
-          "span",
-          { class: "sub num" },
+          "span.sub.num",
           !untimed && first && entry.time !== null && entry.time > first.time
             ? `+${duration(entry.time - first.time)}`
             : "",
@@ -208,46 +205,37 @@ export function rankTable(rows, suspects, all) {
   ];
   const head = ["Rank", "Step", "Phase", "For", "Process", "CPU", "Waits in", "Node"];
   return h(
-    "table",
-    { class: "table dense rank-table" },
+    "table.table.dense.rank-table",
     h(
       "thead",
-      {},
       h(
         "tr",
-        {},
         head.map((word) => h("th", { scope: "col", class: ["Step", "For", "CPU"].includes(word) ? "num" : "" }, word)),
       ),
     ),
     h(
       "tbody",
-      {},
       lines.map((line) =>
         h(
           "tr",
           { class: line.ranks.some((rank) => guilty.has(rank)) ? "suspect" : "" },
           h(
-            "td",
-            { class: "strong" },
+            "td.strong",
             line.ranks.length === 1
               ? String(line.ranks[0])
               : `${plural(line.ranks.length, "rank")}: ${rankRanges(line.ranks, 3)}`,
           ),
-          h("td", { class: "num" }, line.step !== null && line.step < 0 ? "none yet" : formatCount(line.step)),
-          h("td", {}, line.phase || "–"),
-          h("td", { class: "num" }, line.seconds === null ? "–" : duration(line.seconds)),
+          h("td.num", line.step !== null && line.step < 0 ? "none yet" : formatCount(line.step)),
+          h("td", line.phase || "–"),
+          h("td.num", line.seconds === null ? "–" : duration(line.seconds)),
           h(
             "td",
             { title: line.missing || null },
             (line.state && processWords(line.state)) || (line.missing ? "not seen" : "–"),
           ),
-          h(
-            "td",
-            { class: "num" },
-            line.cpu === null || line.cpu === undefined ? "–" : `${Math.round(100 * line.cpu)} %`,
-          ),
-          h("td", {}, line.place || "–"),
-          h("td", {}, line.node || "–"),
+          h("td.num", line.cpu === null || line.cpu === undefined ? "–" : `${Math.round(100 * line.cpu)} %`),
+          h("td", line.place || "–"),
+          h("td", line.node || "–"),
         ),
       ),
     ),

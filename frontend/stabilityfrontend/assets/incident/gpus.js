@@ -24,36 +24,30 @@ const gpuLine = (gpu, node) =>
 function signTable(signs, gpus) {
   const whose = (sign) => gpus.length > 1 && gpus.find((gpu) => asText(gpu.uuid) && gpu.uuid === sign.gpu);
   return h(
-    "table",
-    { class: "table dense signs" },
+    "table.table.dense.signs",
     h(
       "thead",
-      {},
       h(
         "tr",
-        {},
         ["Seen", "Sign", "Times"].map((word) => h("th", { scope: "col", class: word === "Times" ? "num" : "" }, word)),
       ),
     ),
     h(
       "tbody",
-      {},
       signs.map((sign) =>
         h(
           "tr",
-          {},
           h("td", { title: whenTitle(asFinite(sign.first)) }, asFinite(sign.first) === null ? "–" : clock(sign.first)),
           h(
-            "td",
-            { class: "words" },
-            whose(sign) && asFinite(whose(sign).index) !== null ? h("b", {}, `GPU ${whose(sign).index} `) : null,
-            asFinite(sign.xid) === null || /^Xid /.test(asText(sign.text)) ? null : h("b", {}, `Xid ${sign.xid} `),
+            "td.words",
+            whose(sign) && asFinite(whose(sign).index) !== null ? h("b", `GPU ${whose(sign).index} `) : null,
+            asFinite(sign.xid) === null || /^Xid /.test(asText(sign.text)) ? null : h("b", `Xid ${sign.xid} `),
             asText(sign.text) || readable(asText(sign.what)),
             asText(sign.said) && asText(sign.said) !== asText(sign.text) && !/^Xid \d+$/.test(asText(sign.said))
-              ? h("div", { class: "sub" }, `“${asText(sign.said)}”`)
+              ? h("div.sub", `“${asText(sign.said)}”`)
               : null,
           ),
-          h("td", { class: "num" }, sign.on === true ? "lasts" : formatCount(asFinite(sign.count) || 1)),
+          h("td.num", sign.on === true ? "lasts" : formatCount(asFinite(sign.count) || 1)),
         ),
       ),
     ),
@@ -68,18 +62,12 @@ function historyOf(known, incident) {
   const last = faults.length ? faults[0].time : known.last;
   return h(
     "div",
-    {},
-    h(
-      "b",
-      { class: "bad" },
-      `${plural(count, "fault")} on record, ${plural(known.runs, "run")} in all, last ${moment(last)}`,
-    ),
+    h("b.bad", `${plural(count, "fault")} on record, ${plural(known.runs, "run")} in all, last ${moment(last)}`),
     faults
       .slice(0, 4)
       .map((fault) =>
         h(
-          "div",
-          { class: "sub" },
+          "div.sub",
           h("a", { href: incidentHref(fault.run_id, fault.incident_id) }, fault.title),
           ` · ${fault.run_name || fault.run_id}`,
         ),
@@ -113,18 +101,17 @@ export function gpuParts(incident, known) {
       [
         gpus.length > 1 ? "GPUs" : "GPU",
         gpus.length > 1
-          ? gpus.slice(0, 16).map((one) => h("div", {}, gpuLine(one, incident.node)))
+          ? gpus.slice(0, 16).map((one) => h("div", gpuLine(one, incident.node)))
           : gpuLine(gpu, incident.node),
       ],
-      ["UUID", gpus.length === 1 && asText(gpu.uuid) ? h("code", {}, asText(gpu.uuid)) : ""],
-      ["Bus", gpus.length === 1 && asText(gpu.bus_id) ? h("code", {}, asText(gpu.bus_id)) : ""],
+      ["UUID", gpus.length === 1 && asText(gpu.uuid) ? h("code", asText(gpu.uuid)) : ""],
+      ["Bus", gpus.length === 1 && asText(gpu.bus_id) ? h("code", asText(gpu.bus_id)) : ""],
       [
         "Class",
         asText(evidence.class)
           ? h(
               "span",
-              {},
-              h("b", {}, asText(evidence.class)),
+              h("b", asText(evidence.class)),
               gpuTable.classes[evidence.class] ? `: ${gpuTable.classes[evidence.class]}` : "",
             )
           : "",
@@ -138,6 +125,6 @@ export function gpuParts(incident, known) {
       ["Before", history || (fault && known !== undefined ? "nothing else is on record of this GPU" : "")],
     ]),
     signs.length ? signTable(signs, gpus) : null,
-    asText(evidence.source) && fault ? h("p", { class: "source sub" }, `Source: ${asText(evidence.source)}.`) : null,
+    asText(evidence.source) && fault ? h("p.source.sub", `Source: ${asText(evidence.source)}.`) : null,
   ];
 }

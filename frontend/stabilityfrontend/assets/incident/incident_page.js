@@ -312,20 +312,17 @@ export class IncidentPage {
     fill(
       empty,
       h(
-        "div",
-        { class: "empty panel" },
-        h("h1", {}, noRun ? "No run has this id" : "No incident has this id"),
+        "div.empty.panel",
+        h("h1", noRun ? "No run has this id" : "No incident has this id"),
         h(
           "p",
-          {},
           noRun
             ? `“${this.id}” is not known to this server: it was deleted, or another server keeps it.`
             : `Run “${this.id}” has no incident “${this.incidentId}”. A run keeps its newest 2,000 incidents; older resolved ones are removed.`,
         ),
-        error.status === 404 ? null : h("p", { class: "sub" }, error.message),
+        error.status === 404 ? null : h("p.sub", error.message),
         h(
           "p",
-          {},
           noRun ? null : h("a", { href: `/runs/${encodeURIComponent(this.id)}` }, "The run"),
           noRun ? null : " · ",
           h("a", { href: "/" }, "All runs"),

@@ -17,30 +17,25 @@ export function ordersTable(incident) {
   const { not_followed: rows, applied } = incident.evidence;
   if (!asList(rows).length) return null;
   return h(
-    "table",
-    { class: "moved orders" },
+    "table.moved.orders",
     h(
       "thead",
-      {},
       h(
         "tr",
-        {},
-        ["Change", "ordered", "came instead"].map((word) => h("th", {}, word)),
+        ["Change", "ordered", "came instead"].map((word) => h("th", word)),
       ),
     ),
     h(
       "tbody",
-      {},
       asList(rows).map((one) =>
         h(
           "tr",
-          {},
-          h("td", { class: "name" }, CHANGES[asText(one.change)] || asText(one.change)),
-          h("td", {}, asText(one.ordered)),
-          h("td", {}, asText(one.observed)),
+          h("td.name", CHANGES[asText(one.change)] || asText(one.change)),
+          h("td", asText(one.ordered)),
+          h("td", asText(one.observed)),
         ),
       ),
     ),
-    h("caption", {}, reportedWords(applied)),
+    h("caption", reportedWords(applied)),
   );
 }

@@ -28,7 +28,7 @@ function panel(id, key, build) {
       parts = build();
     } catch (error) {
       console.debug(error);
-      parts = [h("div", { class: "nothing" }, `This part can't be shown: ${error.message}`)];
+      parts = [h("div.nothing", `This part can't be shown: ${error.message}`)];
     }
     const shown = [parts].flat(3).filter((part) => part !== null && part !== undefined && part !== false);
     setShown(byId(`${id}-panel`), shown.length > 0);
@@ -41,7 +41,7 @@ function stacks(page) {
   const dump = page.dump();
   if (!asked)
     return page.incident.kind === "hang" && page.incident.state === "open"
-      ? h("div", { class: "nothing" }, "No stacks have been asked for yet.")
+      ? h("div.nothing", "No stacks have been asked for yet.")
       : null;
   const command = page.commands.get(asked.request);
   // An order that is over brings nothing more: an agent that was killed in its middle must not keep people waiting.
@@ -53,25 +53,17 @@ function stacks(page) {
   return [
     waiting
       ? h(
-          "div",
-          { class: "collecting", role: "status" },
-          h("i", { class: "spinner" }),
+          "div.collecting",
+          { role: "status" },
+          h("i.spinner"),
           dump
             ? `Collecting stacks … ${Object.keys(asRecord(dump.ranks)).length} of ${plural(page.worldSize(), "rank")} so far.`
             : "Collecting stacks …",
         )
       : null,
-    dump
-      ? stackParts(dump)
-      : waiting
-        ? null
-        : h("div", { class: "nothing" }, "No stacks have arrived: no agent answered in time."),
+    dump ? stackParts(dump) : waiting ? null : h("div.nothing", "No stacks have arrived: no agent answered in time."),
     failed.map(([node, word]) =>
-      h(
-        "div",
-        { class: "nothing bad" },
-        `${node}: ${sentence(asText(word.detail) || "the agent could not collect them")}`,
-      ),
+      h("div.nothing.bad", `${node}: ${sentence(asText(word.detail) || "the agent could not collect them")}`),
     ),
   ];
 }
@@ -81,9 +73,8 @@ function batches(page) {
   const order = kept.order();
   if (!order) return null;
   const answer = kept.answered(order.command_id);
-  if (!order.progress.ended)
-    return h("div", { class: "collecting", role: "status" }, h("i", { class: "spinner" }), order.progress.line);
-  if (!answer) return h("div", { class: "nothing" }, order.progress.failed ? order.progress.line : GONE);
+  if (!order.progress.ended) return h("div.collecting", { role: "status" }, h("i.spinner"), order.progress.line);
+  if (!answer) return h("div.nothing", order.progress.failed ? order.progress.line : GONE);
   return batchParts(answer, incident, kept.all, () => ((kept.all = !kept.all), page.draw()));
 }
 
@@ -119,8 +110,8 @@ function chooseOne(list, chosen, label, pick) {
   if (list.length < 2) return [];
   return [
     h(
-      "select",
-      { class: "choice-list", "aria-label": label, on: { change: (event) => pick(event.target.value) } },
+      "select.choice-list",
+      { "aria-label": label, onchange: (event) => pick(event.target.value) },
       list.map(([value, words]) => h("option", { value, selected: value === chosen }, words)),
     ),
   ];
@@ -210,15 +201,13 @@ function ranks(page, suspects, process) {
   const more =
     rows.size > 8
       ? h(
-          "button",
+          "button.toggle",
           {
-            type: "button",
-            class: "toggle",
             "aria-pressed": String(Boolean(page.allRanks)),
-            on: { click: () => ((page.allRanks = !page.allRanks), page.draw()) },
+            onclick: () => ((page.allRanks = !page.allRanks), page.draw()),
           },
           page.allRanks ? "Grouped" : `All ${formatCount(rows.size)} ranks`,
         )
       : null;
-  return [wide(rankTable(rows, suspects, page.allRanks)), more ? h("div", { class: "group-foot" }, more) : null];
+  return [wide(rankTable(rows, suspects, page.allRanks)), more ? h("div.group-foot", more) : null];
 }

@@ -17,7 +17,7 @@ import { trainLength, trainLine } from "./trains.js";
 import { ageWords, cameBack, isNote, lastingWords, sinceOf, tickLasting, verdictOf } from "./verdict.js";
 
 /** A table that may be wider than its place: a shade at the edge shows that there is more. */
-export const wide = (table) => (table ? h("div", { class: "wide-table" }, table) : null);
+export const wide = (table) => (table ? h("div.wide-table", table) : null);
 
 export function keyed(place, key, build) {
   if (!place) return;
@@ -39,26 +39,22 @@ function head(page) {
   const step = toldStep(incident.onset_step);
   return [
     h(
-      "div",
-      { class: "incident-marks" },
+      "div.incident-marks",
       h("span", { class: tonedClass("pill", shown) }, open ? severityOf(incident) : shown.word),
-      h("span", { class: "chip" }, [kind.sign, kind.label].filter(Boolean).join(" ")),
-      open ? h("span", { class: "chip" }, shown.word) : null, // one that is over has lost the severity that it had
-      incident.dead ? h("span", { class: "chip" }, "on a discarded branch") : null,
-      incident.acknowledged_by
-        ? h("span", { class: "chip accent" }, `acknowledged by ${asText(incident.acknowledged_by)}`)
-        : null,
+      h("span.chip", [kind.sign, kind.label].filter(Boolean).join(" ")),
+      open ? h("span.chip", shown.word) : null, // one that is over has lost the severity that it had
+      incident.dead ? h("span.chip", "on a discarded branch") : null,
+      incident.acknowledged_by ? h("span.chip.accent", `acknowledged by ${asText(incident.acknowledged_by)}`) : null,
     ),
-    h("h1", {}, asText(incident.title) || kind.label),
+    h("h1", asText(incident.title) || kind.label),
     h(
-      "p",
-      { class: "incident-sub" },
+      "p.incident-sub",
       "Run ",
       h("a", { href: `/runs/${encodeURIComponent(page.id)}` }, page.name()),
       step === null ? null : ` · step ${formatCount(step)}`,
       causeOf(page),
       isUntimed(page.run) ? null : " · ",
-      h("span", { class: "incident-age" }),
+      h("span.incident-age"),
     ),
   ];
 }
@@ -86,17 +82,11 @@ function suspects(incident, verdict) {
       const words = [`rank ${rank}`, node, gpu && gpu.index !== null ? `GPU ${gpu.index}` : ""]
         .filter(Boolean)
         .join(" · ");
-      return h(
-        "div",
-        {},
-        h("b", {}, words),
-        gpu && gpu.uuid ? h("div", {}, h("code", { class: "sub", title: gpu.uuid }, gpu.uuid)) : null,
-      );
+      return h("div", h("b", words), gpu && gpu.uuid ? h("div", h("code.sub", { title: gpu.uuid }, gpu.uuid)) : null);
     });
   if (verdict && verdict.culprits.length)
     return h(
       "b",
-      {},
       `${rankWords(verdict.culprits)}${verdict.nodes.length ? ` · ${verdict.nodes.slice(0, 4).join(", ")}` : ""}`,
     );
   const gpu = asRecord(asRecord(incident.evidence).gpu);
@@ -108,9 +98,7 @@ function suspects(incident, verdict) {
   ]
     .filter(Boolean)
     .join(" · ");
-  return words
-    ? [h("b", {}, words), asText(gpu.uuid) ? h("div", {}, h("code", { class: "sub" }, asText(gpu.uuid))) : null]
-    : "";
+  return words ? [h("b", words), asText(gpu.uuid) ? h("div", h("code.sub", asText(gpu.uuid))) : null] : "";
 }
 
 /** What the agents of the nodes concerned can't see, by node. */
@@ -148,9 +136,7 @@ function verdictParts(page) {
     [kind.blames === "suspect" ? "Suspect" : "Where", who || (nobody ? "no rank stands out" : "")],
     [
       "Since",
-      since === null
-        ? ""
-        : h("span", {}, h("b", {}, clock(since)), h("span", { class: "sub since-age", "aria-live": "off" })),
+      since === null ? "" : h("span", h("b", clock(since)), h("span.sub.since-age", { "aria-live": "off" })),
       since === null ? "" : whenTitle(since),
     ],
     [
@@ -158,16 +144,9 @@ function verdictParts(page) {
       verdict && verdict.confidence
         ? h(
             "span",
-            {},
-            h(
-              "span",
-              { class: `sure ${verdict.confidence}`, "aria-hidden": "true" },
-              h("i", {}),
-              h("i", {}),
-              h("i", {}),
-            ),
-            h("b", {}, verdict.confidence),
-            h("span", { class: "sub" }, ` ${verdict.sure}`),
+            h("span", { class: `sure ${verdict.confidence}`, "aria-hidden": "true" }, h("i"), h("i"), h("i")),
+            h("b", verdict.confidence),
+            h("span.sub", ` ${verdict.sure}`),
           )
         : "",
     ],
@@ -190,56 +169,45 @@ function verdictParts(page) {
       : "";
   return [
     verdict && verdict.label && verdict.class !== "unknown"
-      ? h("div", { class: "verdict-class" }, verdict.label.charAt(0).toUpperCase() + verdict.label.slice(1))
+      ? h("div.verdict-class", verdict.label.charAt(0).toUpperCase() + verdict.label.slice(1))
       : null,
-    h(
-      "p",
-      { class: "verdict-words" },
-      ...lastingWords(words || "The server says no more about it.", incident, page.now()),
-    ),
+    h("p.verdict-words", ...lastingWords(words || "The server says no more about it.", incident, page.now())),
     facts,
     looksLike(page.config.looks, incident),
     verdict && verdict.because.length
       ? h(
-          "div",
-          { class: "because" },
-          h("h2", {}, "Because"),
+          "div.because",
+          h("h2", "Because"),
           h(
             "ul",
-            {},
-            verdict.because.map((line) => h("li", {}, line)),
+            verdict.because.map((line) => h("li", line)),
           ),
         )
       : null,
     verdict && verdict.blind.length
       ? h(
-          "div",
-          { class: "not-seen" },
-          h("h3", {}, "Not visible"),
+          "div.not-seen",
+          h("h3", "Not visible"),
           h(
             "ul",
-            {},
-            verdict.blind.map((line) => h("li", {}, line)),
+            verdict.blind.map((line) => h("li", line)),
           ),
         )
       : null,
     open && kind.of_machine
       ? blindNodes(page, verdict).map(({ node, blind }) =>
           h(
-            "details",
-            { class: "told", data: { node } },
-            h("summary", {}, `Not visible on ${node} at the moment: ${blind.map(blindWords).join(", ")}`),
+            "details.told",
+            { data: { node } },
+            h("summary", `Not visible on ${node} at the moment: ${blind.map(blindWords).join(", ")}`),
             h(
               "ul",
-              {},
-              blind.map((spot) => h("li", {}, blindLine(spot))),
+              blind.map((spot) => h("li", blindLine(spot))),
             ),
           ),
         )
       : null,
-    open && more && !more.includes(words)
-      ? h("details", { class: "told" }, h("summary", {}, "As it was reported"), h("p", {}, more))
-      : null,
+    open && more && !more.includes(words) ? h("details.told", h("summary", "As it was reported"), h("p", more)) : null,
     open || !incident.resolved || isNote(incident)
       ? null
       : h(
@@ -329,24 +297,23 @@ export function advice(page) {
   const checks = asTexts(suggestion.checklist);
   if (!asText(suggestion.text) && !checks.length) return null;
   return [
-    asText(suggestion.text) ? h("p", { class: "advice" }, asText(suggestion.text)) : null,
+    asText(suggestion.text) ? h("p.advice", asText(suggestion.text)) : null,
     plan(page.incident, suggestion),
     checks.length
       ? h(
-          "ul",
-          { class: "checks" },
+          "ul.checks",
           checks.map((line) => {
             const box = h("input", {
               type: "checkbox",
-              on: { change: (event) => page.ticked[event.target.checked ? "add" : "delete"](line) },
+              onchange: (event) => page.ticked[event.target.checked ? "add" : "delete"](line),
             });
             box.checked = page.ticked.has(line);
-            return h("li", {}, h("label", {}, box, h("span", {}, line)));
+            return h("li", h("label", box, h("span", line)));
           }),
         )
       : null,
     asText(suggestion.source) && suggestion.source !== "rule of thumb"
-      ? h("p", { class: "source sub" }, `Source: ${asText(suggestion.source)}.`)
+      ? h("p.source.sub", `Source: ${asText(suggestion.source)}.`)
       : null,
   ];
 }

@@ -11,17 +11,11 @@ export class Quieter {
   constructor(page) {
     this.page = page;
     this.set = /** @type {any} */ (null);
-    const button = (id, run) => h("button", { type: "button", class: "button quiet", id, on: { click: run } });
+    const button = (id, run) => h("button.button.quiet", { id, onclick: run });
     this.half = button("quieter-half", () => this.save(halfAsSensitive(this.detector(), this.now())));
     this.mute = button("quieter-mute", () => this.save(this.now() === 0 ? 1 : 0));
-    this.words = h("span", { class: "sub" });
-    this.element = h(
-      "span",
-      { class: "quieter", hidden: true, data: { needs: "command" } },
-      this.words,
-      this.half,
-      this.mute,
-    );
+    this.words = h("span.sub");
+    this.element = h("span.quieter", { hidden: true, data: { needs: "command" } }, this.words, this.half, this.mute);
   }
 
   async fetch() {

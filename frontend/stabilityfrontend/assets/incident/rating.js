@@ -9,14 +9,13 @@ export class AlertRating {
   constructor(page) {
     this.page = page;
     this.rating = /** @type {import("../../../types/api").Rating | null} */ (null);
-    const button = (id, words, useful) =>
-      h("button", { type: "button", class: "button quiet", id, on: { click: () => this.rate(useful) } }, words);
+    const button = (id, words, useful) => h("button.button.quiet", { id, onclick: () => this.rate(useful) }, words);
     this.useful = button("rating-useful", "Useful", true);
     this.noise = button("rating-noise", "Noise", false);
-    this.words = h("span", { class: "sub" }, "Was this alert useful?");
+    this.words = h("span.sub", "Was this alert useful?");
     this.element = h(
-      "span",
-      { class: "quieter", id: "incident-rating", hidden: true, data: { needs: "command" } },
+      "span.quieter",
+      { id: "incident-rating", hidden: true, data: { needs: "command" } },
       this.words,
       this.useful,
       this.noise,

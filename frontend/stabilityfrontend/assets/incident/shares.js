@@ -22,33 +22,28 @@ export function sharesTable(incident) {
   const counted = measure !== "ratio"; // a bare share has no amount
   const heads = ["Data set", "declared", "taken", ...(counted ? [`${asText(unit)} off`] : [])];
   return h(
-    "table",
-    { class: "moved shares" },
+    "table.moved.shares",
     h(
       "thead",
-      {},
       h(
         "tr",
-        {},
         heads.map((word, at) => h("th", { class: at ? "num" : "" }, word)),
       ),
     ),
     h(
       "tbody",
-      {},
       sets
         .slice(0, FEW)
         .map((one) =>
           h(
             "tr",
-            {},
-            h("td", { class: "name", title: asText(one.dataset) }, cutName(asText(one.dataset))),
-            h("td", { class: "num" }, share(one.declared)),
-            h("td", { class: "num" }, share(one.realised)),
-            counted ? h("td", { class: "num" }, offWords(asFinite(one.off) ?? 0)) : null,
+            h("td.name", { title: asText(one.dataset) }, cutName(asText(one.dataset))),
+            h("td.num", share(one.declared)),
+            h("td.num", share(one.realised)),
+            counted ? h("td.num", offWords(asFinite(one.off) ?? 0)) : null,
           ),
         ),
     ),
-    sets.length > FEW ? h("caption", {}, `and ${sets.length - FEW} more`) : null,
+    sets.length > FEW ? h("caption", `and ${sets.length - FEW} more`) : null,
   );
 }

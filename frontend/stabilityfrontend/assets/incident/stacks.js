@@ -44,13 +44,13 @@ function frameRow(frame, innermost) {
   return h(
     "li",
     { class: `frame${library ? " library" : " user"}${innermost ? " innermost" : ""}` },
-    h("code", { class: "frame-name" }, asText(frame.function) || "?"),
+    h("code.frame-name", asText(frame.function) || "?"),
     h(
-      "code",
-      { class: "frame-file", title: asText(frame.file) },
+      "code.frame-file",
+      { title: asText(frame.file) },
       `${shortPath(frame.file) || "no file"}${line === null ? "" : `:${line}`}`,
     ),
-    innermost ? h("span", { class: "frame-here" }, "here") : null,
+    innermost ? h("span.frame-here", "here") : null,
   );
 }
 
@@ -64,24 +64,16 @@ export function frameList(frames) {
     else if (folded.length)
       rows.push(
         h(
-          "li",
-          { class: "frame-fold" },
+          "li.frame-fold",
           h(
             "details",
-            {},
             h(
               "summary",
-              {},
               `${folded.length} frames of libraries`,
-              h(
-                "span",
-                { class: "sub" },
-                ` ${asText(folded[0].function)} … ${asText(folded[folded.length - 1].function)}`,
-              ),
+              h("span.sub", ` ${asText(folded[0].function)} … ${asText(folded[folded.length - 1].function)}`),
             ),
             h(
-              "ol",
-              { class: "frames" },
+              "ol.frames",
               folded.map((frame) => frameRow(frame, false)),
             ),
           ),
@@ -98,8 +90,8 @@ export function frameList(frames) {
   });
   fold();
   const more = (Array.isArray(frames) ? frames.length : 0) - all.length;
-  if (more > 0) rows.push(h("li", { class: "frame sub" }, `and ${formatCount(more)} frames more, in the whole text`));
-  return rows.length ? h("ol", { class: "frames" }, rows) : null;
+  if (more > 0) rows.push(h("li.frame.sub", `and ${formatCount(more)} frames more, in the whole text`));
+  return rows.length ? h("ol.frames", rows) : null;
 }
 
 /** Who stands where, in one line: `rank 5 · gpu-03 · in data`, `7 ranks wait in all_reduce #1841`. */
@@ -131,26 +123,22 @@ function groupCard(group, index, opened) {
   const ranks = ranksOf(group.ranks);
   const nodes = asTexts(group.nodes);
   const text = plain(group);
-  const body = h("div", { class: "group-body" });
+  const body = h("div.group-body");
   const copy = h(
-    "button",
+    "button.button.quiet",
     {
-      type: "button",
-      class: "button quiet",
-      on: {
-        click: async () =>
-          toast(
-            (await copyText(`${groupTitle(group)}\n${text}`))
-              ? "The stack is copied."
-              : "The browser lets nobody copy here; open the whole text and select it.",
-            "info",
-            3,
-          ),
-      },
+      onclick: async () =>
+        toast(
+          (await copyText(`${groupTitle(group)}\n${text}`))
+            ? "The stack is copied."
+            : "The browser lets nobody copy here; open the whole text and select it.",
+          "info",
+          3,
+        ),
     },
     "Copy",
   );
-  const pre = h("pre", { class: "stack-text", tabindex: "0", hidden: true, "aria-label": "Whole text of the stack" });
+  const pre = h("pre.stack-text", { tabindex: "0", hidden: true, "aria-label": "Whole text of the stack" });
   const unfold = ({ currentTarget: button }) => {
     const place = button.closest(".group-body").querySelector(".stack-text");
     const shown = place.hidden;
@@ -159,27 +147,21 @@ function groupCard(group, index, opened) {
     place.hidden = !shown;
     button.setAttribute("aria-expanded", String(shown));
   };
-  const whole = h(
-    "button",
-    { type: "button", class: "button quiet", "aria-expanded": "false", on: { click: unfold } },
-    "Whole text",
-  );
+  const whole = h("button.button.quiet", { "aria-expanded": "false", onclick: unfold }, "Whole text");
   const lines = text ? text.split("\n").length : 0;
   fill(
     body,
     frameList(group.frames) ||
       h(
-        "div",
-        { class: "nothing" },
+        "div.nothing",
         text ? "No frame of this text could be told apart; the whole text is below." : "No Python frame was seen.",
       ),
     h(
-      "div",
-      { class: "group-foot" },
+      "div.group-foot",
       text ? copy : null,
       text ? whole : null,
-      h("span", { class: "grow" }),
-      lines ? h("span", { class: "sub" }, plural(lines, "line")) : null,
+      h("span.grow"),
+      lines ? h("span.sub", plural(lines, "line")) : null,
     ),
     pre,
   );
@@ -188,14 +170,12 @@ function groupCard(group, index, opened) {
     { class: `stack-group${group.odd ? " odd" : ""}`, open: opened, data: { group: String(index) } },
     h(
       "summary",
-      {},
-      h("span", { class: "icon icon-fold" }),
-      group.odd ? h("span", { class: "chip critical" }, "odd one out") : null,
-      h("b", {}, groupTitle(group)),
+      h("span.icon.icon-fold"),
+      group.odd ? h("span.chip.critical", "odd one out") : null,
+      h("b", groupTitle(group)),
       ranks.length > 1
         ? h(
-            "span",
-            { class: "sub group-ranks" },
+            "span.sub.group-ranks",
             `${rankWords(ranks)}${nodes.length ? ` on ${nodes.length > 3 ? plural(nodes.length, "node") : nodes.join(", ")}` : ""}`,
           )
         : null,
@@ -218,8 +198,7 @@ function missingRows(dump) {
     const words = rankWords(ranks);
     return h(
       "li",
-      {},
-      h("b", {}, words.charAt(0).toUpperCase() + words.slice(1)),
+      h("b", words.charAt(0).toUpperCase() + words.slice(1)),
       nodes.size ? ` on ${[...nodes].slice(0, 4).join(", ")}` : "",
       `: no stack, because ${why}`,
     );
@@ -245,28 +224,17 @@ export function stackParts(dump) {
   return [
     groups.slice(0, GROUPS).map((group, index) => groupCard(group, index, index < OPEN_GROUPS)),
     groups.length > GROUPS
-      ? h(
-          "div",
-          { class: "nothing" },
-          `and ${formatCount(groups.length - GROUPS)} groups more, each with another stack`,
-        )
+      ? h("div.nothing", `and ${formatCount(groups.length - GROUPS)} groups more, each with another stack`)
       : null,
-    missing.length ? h("ul", { class: "missing-stacks" }, missing) : null,
-    groups.length || missing.length ? null : h("div", { class: "nothing" }, "No rank has answered."),
+    missing.length ? h("ul.missing-stacks", missing) : null,
+    groups.length || missing.length ? null : h("div.nothing", "No rank has answered."),
   ];
 }
 
 /** Who is missing of a collective, and of whom it is not known. */
 function missingWords(missing, unknown) {
-  const known = missing.length
-    ? h("b", { class: "bad" }, rankWords(missing, 6))
-    : unknown.length
-      ? null
-      : h("span", { class: "sub" }, "none");
-  return [
-    known,
-    unknown.length ? h("span", { class: "sub" }, `${known ? "; " : ""}not known: ${rankWords(unknown, 6)}`) : null,
-  ];
+  const known = missing.length ? h("b.bad", rankWords(missing, 6)) : unknown.length ? null : h("span.sub", "none");
+  return [known, unknown.length ? h("span.sub", `${known ? "; " : ""}not known: ${rankWords(unknown, 6)}`) : null];
 }
 
 /** The collectives of a dump as a table: who is in, who is missing. */
@@ -274,38 +242,33 @@ export function collectivesTable(dump) {
   const rows = (Array.isArray(dump.collectives) ? dump.collectives : []).slice(0, GROUPS).map(asRecord);
   if (!rows.length) return null;
   return h(
-    "table",
-    { class: "table dense collectives" },
+    "table.table.dense.collectives",
     h(
       "thead",
-      {},
       h(
         "tr",
-        {},
         ["Collective", "Group", "Joined", "Missing"].map((word) => h("th", { scope: "col" }, word)),
       ),
     ),
     h(
       "tbody",
-      {},
       rows.map((one) => {
         const missing = ranksOf(one.missing);
         const joined = ranksOf(one.joined);
         return h(
           "tr",
           { class: missing.length ? "lacking" : "" },
-          h("td", { class: "strong" }, `${asText(one.op) || "?"}${asText(one.seq) ? ` #${asText(one.seq)}` : ""}`),
-          h("td", { class: "words" }, asText(one.pg) || "–"),
+          h("td.strong", `${asText(one.op) || "?"}${asText(one.seq) ? ` #${asText(one.seq)}` : ""}`),
+          h("td.words", asText(one.pg) || "–"),
           h(
             "td",
-            {},
             joined.length > 1
-              ? [h("b", {}, plural(joined.length, "rank")), h("span", { class: "sub" }, ` ${rankRanges(joined, 4)}`)]
+              ? [h("b", plural(joined.length, "rank")), h("span.sub", ` ${rankRanges(joined, 4)}`)]
               : joined.length
                 ? `rank ${joined[0]}`
                 : "none",
           ),
-          h("td", {}, missingWords(missing, ranksOf(one.unknown))),
+          h("td", missingWords(missing, ranksOf(one.unknown))),
         );
       }),
     ),

@@ -28,14 +28,14 @@ export function trainLine(incident, incidents, run) {
   const links = newest.map((one, index) => [
     index ? ", " : "",
     one.incident_id === incident.incident_id || !run
-      ? h("b", {}, formatCount(one.onset_step))
+      ? h("b", formatCount(one.onset_step))
       : h("a", { href: incidentHref(run, one.incident_id) }, formatCount(one.onset_step)),
   ]);
   const more = length - newest.length;
   return h(
-    "span",
-    { class: "train", title: "Alike, each within four hours of the last: one message for all of them" },
-    h("b", {}, `${formatCount(length)} alike`),
+    "span.train",
+    { title: "Alike, each within four hours of the last: one message for all of them" },
+    h("b", `${formatCount(length)} alike`),
     `, at ${length === 1 ? "step" : "steps"} `,
     ...links.flat(),
     more > 0 ? ` and ${plural(more, "earlier one")}` : null,

@@ -85,7 +85,7 @@ export function lastingWords(words, incident, now) {
         : past(part)
       : !open
         ? lasted(until - part)
-        : h("span", { class: "lasts", data: { since: part }, "aria-live": "off" }, lasted(now - part)),
+        : h("span.lasts", { data: { since: part }, "aria-live": "off" }, lasted(now - part)),
   );
   return [words.slice(0, at), ...parts, words.slice(at + verdict.text.length)];
 }

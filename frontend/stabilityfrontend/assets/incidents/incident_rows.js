@@ -27,18 +27,14 @@ export function rowsOf(page, { key, first, more }) {
   const unfolded = page.unfolded.has(key);
   const fold = more.length
     ? h(
-        "button",
+        "button.link.fold-more",
         {
-          type: "button",
-          class: "link fold-more",
           "aria-expanded": String(unfolded),
           data: { fold: key },
-          on: {
-            click: () => {
-              if (unfolded) page.unfolded.delete(key);
-              else page.unfolded.add(key);
-              page.draw();
-            },
+          onclick: () => {
+            if (unfolded) page.unfolded.delete(key);
+            else page.unfolded.add(key);
+            page.draw();
           },
         },
         unfolded ? "fold" : `and ${formatCount(more.length)} more`,
@@ -58,13 +54,11 @@ function row(page, one, fold, same, within = false) {
     type: "checkbox",
     "aria-label": `Choose ${one.title || one.label} of ${one.run_name}`,
     data: { needs: "command" },
-    on: {
-      change: (event) =>
-        page.choose(
-          waiting.map((other) => other.incident_id),
-          event.target.checked,
-        ),
-    },
+    onchange: (event) =>
+      page.choose(
+        waiting.map((other) => other.incident_id),
+        event.target.checked,
+      ),
   });
   box.checked = waiting.length > 0 && waiting.every((other) => page.chosen.has(other.incident_id));
   box.disabled = waiting.length === 0;
@@ -77,12 +71,10 @@ function row(page, one, fold, same, within = false) {
     { data: { rowOf: one.incident_id, tone }, class: `incident-row ${tone}${within ? " within" : ""}` },
     box,
     h(
-      "div",
-      { class: "row-what" },
-      h("a", { href, class: "row-title", data: { row: one.incident_id } }, one.title || one.label),
+      "div.row-what",
+      h("a.row-title", { href, data: { row: one.incident_id } }, one.title || one.label),
       h(
-        "div",
-        { class: "sub" },
+        "div.sub",
         h("span", { class: tonedClass("appearance", look) }, open ? one.severity : look.word),
         ` · ${one.label}`,
         fold ? " · " : null,
@@ -90,45 +82,33 @@ function row(page, one, fold, same, within = false) {
       ),
     ),
     h(
-      "div",
-      { class: "row-run" },
+      "div.row-run",
       h("a", { href: `/runs/${encodeURIComponent(one.run_id)}` }, one.run_name),
-      h("div", { class: "sub" }, place(one).join(" · ")),
+      h("div.sub", place(one).join(" · ")),
     ),
     h(
-      "div",
-      { class: "row-when", title: whenTitle(one.since) },
-      h("div", {}, ago(now - one.since)),
-      h(
-        "div",
-        { class: "sub" },
-        open || one.resolved === null ? moment(one.since) : `lasted ${duration(one.resolved - one.since)}`,
-      ),
+      "div.row-when",
+      { title: whenTitle(one.since) },
+      h("div", ago(now - one.since)),
+      h("div.sub", open || one.resolved === null ? moment(one.since) : `lasted ${duration(one.resolved - one.since)}`),
     ),
     h(
-      "div",
-      { class: "row-do" },
+      "div.row-do",
       waiting.length
         ? h(
-            "button",
+            "button.button",
             {
-              type: "button",
-              class: "button",
               disabled: busy,
               title: "Tells others that you look after it; it stays open",
               data: { acknowledge: one.incident_id, needs: "command" },
-              on: { click: () => page.acknowledge(waiting) },
+              onclick: () => page.acknowledge(waiting),
             },
             busy ? "…" : waiting.length > 1 ? `Acknowledge ${formatCount(waiting.length)}` : "Acknowledge",
           )
         : by
-          ? h(
-              "span",
-              { class: "sub", title: whenTitle(by.acknowledged) },
-              `${by.acknowledged_by}, ${ago(now - by.acknowledged)}`,
-            )
+          ? h("span.sub", { title: whenTitle(by.acknowledged) }, `${by.acknowledged_by}, ${ago(now - by.acknowledged)}`)
           : null,
-      open && ADVICE[one.advice] ? h("span", { class: "sub" }, `advice: ${ADVICE[one.advice]}`) : null,
+      open && ADVICE[one.advice] ? h("span.sub", `advice: ${ADVICE[one.advice]}`) : null,
     ),
   );
 }

@@ -41,19 +41,16 @@ export class IncidentsPage {
     this.unfolded = new Set();
     this.chosen = new Set();
     this.busy = new Set();
-    this.search = h("input", {
+    this.search = h("input.field", {
       id: "incidents-filter",
       type: "search",
-      class: "field",
       placeholder: "Search title, run, project, node",
       "aria-label": "Search incidents",
       autocomplete: "off",
       value: new URLSearchParams(location.search).get("q") || "",
-      on: {
-        input: () => {
-          remember({ q: this.search.value.trim() || null });
-          this.draw();
-        },
+      oninput: () => {
+        remember({ q: this.search.value.trim() || null });
+        this.draw();
       },
     });
     fill(byId("incidents-search"), this.search);
@@ -63,31 +60,21 @@ export class IncidentsPage {
     };
     this.setState = segmented(byId("incidents-state"), set("state"));
     this.setSeverity = segmented(byId("incidents-severity"), set("severity"));
-    this.removeRun = h(
-      "button",
-      { type: "button", class: "toggle on", id: "incidents-run", on: { click: () => set("run")("") } },
-      "",
-    );
+    this.removeRun = h("button.toggle.on", { id: "incidents-run", onclick: () => set("run")("") }, "");
     this.lists = this.makeLists(set);
     this.ack = h(
-      "button",
+      "button.button.primary",
       {
-        type: "button",
-        class: "button primary",
         id: "incidents-ack",
         data: { needs: "command" },
-        on: { click: () => this.acknowledge(this.incidents.filter((one) => this.chosen.has(one.incident_id))) },
+        onclick: () => this.acknowledge(this.incidents.filter((one) => this.chosen.has(one.incident_id))),
       },
       "Acknowledge",
     );
-    this.none = h(
-      "button",
-      { type: "button", class: "link", on: { click: () => this.choose([...this.chosen], false) } },
-      "None",
-    );
+    this.none = h("button.link", { onclick: () => this.choose([...this.chosen], false) }, "None");
     fill(byId("incidents-chosen"), this.none, this.ack);
-    this.more = h("button", { type: "button", class: "button", on: { click: () => this.showMore() } }, "Show more");
-    this.words = h("span", { class: "sub" });
+    this.more = h("button.button", { onclick: () => this.showMore() }, "Show more");
+    this.words = h("span.sub");
     fill(byId("incidents-foot"), this.words, this.more);
     this.live = new Live(
       null,
@@ -100,7 +87,7 @@ export class IncidentsPage {
   }
 
   makeLists(set) {
-    const places = ["kind", "ack", "project"].map((name) => h("div", { class: "tool", data: { filter: name } }));
+    const places = ["kind", "ack", "project"].map((name) => h("div.tool", { data: { filter: name } }));
     fill(byId("incidents-more-filters"), places, this.removeRun);
     return {
       kind: choice(places[0], "incidents-kind", "Kind", set("kind"), true),
@@ -277,8 +264,7 @@ export class IncidentsPage {
     patch(
       byId("incidents-list"),
       h(
-        "ul",
-        { class: "incident-rows" },
+        "ul.incident-rows",
         shown.flatMap((group) => rowsOf(this, group)),
       ),
     );
@@ -307,28 +293,18 @@ export class IncidentsPage {
     if (where.dataset.kind === kind) return;
     where.dataset.kind = kind;
     const all = h("a", { href: "/incidents?state=all" }, "All incidents");
-    if (loading) fill(where, h("p", { class: "nothing" }, this.trouble || "Reading the incidents of all runs …"));
+    if (loading) fill(where, h("p.nothing", this.trouble || "Reading the incidents of all runs …"));
     else if (narrowed)
       fill(
         where,
-        h(
-          "p",
-          { class: "nothing" },
-          "No incident fits. ",
-          h("button", { type: "button", class: "link", on: { click: () => this.clear() } }, "Clear the filters"),
-        ),
+        h("p.nothing", "No incident fits. ", h("button.link", { onclick: () => this.clear() }, "Clear the filters")),
       );
     else if (state === "open")
       fill(
         where,
-        h(
-          "div",
-          { class: "empty" },
-          h("h2", {}, "No open incident"),
-          h("p", {}, "A new incident appears here by itself. ", all, "."),
-        ),
+        h("div.empty", h("h2", "No open incident"), h("p", "A new incident appears here by itself. ", all, ".")),
       );
-    else fill(where, h("p", { class: "nothing" }, "No incident yet."));
+    else fill(where, h("p.nothing", "No incident yet."));
   }
 
   clear() {

@@ -59,10 +59,8 @@ function draw() {
   fill(
     place,
     h("span", { id: "who-name" }, known.name),
-    h("span", { class: "sub", id: "who-may" }, [project, known.role, only].filter(Boolean).join(" · ")),
-    known.by === "session"
-      ? h("button", { type: "button", class: "link", id: "log-out", on: { click: leave } }, "Log out")
-      : null,
+    h("span.sub", { id: "who-may" }, [project, known.role, only].filter(Boolean).join(" · ")),
+    known.by === "session" ? h("button.link", { id: "log-out", onclick: leave }, "Log out") : null,
   );
 }
 

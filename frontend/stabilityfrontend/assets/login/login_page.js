@@ -19,7 +19,7 @@ export function wantedPage(search, origin) {
 export class LoginPage {
   constructor(root) {
     this.form = root.querySelector("#login-form");
-    this.field = h("input", { id: "login-key", type: "password", class: "field", autocomplete: "current-password" });
+    this.field = h("input.field", { id: "login-key", type: "password", autocomplete: "current-password" });
     fill(byId("login-field"), this.field);
     this.field.focus();
     this.onSubmit = (event) => {
@@ -46,18 +46,18 @@ export class LoginPage {
     const query = new URLSearchParams({ next: wantedPage(location.search, location.origin) });
     if (other) query.set("other", "true");
     const button = h(
-      "a",
-      { id: "login-provider", class: "button primary", href: `${oidc.start}?${query}` },
+      "a.button.primary",
+      { id: "login-provider", href: `${oidc.start}?${query}` },
       `Sign in with ${oidc.name}${other ? " as somebody else" : ""}`,
     );
     fill(
       place,
-      oidc.refusal ? h("div", { id: "login-refused", class: "note critical", role: "alert" }, oidc.refusal) : null,
+      oidc.refusal ? h("div.note.critical", { id: "login-refused", role: "alert" }, oidc.refusal) : null,
       oidc.trouble && oidc.trouble !== oidc.refusal
-        ? h("div", { id: "login-trouble", class: "note warning", role: "status" }, oidc.trouble)
+        ? h("div.note.warning", { id: "login-trouble", role: "status" }, oidc.trouble)
         : null,
       button,
-      h("div", { class: "login-or" }, "or with a key"),
+      h("div.login-or", "or with a key"),
     );
     byId("login-send")?.classList.remove("primary");
     if (document.activeElement === this.field && !this.field.value) button.focus();

@@ -88,19 +88,18 @@ export class Headline {
 
   make(key, panel) {
     const { page } = this;
-    const legend = h("div", { class: "legend", id: `legend-${panel.id}` });
-    const element = h("div", { class: "chart small", id: `chart-${panel.id}` });
+    const legend = h("div.legend", { id: `legend-${panel.id}` });
+    const element = h("div.chart.small", { id: `chart-${panel.id}` });
     const head = h(
-      "div",
-      { class: "panel-head small" },
+      "div.panel-head.small",
       h("h3", { title: panel.title, dir: "auto" }, panel.title),
-      h("span", { class: "sub", id: `note-${panel.id}` }, panel.unit),
-      h("span", { class: "grow" }),
+      h("span.sub", { id: `note-${panel.id}` }, panel.unit),
+      h("span.grow"),
       legend,
     );
     const section = h(
-      "section",
-      { class: "panel", id: `panel-${panel.id}`, "aria-label": panel.title, hidden: true },
+      "section.panel",
+      { id: `panel-${panel.id}`, "aria-label": panel.title, hidden: true },
       head,
       element,
     );

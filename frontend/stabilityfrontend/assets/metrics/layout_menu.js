@@ -9,38 +9,28 @@ export class LayoutMenu {
   /** `owner`: MetricSections. */
   constructor(owner) {
     this.owner = owner;
-    this.listPlace = h("div", { class: "layout-list" });
-    this.trouble = h("div", { class: "sub", role: "status" });
+    this.listPlace = h("div.layout-list");
+    this.trouble = h("div.sub", { role: "status" });
     this.name = /** @type {HTMLInputElement} */ (
-      h("input", {
-        class: "field",
-        placeholder: "Name",
-        "aria-label": "Name of the layout",
-        maxlength: 80,
-        id: "layout-name",
-      })
+      h("input.field", { placeholder: "Name", "aria-label": "Name of the layout", maxlength: 80, id: "layout-name" })
     );
     const form = h(
-      "form",
-      { class: "tool", data: { needs: "command" }, on: { submit: (event) => this.save(event) } },
+      "form.tool",
+      { data: { needs: "command" }, onsubmit: (event) => this.save(event) },
       this.name,
-      h("button", { type: "submit", class: "button", id: "layout-save" }, "Save"),
+      h("button.button", { type: "submit", id: "layout-save" }, "Save"),
     );
     this.menu = h(
-      "div",
-      { id: "layout-menu", class: "chart-menu", popover: "auto", role: "dialog", "aria-label": "Layouts" },
+      "div.chart-menu",
+      { id: "layout-menu", popover: "auto", role: "dialog", "aria-label": "Layouts" },
       this.listPlace,
       form,
-      h(
-        "button",
-        { type: "button", class: "button", id: "layout-reset", on: { click: () => this.reset() } },
-        "Reset layout",
-      ),
+      h("button.button", { id: "layout-reset", onclick: () => this.reset() }, "Reset layout"),
       this.trouble,
     );
     const open = h(
-      "button",
-      { type: "button", class: "toggle", id: "layout-open", popovertarget: "layout-menu", "aria-haspopup": "dialog" },
+      "button.toggle",
+      { id: "layout-open", popovertarget: "layout-menu", "aria-haspopup": "dialog" },
       "Layouts",
     );
     this.menu.addEventListener("toggle", (event) => {
@@ -73,33 +63,29 @@ export class LayoutMenu {
       views.length
         ? views.map((view) =>
             h(
-              "div",
-              { class: "layout-row", data: { layout: view.name } },
+              "div.layout-row",
+              { data: { layout: view.name } },
               h(
-                "button",
+                "button.layout-name",
                 {
-                  type: "button",
-                  class: "layout-name",
                   title: `Saved by ${view.saved_by}`,
-                  on: { click: () => this.open(view) },
+                  onclick: () => this.open(view),
                 },
                 view.name,
               ),
-              view.project === "" && this.project !== "" ? h("span", { class: "sub" }, "all projects") : null,
+              view.project === "" && this.project !== "" ? h("span.sub", "all projects") : null,
               h(
-                "button",
+                "button.icon-button.tiny",
                 {
-                  type: "button",
-                  class: "icon-button tiny",
                   "aria-label": `Delete the layout ${view.name}`,
                   data: { needs: "command" },
-                  on: { click: () => this.remove(view) },
+                  onclick: () => this.remove(view),
                 },
                 "×",
               ),
             ),
           )
-        : h("div", { class: "sub" }, "No layout is saved for this project."),
+        : h("div.sub", "No layout is saved for this project."),
     );
   }
 

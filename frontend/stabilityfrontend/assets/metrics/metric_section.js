@@ -21,27 +21,20 @@ export class MetricSection {
     this.names = [];
     /** @type {{names: string[], element: HTMLElement, tiles: MetricTile[] | null, timer: any}[]} */
     this.chunks = [];
-    this.count = h("span", { class: "sub" });
+    this.count = h("span.sub");
     this.head = h(
-      "button",
+      "button.fold",
       {
-        type: "button",
-        class: "fold",
         "aria-expanded": "false",
         data: { section: prefix },
-        on: { click: () => owner.fold(this) },
+        onclick: () => owner.fold(this),
       },
-      h("span", { class: "icon icon-fold" }),
+      h("span.icon.icon-fold"),
       h("span", { dir: "auto" }, title),
       this.count,
     );
-    this.body = h("div", { class: "metric-chunks", hidden: true });
-    this.element = h(
-      "div",
-      { class: "metric-section", data: { prefix } },
-      h("div", { class: "metric-head" }, this.head),
-      this.body,
-    );
+    this.body = h("div.metric-chunks", { hidden: true });
+    this.element = h("div.metric-section", { data: { prefix } }, h("div.metric-head", this.head), this.body);
   }
 
   /** Show these names in this order, folded or not. */
@@ -61,7 +54,7 @@ export class MetricSection {
     wanted.forEach((names, index) => {
       const chunk = this.chunks[index];
       if (!chunk) {
-        const element = h("div", { class: "panels metric-chunk" });
+        const element = h("div.panels.metric-chunk");
         this.chunks.push({ names, element, tiles: null, timer: null });
         this.body.append(element);
         this.estimate(this.chunks[index]);

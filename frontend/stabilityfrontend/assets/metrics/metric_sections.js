@@ -48,9 +48,8 @@ export class MetricSections {
 
   listen() {
     this.field = /** @type {HTMLInputElement} */ (
-      h("input", {
+      h("input.field", {
         type: "search",
-        class: "field",
         placeholder: "words, /regex/ or = loss/a - loss/b",
         "aria-label": "Search metrics, or an expression after =",
         autocomplete: "off",

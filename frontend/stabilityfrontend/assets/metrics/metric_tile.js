@@ -24,8 +24,8 @@ function chartIn(element, legend, id, name, owner) {
 
 const iconButton = (icon, title, click, more) =>
   h(
-    "button",
-    { type: "button", class: "chart-tool", title, "aria-label": title, ...more, on: { click } },
+    "button.chart-tool",
+    { title, "aria-label": title, ...more, onclick: click },
     icon === "×" ? icon : h("span", { class: `icon icon-${icon}` }),
   );
 
@@ -39,18 +39,17 @@ export class MetricTile {
     this.name = name;
     this.id = `metric ${name}`;
     const title = titleOf(name);
-    this.legend = h("div", { class: "legend" });
-    this.canvas = h("div", { class: "chart small" });
-    this.tools = h("span", { class: "tile-tools" });
+    this.legend = h("div.legend");
+    this.canvas = h("div.chart.small");
+    this.tools = h("span.tile-tools");
     this.grip = h(
-      "button",
+      "button.chart-tool.grip",
       {
-        type: "button",
-        class: "chart-tool grip",
         draggable: "true",
         title: `${title}: drag it, or move it with the arrow keys`,
         "aria-label": `Move ${title}`,
-        on: { keydown: (event) => this.key(event), dragstart: (event) => owner.dragged(event, this) },
+        onkeydown: (event) => this.key(event),
+        ondragstart: (event) => owner.dragged(event, this),
       },
       "⠿",
     );
@@ -60,18 +59,15 @@ export class MetricTile {
         class: `panel metric size-${this.size}`,
         "aria-label": title,
         data: { metric: name },
-        on: {
-          dragover: (event) => owner.over(event, this),
-          drop: (event) => owner.dropped(event, this),
-          dragend: () => owner.dragEnded(),
-        },
+        ondragover: (event) => owner.over(event, this),
+        ondrop: (event) => owner.dropped(event, this),
+        ondragend: () => owner.dragEnded(),
       },
       h(
-        "div",
-        { class: "panel-head small" },
+        "div.panel-head.small",
         this.grip,
         h("h3", { title, dir: "auto" }, title),
-        h("span", { class: "grow" }),
+        h("span.grow"),
         this.legend,
         this.tools,
       ),
@@ -140,19 +136,18 @@ export const nextSize = (size) => SIZES[(SIZES.indexOf(size || "M") + 1) % SIZES
 /** Open a metric over the whole window; Esc ends it. `options` hold for this look only. */
 export function fullScreen(owner, name, options = {}) {
   const { page } = owner;
-  const canvas = h("div", { class: "chart" });
-  const legend = h("div", { class: "legend" });
-  const tools = h("span", { class: "tile-tools" });
+  const canvas = h("div.chart");
+  const legend = h("div.legend");
+  const tools = h("span.tile-tools");
   const title = titleOf(name);
   const dialog = /** @type {HTMLDialogElement} */ (
     h(
-      "dialog",
-      { class: "full-chart", "aria-label": title },
+      "dialog.full-chart",
+      { "aria-label": title },
       h(
-        "div",
-        { class: "panel-head" },
+        "div.panel-head",
         h("h2", { title, dir: "auto" }, title),
-        h("span", { class: "grow" }),
+        h("span.grow"),
         legend,
         tools,
         iconButton("×", "Close (Esc)", () => dialog.close(), { autofocus: true }),

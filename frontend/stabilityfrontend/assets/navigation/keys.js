@@ -69,33 +69,29 @@ function press(selector, place) {
 /** Show all keys. */
 export function showKeys() {
   if (document.getElementById("keys-dialog")) return;
-  const close = h("button", { type: "button", class: "button", on: { click: () => dialog.close() } }, "Close");
+  const close = h("button.button", { onclick: () => dialog.close() }, "Close");
   const dialog = smallDialog({
     id: "keys",
     title: "Keys",
     body: h(
-      "div",
-      { class: "dialog-body keys-body", tabindex: "0", role: "region", "aria-label": "Keys, by where they work" },
+      "div.dialog-body.keys-body",
+      { tabindex: "0", role: "region", "aria-label": "Keys, by where they work" },
       KEYS.map(({ where, rows: some }) =>
         h(
           "section",
-          {},
-          h("h3", {}, where),
+          h("h3", where),
           h(
-            "dl",
-            { class: "keys-list" },
+            "dl.keys-list",
             some.map(({ keys, what }) =>
               h(
                 "div",
-                {},
                 h(
                   "dt",
-                  {},
                   keys
                     .flatMap((key) => (key.split("+").length > 1 && key !== "+" ? key.split("+") : [key]))
-                    .map((key) => h("kbd", {}, key)),
+                    .map((key) => h("kbd", key)),
                 ),
-                h("dd", {}, what),
+                h("dd", what),
               ),
             ),
           ),

@@ -79,31 +79,21 @@ class Palette {
       spellcheck: "false",
       maxlength: 200,
       placeholder: this.run ? "Run, metric, incident, node, page, command" : "Run, incident, node, page, command",
-      on: { input: () => this.typed(), keydown: (event) => this.key(event) },
+      oninput: () => this.typed(),
+      onkeydown: (event) => this.key(event),
     });
     this.list = h("div", { id: "palette-list", role: "listbox", "aria-label": "Found" });
-    this.status = h("span", { role: "status", class: "sub", id: "palette-status" });
+    this.status = h("span.sub", { role: "status", id: "palette-status" });
     this.dialog = h(
-      "dialog",
-      { id: "palette", class: "dialog palette", "aria-label": "Search everything" },
-      h("div", { class: "palette-field" }, h("span", { class: "rail-icon icon-search" }), this.input),
+      "dialog.dialog.palette",
+      { id: "palette", "aria-label": "Search everything" },
+      h("div.palette-field", h("span.rail-icon.icon-search"), this.input),
       this.list,
       h(
-        "div",
-        { class: "dialog-foot" },
+        "div.dialog-foot",
         this.status,
-        h("span", { class: "grow" }),
-        h(
-          "span",
-          { class: "sub" },
-          h("kbd", {}, "↑"),
-          h("kbd", {}, "↓"),
-          " choose ",
-          h("kbd", {}, "Enter"),
-          " open ",
-          h("kbd", {}, "Esc"),
-          " close",
-        ),
+        h("span.grow"),
+        h("span.sub", h("kbd", "↑"), h("kbd", "↓"), " choose ", h("kbd", "Enter"), " open ", h("kbd", "Esc"), " close"),
       ),
     );
     this.dialog.addEventListener("click", (event) => {
@@ -215,7 +205,7 @@ class Palette {
         h(
           "div",
           { role: "group", "aria-labelledby": `palette-group-${index}` },
-          h("div", { class: "palette-group", id: `palette-group-${index}`, role: "presentation" }, name),
+          h("div.palette-group", { id: `palette-group-${index}`, role: "presentation" }, name),
           options,
         ),
       ),
@@ -271,21 +261,18 @@ class Palette {
 
   option(one, index) {
     return h(
-      "div",
+      "div.palette-option",
       {
         role: "option",
         id: `palette-${index}`,
-        class: "palette-option",
         "aria-selected": String(index === this.active),
         data: { choice: one.id },
-        on: {
-          click: () => this.choose(index),
-          pointermove: () => {
-            if (this.active !== index) {
-              this.active = index;
-              this.mark();
-            }
-          },
+        onclick: () => this.choose(index),
+        onpointermove: () => {
+          if (this.active !== index) {
+            this.active = index;
+            this.mark();
+          }
         },
       },
       one.tone
@@ -294,8 +281,8 @@ class Palette {
             "aria-hidden": "true",
           })
         : null,
-      h("span", { class: "palette-text" }, one.text),
-      one.sub ? h("span", { class: "sub" }, one.sub) : null,
+      h("span.palette-text", one.text),
+      one.sub ? h("span.sub", one.sub) : null,
     );
   }
 

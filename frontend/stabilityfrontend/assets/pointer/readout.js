@@ -65,7 +65,7 @@ export function found(plot, at) {
   };
 }
 
-const key = (color, ...parts) => h("div", { class: "key" }, h("i", { style: { background: color } }), ...parts);
+const key = (color, ...parts) => h("div.key", h("i", { style: { background: color } }), ...parts);
 
 /** A value, and what is around it where it is a mean. */
 export const valueWords = ({ value, low, high }) =>
@@ -76,16 +76,16 @@ export const valueWords = ({ value, low, high }) =>
 /** What stands beside the pointer. */
 export function tipParts(spec, { x, points, marks, notes }) {
   return [
-    h("b", {}, spec.axis.words(x)),
+    h("b", spec.axis.words(x)),
     ...points.map(({ line, point }) =>
       key(
         line.color,
-        h("span", { class: "tip-name" }, line.near ? `${line.name} at ${spec.axis.words(point.step)}` : line.name),
-        h("b", {}, valueWords(point)),
+        h("span.tip-name", line.near ? `${line.name} at ${spec.axis.words(point.step)}` : line.name),
+        h("b", valueWords(point)),
       ),
     ),
     ...marks.map((mark) => key(mark.color, h("span", { class: "to" in mark ? "noted" : "" }, mark.words))),
-    ...notes.map((note) => key(note.color, h("span", { class: "tip-note" }, note.words))),
+    ...notes.map((note) => key(note.color, h("span.tip-note", note.words))),
   ];
 }
 
@@ -96,9 +96,9 @@ export function chipParts({ points, marks }) {
     ...own
       .slice(0, CHIP_LINES)
       .map(({ line, point }) =>
-        key(line.color, own.length > 1 ? cutName(line.name) : null, h("b", {}, formatValue(point.value, 5))),
+        key(line.color, own.length > 1 ? cutName(line.name) : null, h("b", formatValue(point.value, 5))),
       ),
-    own.length > CHIP_LINES ? h("div", { class: "sub" }, `+ ${own.length - CHIP_LINES}`) : null,
+    own.length > CHIP_LINES ? h("div.sub", `+ ${own.length - CHIP_LINES}`) : null,
     ...marks.slice(0, 1).map((mark) => key(mark.color, mark.words)),
   ];
 }

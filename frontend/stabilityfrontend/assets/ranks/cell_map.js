@@ -113,8 +113,8 @@ export class CellMap {
       "aria-label": label,
       "aria-roledescription": "map of cells",
     });
-    this.tip = h("div", { class: "tip cell-tip", hidden: true });
-    this.said = h("div", { class: "unseen", role: "status", "aria-live": "polite" });
+    this.tip = h("div.tip.cell-tip", { hidden: true });
+    this.said = h("div.unseen", { role: "status", "aria-live": "polite" });
     fill(element, this.canvas, this.tip, this.said);
     this.groups = this.colors = this.font = null;
     this.cells = [];
@@ -369,10 +369,9 @@ export class CellMap {
       h("b", { class: `cell-tip-title ${tone || ""}` }, title),
       h(
         "dl",
-        {},
         lines
           .filter(([, words]) => words !== null && words !== "")
-          .map(([name, words]) => [h("dt", {}, name), h("dd", {}, words)])
+          .map(([name, words]) => [h("dt", name), h("dd", words)])
           .flat(),
       ),
       link ? h("a", { href: link.href }, link.text) : null,

@@ -292,7 +292,7 @@ export class GpuMap {
     fill(
       place,
       [...reasons].map(([why, nodes]) =>
-        h("div", {}, h("b", {}, nodes.length > NAMED ? plural(nodes.length, "node") : nodes.join(", ")), ` ${why}`),
+        h("div", h("b", nodes.length > NAMED ? plural(nodes.length, "node") : nodes.join(", ")), ` ${why}`),
       ),
     );
   }

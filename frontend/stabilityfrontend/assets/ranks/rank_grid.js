@@ -97,8 +97,7 @@ export function fillLegend(place, legend) {
     place,
     legend.map(([fill, sign, said, hollow]) =>
       h(
-        "span",
-        { class: "cell-key" },
+        "span.cell-key",
         h(
           "i",
           {
@@ -204,7 +203,7 @@ export class RankGrid {
     if (!some) {
       this.leave();
       fillLegend(byId("ranks-legend"), []);
-      fill(place, h("div", { class: "nothing" }, page.ready && page.health.known ? nothingSeen(page.health) : ""));
+      fill(place, h("div.nothing", page.ready && page.health.known ? nothingSeen(page.health) : ""));
     } else if (large) this.drawWall(place, rows);
     else this.drawCards(place, rows);
     page.asked?.showNode(rows);
@@ -301,8 +300,8 @@ export class RankGrid {
           h(
             "div",
             { class: `rank-node${node === this.page.asked?.node ? " chosen" : ""}`, data: { node } },
-            h("h3", {}, node),
-            h("div", { class: "rank-cards" }, cards),
+            h("h3", node),
+            h("div.rank-cards", cards),
           ),
         ),
       );
@@ -313,16 +312,16 @@ export class RankGrid {
 
   makeCard(row) {
     const parts = {
-      head: h("b", {}, `Rank ${row.rank}`),
-      sign: h("i", {}),
-      said: h("div", { class: "rank-said" }),
-      list: h("dl", {}),
-      link: h("span", {}),
+      head: h("b", `Rank ${row.rank}`),
+      sign: h("i"),
+      said: h("div.rank-said"),
+      list: h("dl"),
+      link: h("span"),
     };
     const element = h(
-      "article",
-      { class: "rank-card", tabindex: "0", data: { rank: String(row.rank) } },
-      h("div", { class: "rank-head" }, parts.sign, parts.head, h("span", { class: "grow" }), parts.link),
+      "article.rank-card",
+      { tabindex: "0", data: { rank: String(row.rank) } },
+      h("div.rank-head", parts.sign, parts.head, h("span.grow"), parts.link),
       parts.said,
       parts.list,
     );
@@ -350,7 +349,7 @@ export class RankGrid {
     const names = lines.map(([name]) => name).join();
     if (card.names !== names) {
       card.names = names;
-      fill(card.list, lines.map(([name]) => [h("dt", {}, name), h("dd", {})]).flat());
+      fill(card.list, lines.map(([name]) => [h("dt", name), h("dd")]).flat());
     }
     lines.forEach(([, said], index) => setText(card.list.children[2 * index + 1], said));
   }

@@ -25,14 +25,12 @@ export class Annotations {
     /** By step, as the charts draw them. */
     this.list = /** @type {any[]} */ ([]);
     this.button = h(
-      "button",
+      "button.toggle",
       {
-        type: "button",
-        class: "toggle",
         id: "annotate",
         title: "Note something at the cursor, or at the zoomed range (key a)",
         data: { needs: "command" },
-        on: { click: () => this.make(null) },
+        onclick: () => this.make(null),
       },
       "Annotate …",
     );
@@ -155,12 +153,12 @@ export class Annotations {
       this.every = !this.every;
       this.draw();
     };
-    const toggle = { type: "button", id: "annotations-all", class: "toggle", hidden: true, on: { click: all } };
+    const toggle = { id: "annotations-all", class: "toggle", hidden: true, onclick: all };
     return h(
-      "section",
-      { id: "annotations-panel", class: "panel", hidden: true },
-      h("div", { class: "panel-head" }, h("h2", {}, "Annotations"), h("span", { class: "grow" }), h("button", toggle)),
-      h("div", { id: "annotations", class: "scroll" }),
+      "section.panel",
+      { id: "annotations-panel", hidden: true },
+      h("div.panel-head", h("h2", "Annotations"), h("span.grow"), h("button", toggle)),
+      h("div.scroll", { id: "annotations" }),
     );
   }
 
@@ -184,17 +182,11 @@ export class Annotations {
       "article",
       { class: `annotation${note.dead ? " dead" : ""}`, data: { annotation: note.annotation_id } },
       h(
-        "div",
-        { class: "annotation-head" },
+        "div.annotation-head",
+        h("button.link", { title: "Show it on the charts", onclick: () => this.goTo(note) }, stepsOf(note)),
         h(
-          "button",
-          { type: "button", class: "link", title: "Show it on the charts", on: { click: () => this.goTo(note) } },
-          stepsOf(note),
-        ),
-        h(
-          "span",
+          "span.sub",
           {
-            class: "sub",
             title: [
               moment(note.created),
               note.edited ? `changed by ${note.edited_by}, ${moment(note.edited)}` : "",
@@ -208,10 +200,10 @@ export class Annotations {
       ),
       h("p", { dir: "auto" }, note.text),
       h(
-        "div",
-        { class: "annotation-foot", data: { needs: "command" } },
-        h("button", { type: "button", class: "link", on: { click: () => this.edit(note) } }, "Edit …"),
-        h("button", { type: "button", class: "link", on: { click: () => this.delete(note) } }, "Delete …"),
+        "div.annotation-foot",
+        { data: { needs: "command" } },
+        h("button.link", { onclick: () => this.edit(note) }, "Edit …"),
+        h("button.link", { onclick: () => this.delete(note) }, "Delete …"),
       ),
     );
   }

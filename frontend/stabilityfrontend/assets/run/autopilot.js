@@ -128,40 +128,33 @@ export class AutopilotPanel {
     const edited = this.draft !== null && this.draft !== answer.policy;
     const by = answer.set_by ? `${answer.policy ? "set" : "ended"} by ${answer.set_by}` : "";
     return h(
-      "div",
-      { class: "autopilot-policy" },
-      h("label", { for: "autopilot-text", class: "label" }, "Policy"),
+      "div.autopilot-policy",
+      h("label.label", { for: "autopilot-text" }, "Policy"),
       h(
-        "textarea",
+        "textarea.field",
         {
           id: "autopilot-text",
-          class: "field",
           rows: 7,
           spellcheck: "false",
           "aria-describedby": "autopilot-trouble",
-          on: {
-            input: (event) => {
-              this.draft = event.target.value;
-              this.draw();
-            },
+          oninput: (event) => {
+            this.draft = event.target.value;
+            this.draw();
           },
         },
         saved, // what is typed stays in its place
       ),
-      h("p", { id: "autopilot-trouble", class: "autopilot-trouble", role: "alert" }, this.trouble || ""),
+      h("p.autopilot-trouble", { id: "autopilot-trouble", role: "alert" }, this.trouble || ""),
       h(
-        "div",
-        { class: "autopilot-foot" },
-        h("span", { class: "sub grow" }, by, answer.set_at ? " " : "", answer.set_at ? this.age(answer.set_at) : ""),
+        "div.autopilot-foot",
+        h("span.sub.grow", by, answer.set_at ? " " : "", answer.set_at ? this.age(answer.set_at) : ""),
         h(
-          "button",
+          "button.button.primary",
           {
-            type: "button",
             id: "autopilot-save",
-            class: "button primary",
             data: { needs: "command" },
             disabled: answer.policy !== null && !edited,
-            on: { click: () => this.save() },
+            onclick: () => this.save(),
           },
           answer.policy === null ? "Turn on" : "Save policy",
         ),
@@ -171,22 +164,18 @@ export class AutopilotPanel {
 
   entries() {
     const { entries } = this.answer;
-    if (!entries.length) return h("p", { class: "sub autopilot-none" }, "It has done nothing yet.");
+    if (!entries.length) return h("p.sub.autopilot-none", "It has done nothing yet.");
     return h(
-      "table",
-      { class: "autopilot-table" },
+      "table.autopilot-table",
       h(
         "thead",
-        {},
         h(
           "tr",
-          {},
-          ["Step", "What", "About", "Why", "When"].map((head) => h("th", {}, head)),
+          ["Step", "What", "About", "Why", "When"].map((head) => h("th", head)),
         ),
       ),
       h(
         "tbody",
-        {},
         entries.map((one) => this.entry(one)),
       ),
     );
@@ -197,11 +186,11 @@ export class AutopilotPanel {
     return h(
       "tr",
       { data: { entry: one.entry_id } },
-      h("td", { class: "number" }, grouped(one.step)),
-      h("td", {}, done(one), one.command ? h("span", { class: "sub" }, ` (${one.command})`) : null),
-      h("td", {}, h("a", { href: `/runs/${this.page.id}/incidents/${one.incident_id}` }, about)),
-      h("td", { class: "autopilot-why" }, one.text),
-      h("td", { class: "sub" }, this.age(one.time)),
+      h("td.number", grouped(one.step)),
+      h("td", done(one), one.command ? h("span.sub", ` (${one.command})`) : null),
+      h("td", h("a", { href: `/runs/${this.page.id}/incidents/${one.incident_id}` }, about)),
+      h("td.autopilot-why", one.text),
+      h("td.sub", this.age(one.time)),
     );
   }
 

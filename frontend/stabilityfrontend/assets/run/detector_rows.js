@@ -39,11 +39,11 @@ export class DetectorRows {
     fill(
       byId("detectors-rows"),
       h(
-        "div",
-        { class: "detector heads", "aria-hidden": "true" },
-        h("span", {}, "What it finds"),
-        h("span", {}, "In this run"),
-        h("span", {}, "Sensitivity: left is quieter"),
+        "div.detector.heads",
+        { "aria-hidden": "true" },
+        h("span", "What it finds"),
+        h("span", "In this run"),
+        h("span", "Sensitivity: left is quieter"),
       ),
       [...this.made.values()].map((row) => row.element),
     );
@@ -51,25 +51,24 @@ export class DetectorRows {
 
   makeRow(detector) {
     const [first, ...rest] = detector.text.split("\n");
-    const counts = h("div", { class: "counts" });
+    const counts = h("div.counts");
     const sensitivity = this.control(detector, this.panel.parameter(detector, "sensitivity"), true);
     const others = detector.parameters
       .filter((one) => one.name !== "sensitivity")
       .map((one) => this.control(detector, one, false));
     const more = h(
-      "details",
-      { class: "detector-more" },
-      h("summary", {}, others.length ? `How it works, ${plural(others.length, "more setting")}` : "How it works"),
-      rest.map((paragraph) => h("p", { class: "sub" }, paragraph)),
-      h("p", { class: "sub" }, `Reports: ${detector.kinds.map(readable).join(", ")}.`),
+      "details.detector-more",
+      h("summary", others.length ? `How it works, ${plural(others.length, "more setting")}` : "How it works"),
+      rest.map((paragraph) => h("p.sub", paragraph)),
+      h("p.sub", `Reports: ${detector.kinds.map(readable).join(", ")}.`),
       others.map((one) => one.element),
     );
     const element = h(
-      "div",
-      { class: "detector", role: "group", "aria-label": detector.title, data: { detector: detector.name } },
-      h("div", { class: "detector-words" }, h("h3", {}, detector.title), h("p", { class: "sub" }, first)),
+      "div.detector",
+      { role: "group", "aria-label": detector.title, data: { detector: detector.name } },
+      h("div.detector-words", h("h3", detector.title), h("p.sub", first)),
       counts,
-      h("div", { class: "detector-set" }, sensitivity.element),
+      h("div.detector-set", sensitivity.element),
       more,
     );
     return { detector, element, counts, controls: [sensitivity, ...others] };
@@ -78,9 +77,8 @@ export class DetectorRows {
   /** A field for one parameter, with buttons beside it for the sensitivity. */
   control(detector, parameter, stepped) {
     const { panel } = this;
-    const field = h("input", {
+    const field = h("input.field", {
       type: "number",
-      class: "field",
       min: parameter.low,
       max: parameter.high,
       step: "any",
@@ -97,12 +95,10 @@ export class DetectorRows {
     field.addEventListener("input", take);
     field.addEventListener("change", () => this.draw(true));
     const back = h(
-      "button",
+      "button.link",
       {
-        type: "button",
-        class: "link",
         hidden: true,
-        on: { click: () => panel.edit(detector, parameter.name, parameter.default) },
+        onclick: () => panel.edit(detector, parameter.name, parameter.default),
       },
       "default",
     );
@@ -116,29 +112,26 @@ export class DetectorRows {
         h(
           "button",
           {
-            type: "button",
             title,
             "aria-label": `${title} (${value})`,
             data: { value },
-            on: { click: () => panel.edit(detector, parameter.name, value) },
+            onclick: () => panel.edit(detector, parameter.name, value),
           },
           text,
         ),
       );
       element = h(
-        "div",
-        { class: "setting-line" },
-        h("div", { class: "segmented", role: "group", "aria-label": `Sensitivity of ${detector.title}` }, buttons),
+        "div.setting-line",
+        h("div.segmented", { role: "group", "aria-label": `Sensitivity of ${detector.title}` }, buttons),
         field,
         back,
       );
     } else {
       element = h(
-        "div",
-        { class: "setting" },
-        h("span", { class: "setting-name" }, readable(parameter.name)),
-        h("span", { class: "setting-line" }, field, h("span", { class: "sub" }, parameter.unit), back),
-        h("span", { class: "sub setting-text" }, `${parameter.text} Default ${parameter.default}; ${range}.`),
+        "div.setting",
+        h("span.setting-name", readable(parameter.name)),
+        h("span.setting-line", field, h("span.sub", parameter.unit), back),
+        h("span.sub.setting-text", `${parameter.text} Default ${parameter.default}; ${range}.`),
       );
     }
     return { parameter, field, back, buttons, element };
@@ -159,7 +152,7 @@ export class DetectorRows {
         counts.dataset.key = key;
         const next = (then && then[detector.name]) || {};
         const both = then && [own, next].some((one) => SEVERITIES.some((severity) => one[severity]));
-        fill(counts, this.chips(own), both ? h("span", { class: "sub" }, "→") : null, both ? this.chips(next) : null);
+        fill(counts, this.chips(own), both ? h("span.sub", "→") : null, both ? this.chips(next) : null);
       }
       element.classList.toggle("off", panel.value(panel.draft, detector, "sensitivity") === 0);
     }
@@ -195,7 +188,7 @@ export class DetectorRows {
 
   chips(counts) {
     const shown = SEVERITIES.filter((severity) => counts[severity]);
-    if (!shown.length) return [h("span", { class: "sub" }, "none")];
+    if (!shown.length) return [h("span.sub", "none")];
     return shown.map((severity) =>
       h(
         "span",

@@ -31,7 +31,7 @@ export class DetectorTrial {
     const steps = ["all", ...FEWER].map((one) =>
       h("option", { value: one }, one === "all" ? "on all steps" : `newest ${formatCount(one)} steps`),
     );
-    const over = h("select", { class: "field", id: "detectors-steps", "aria-label": "Steps that are tried" }, steps);
+    const over = h("select.field", { id: "detectors-steps", "aria-label": "Steps that are tried" }, steps);
     over.addEventListener("change", () => (this.over = over.value));
     fill(byId("detectors-over"), over);
     byId("detectors-try").addEventListener("click", () => this.attempt());
@@ -122,7 +122,7 @@ export class DetectorTrial {
     const { now, then, first_step: first, seconds, points } = this.found;
     const loud = ["warning", "critical"];
     const quiet = sum(then, ["info"]);
-    const back = h("button", { type: "button", class: "toggle", id: "detectors-back" }, "Back to what was found");
+    const back = h("button.toggle", { id: "detectors-back" }, "Back to what was found");
     back.addEventListener("click", () => {
       this.forget();
       this.panel.draw();
@@ -130,14 +130,13 @@ export class DetectorTrial {
     });
     fill(
       place,
-      h("b", { class: "found-now" }, formatCount(sum(now, loud))),
-      h("span", {}, sum(now, loud) === 1 ? "incident" : "incidents"),
-      h("span", { class: "sub" }, "→"),
-      h("b", { class: "found-then" }, formatCount(sum(then, loud))),
-      h("span", {}, "with these settings"),
+      h("b.found-now", formatCount(sum(now, loud))),
+      h("span", sum(now, loud) === 1 ? "incident" : "incidents"),
+      h("span.sub", "→"),
+      h("b.found-then", formatCount(sum(then, loud))),
+      h("span", "with these settings"),
       h(
-        "span",
-        { class: "sub found-how" },
+        "span.sub.found-how",
         [
           first === null ? "" : `from step ${formatCount(first)} on`,
           quiet ? `${plural(quiet, "quiet note")} not counted` : "",
@@ -146,7 +145,7 @@ export class DetectorTrial {
           .filter(Boolean)
           .join(" · "),
       ),
-      h("span", { class: "grow" }),
+      h("span.grow"),
       back,
     );
   }
@@ -157,24 +156,24 @@ export class DetectorTrial {
       ...all.filter((one) => one.severity !== "info"),
       ...all.filter((one) => one.severity === "info"),
     ].slice(0, LISTED);
-    const head = h("h3", {}, "What would be found, also on the chart");
+    const head = h("h3", "What would be found, also on the chart");
     if (!list.length) {
-      fill(place, head, h("div", { class: "sub" }, "Nothing."));
+      fill(place, head, h("div.sub", "Nothing."));
       return;
     }
     const rows = list.map((one) =>
       h(
-        "button",
-        { type: "button", class: "found-one", title: one.text || null, on: { click: () => this.page.zoomTo(one) } },
+        "button.found-one",
+        { title: one.text || null, onclick: () => this.page.zoomTo(one) },
         h("span", { class: `state ${severityOf(one)}` }, incidentKind(one.kind).short),
-        h("span", { class: "found-title" }, one.title),
+        h("span.found-title", one.title),
       ),
     );
     fill(
       place,
       head,
-      h("div", { class: "found-list" }, rows),
-      all.length > list.length ? h("div", { class: "sub" }, `and ${formatCount(all.length - list.length)} more`) : null,
+      h("div.found-list", rows),
+      all.length > list.length ? h("div.sub", `and ${formatCount(all.length - list.length)} more`) : null,
     );
   }
 }

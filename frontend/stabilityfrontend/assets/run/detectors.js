@@ -201,16 +201,15 @@ export class Detectors {
     if (!this.changes.length) return patch(place);
     patch(
       place,
-      h("h3", {}, "Changes"),
+      h("h3", "Changes"),
       this.changes.slice(0, CHANGES).map((change, index) =>
         h(
-          "div",
-          { class: "change", data: { time: String(change.time) } },
+          "div.change",
+          { data: { time: String(change.time) } },
           when(change.time, ago(this.page.now() - change.time), "sub"),
-          h("b", {}, change.who),
+          h("b", change.who),
           h(
-            "span",
-            { class: "grow" },
+            "span.grow",
             Object.keys(change.settings).length
               ? Object.entries(change.settings)
                   .map(([name, values]) => settingWords(name, values))
@@ -219,15 +218,13 @@ export class Detectors {
           ),
           index
             ? h(
-                "button",
+                "button.link",
                 {
-                  type: "button",
-                  class: "link",
-                  on: { click: () => this.save(change.settings, "Put back, from now on.") },
+                  onclick: () => this.save(change.settings, "Put back, from now on."),
                 },
                 "Put back",
               )
-            : h("span", { class: "sub" }, change.position ? "now" : "waits for a worker"),
+            : h("span.sub", change.position ? "now" : "waits for a worker"),
         ),
       ),
     );

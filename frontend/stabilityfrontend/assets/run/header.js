@@ -111,10 +111,7 @@ export function drawNote(page, run) {
     return;
   }
   const words = lastingWords(note.words, stopper, page.now());
-  patch(
-    place,
-    note.href ? h("a", { href: note.href }, h("span", {}, ...words), h("b", {}, "Open the incident")) : words,
-  );
+  patch(place, note.href ? h("a", { href: note.href }, h("span", ...words), h("b", "Open the incident")) : words);
   place.dataset.key = key;
 }
 
@@ -215,9 +212,9 @@ function legend(page, forks) {
   legendKey = key;
   fill(
     place,
-    h("span", { class: "key" }, h("i", { class: "line" }), alone ? "this segment" : "effective"),
-    discarded ? h("span", { class: "key" }, view === "all" ? null : h("i", { class: "ghost" }), discarded) : null,
-    incidents ? h("span", { class: "key" }, h("i", { class: "band" }), incidents) : null,
+    h("span.key", h("i.line"), alone ? "this segment" : "effective"),
+    discarded ? h("span.key", view === "all" ? null : h("i.ghost"), discarded) : null,
+    incidents ? h("span.key", h("i.band"), incidents) : null,
   );
 }
 
@@ -234,7 +231,7 @@ export function drawCommandStrip(page) {
   if (!fresh || [page.dialog, page.task, ...Object.values(page.orders)].some((one) => one.open)) {
     setShown(strip, false);
   } else {
-    const back = { type: "button", class: "link", on: { click: () => takeBack(page, command.command_id) } };
+    const back = { class: "link", onclick: () => takeBack(page, command.command_id) };
     const key = `${command.command_id} ${command.progress.line}`;
     if (strip.dataset.shown !== key)
       fill(strip, command.progress.line, command.waits && !ended ? [" ", h("button", back, "Take it back")] : null);

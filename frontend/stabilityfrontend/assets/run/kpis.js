@@ -125,8 +125,7 @@ function checkpointCell(page) {
   const places = shown.map((one) => `${Math.min(100, (100 * (one.step - low)) / span)}%`);
   picture(parts, places.join(), () =>
     h(
-      "div",
-      { class: "ticks" },
+      "div.ticks",
       places.map((left) => h("i", { style: { left } })),
     ),
   );
@@ -157,8 +156,7 @@ function incidentsCell(page) {
     .map((one) => [one.state === "open" ? severityOf(one) : "calm", one.title]);
   picture(parts, JSON.stringify(dots), () =>
     h(
-      "div",
-      { class: "dots" },
+      "div.dots",
       dots.map(([tone, title]) => h("i", { class: tone, title })),
     ),
   );
@@ -189,12 +187,7 @@ function rollbacksCell(page) {
     parts,
     gone ? String(share) : "",
     gone
-      ? () =>
-          h(
-            "div",
-            { class: "bar", title: `${percent(share)} of all steps` },
-            h("i", { style: { width: `${100 * share}%` } }),
-          )
+      ? () => h("div.bar", { title: `${percent(share)} of all steps` }, h("i", { style: { width: `${100 * share}%` } }))
       : null,
   );
 }

@@ -19,14 +19,10 @@ let keyOf = new WeakMap();
 /** A segment that somebody said is none: it stays in the list, since somebody may ask later. */
 function takenBack(segment, level) {
   return h(
-    "div",
-    { class: "segment lost", data: { segment: segment.id }, style: { "--level": Math.min(DEEPEST, level) } },
-    h("div", { class: "segment-head" }, h("span", {}, "Taken back: not a rollback"), h("span", { class: "num" }, "")),
-    h(
-      "div",
-      { class: "sub" },
-      `steps from ${formatCount(segment.fork_step + 1)} came twice; the line goes on as it was`,
-    ),
+    "div.segment.lost",
+    { data: { segment: segment.id }, style: { "--level": Math.min(DEEPEST, level) } },
+    h("div.segment-head", h("span", "Taken back: not a rollback"), h("span.num", "")),
+    h("div.sub", `steps from ${formatCount(segment.fork_step + 1)} came twice; the line goes on as it was`),
   );
 }
 
@@ -39,8 +35,8 @@ function olderRow(page, older, forks) {
     page.dirty("lineage");
   };
   return h(
-    "button",
-    { type: "button", class: "segment-more", data: { more: "segments" }, on: { click: open } },
+    "button.segment-more",
+    { data: { more: "segments" }, onclick: open },
     `${plural(older.length, "older segment")}${gone ? ` · ${plural(gone, "step")} discarded` : ""}`,
   );
 }
@@ -61,13 +57,11 @@ const livingBranches = (page) =>
 function undoButton(page, segment, living) {
   if (!living.has(segment.id) || !page.run || statusFacts(page.run.status).over) return null;
   return h(
-    "button",
+    "button.link",
     {
-      type: "button",
-      class: "link",
       title: "Make this branch the one that counts again, by a command to the job",
       data: { return: segment.id, needs: "command" },
-      on: { click: () => page.dialog.show(null, segment.id) },
+      onclick: () => page.dialog.show(null, segment.id),
     },
     "Undo this rollback …",
   );
@@ -96,7 +90,7 @@ export function drawLineage(page) {
   setText(toggle, page.allSegments ? "Newest only" : `All ${formatCount(list.length)}`);
   setText(byId("lineage-note"), list.length ? plural(list.filter((one) => !one.undone).length, "segment") : "");
   if (!list.length) {
-    patch(place, h("div", { class: "nothing" }, page.ready ? "The tree begins with the first point." : ""));
+    patch(place, h("div.nothing", page.ready ? "The tree begins with the first point." : ""));
     return;
   }
   const living = livingBranches(page);
@@ -129,15 +123,9 @@ export function drawLineage(page) {
           data: { segment: segment.id },
           style: { "--level": level },
         },
+        h("div.segment-head", h("b", name), h("span.num", first === null ? "–" : kept ? `+${formatCount(kept)}` : "0")),
         h(
-          "div",
-          { class: "segment-head" },
-          h("b", {}, name),
-          h("span", { class: "num" }, first === null ? "–" : kept ? `+${formatCount(kept)}` : "0"),
-        ),
-        h(
-          "div",
-          { class: "sub" },
+          "div.sub",
           first === null
             ? `from step ${formatCount((segment.fork_step ?? -1) + 1)}, ${statusFacts(page.run?.status).ended ? "no point" : "no point yet"}`
             : kept
@@ -146,8 +134,7 @@ export function drawLineage(page) {
         ),
         segment.reason || segment.issuer || Object.keys(segment.changes || {}).length
           ? h(
-              "div",
-              { class: "why" },
+              "div.why",
               [segment.reason, changed(segment), segment.issuer ? `by ${segment.issuer}` : ""]
                 .filter(Boolean)
                 .join(" · "),
@@ -155,21 +142,16 @@ export function drawLineage(page) {
           : null,
         segment.label || segment.cause === "restart"
           ? h(
-              "div",
-              { class: "segment-links" },
-              segment.label
-                ? h("a", { class: "link", href: attemptsHref(page.id, segment.id) }, "Compare the branches")
-                : null,
+              "div.segment-links",
+              segment.label ? h("a.link", { href: attemptsHref(page.id, segment.id) }, "Compare the branches") : null,
               // Of a restart the server refuses while another segment hangs from it.
               segment.cause === "restart" &&
                 (segment.inferred === "steps" || !list.some((one) => one.parent === segment.id))
                 ? h(
-                    "button",
+                    "button.link",
                     {
-                      type: "button",
-                      class: "link",
                       data: { undo: segment.id },
-                      on: { click: () => page.undo(segment, segment.label) },
+                      onclick: () => page.undo(segment, segment.label),
                     },
                     "Not a rollback …",
                   )
@@ -181,22 +163,16 @@ export function drawLineage(page) {
     if (segment.discarded > 0) {
       rows.push(
         h(
-          "div",
-          { class: "segment discarded", style: { "--level": level } },
-          h(
-            "div",
-            { class: "segment-head" },
-            h("span", {}, "discarded"),
-            h("span", { class: "num" }, `−${formatCount(segment.discarded)}`),
-          ),
-          h("div", { class: "sub" }, `${formatCount(first + kept)} → ${formatCount(last)}`),
-          h("div", { class: "segment-links" }, undoButton(page, segment, living)),
+          "div.segment.discarded",
+          { style: { "--level": level } },
+          h("div.segment-head", h("span", "discarded"), h("span.num", `−${formatCount(segment.discarded)}`)),
+          h("div.sub", `${formatCount(first + kept)} → ${formatCount(last)}`),
+          h("div.segment-links", undoButton(page, segment, living)),
         ),
       );
     }
   }
-  if (forks.length)
-    rows.push(h("a", { class: "segment-more", href: attemptsHref(page.id) }, "All attempts over each other"));
+  if (forks.length) rows.push(h("a.segment-more", { href: attemptsHref(page.id) }, "All attempts over each other"));
   const [tall, seen, many] = [place.scrollHeight, place.clientHeight, place.children.length];
   const below = tall - place.scrollTop - seen;
   patch(place, rows);

@@ -150,7 +150,7 @@ export class Output {
       list,
       answer.lines.length
         ? answer.lines.map((line) => row(line, line.id === answer.at))
-        : h("li", { class: "sub" }, "Nothing of it is kept."),
+        : h("li.sub", "Nothing of it is kept."),
     );
     if (this.live && (atEnd || this.shownOnce !== true)) list.scrollTop = list.scrollHeight;
     else if (answer.at) {
@@ -174,10 +174,10 @@ const row = (line, at) =>
       data: { line: line.id },
     },
     h(
-      "span",
-      { class: "output-step", title: `${clock(line.time)} on ${line.node}` },
+      "span.output-step",
+      { title: `${clock(line.time)} on ${line.node}` },
       line.step === null ? "–" : formatCount(line.step),
     ),
-    line.level ? h("span", { class: "unseen" }, `${line.level}: `) : null,
-    h("span", { class: "output-text" }, line.text),
+    line.level ? h("span.unseen", `${line.level}: `) : null,
+    h("span.output-text", line.text),
   );

@@ -15,8 +15,8 @@ export function offer(text, action) {
     toast(text, "good");
     return;
   }
-  const button = h("button", { type: "button", class: "button", id: "offer-do" }, action.label);
-  const note = h("div", { class: "toast good offer" }, h("span", {}, text), button);
+  const button = h("button.button", { id: "offer-do" }, action.label);
+  const note = h("div.toast.good.offer", h("span", text), button);
   for (const old of place.querySelectorAll(".offer")) old.remove(); // what they would undo is no longer the last thing
   button.addEventListener("click", () => {
     note.remove();
@@ -31,13 +31,11 @@ export function lessButton(page, incident) {
   const detector = page.detectors && page.detectors.of(incident);
   if (!detector || incident.dead) return null;
   return h(
-    "button",
+    "button.button.quiet",
     {
-      type: "button",
-      class: "button quiet",
       title: "Fewer incidents of this kind in this run, from now on",
       data: { less: incident.incident_id },
-      on: { click: () => ask(page, detector) },
+      onclick: () => ask(page, detector),
     },
     "Reduce alerts …",
   );
@@ -52,12 +50,7 @@ function ask(page, detector) {
     panel.save(panel.changed(panel.saved, detector, "sensitivity", value), words);
   };
   const choice = (id, label, hint, run) =>
-    h(
-      "button",
-      { type: "button", class: "less-choice", id, on: { click: run } },
-      h("b", {}, label),
-      h("span", { class: "sub" }, hint),
-    );
+    h("button.less-choice", { id, onclick: run }, h("b", label), h("span.sub", hint));
   const choices =
     now === 0
       ? [
@@ -87,17 +80,15 @@ function ask(page, detector) {
     id: "less",
     title: `Fewer incidents like this: ${detector.title}`,
     body: h(
-      "div",
-      { class: "dialog-body less" },
+      "div.dialog-body.less",
       choices,
       look,
       h(
-        "p",
-        { class: "sub" },
+        "p.sub",
         "Only this run, and only what comes from now on. This incident stays. Everybody who looks at the run sees who changed it.",
       ),
     ),
-    buttons: h("button", { type: "button", class: "button", on: { click: () => dialog.close() } }, "Cancel"),
+    buttons: h("button.button", { onclick: () => dialog.close() }, "Cancel"),
   });
   choices[0].focus();
 }

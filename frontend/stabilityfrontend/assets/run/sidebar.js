@@ -23,9 +23,8 @@ const MOST = 200;
 
 const facts = (...words) =>
   h(
-    "div",
-    { class: "facts" },
-    words.filter(Boolean).map((word) => (typeof word === "string" ? h("span", { class: "fact-chip" }, word) : word)),
+    "div.facts",
+    words.filter(Boolean).map((word) => (typeof word === "string" ? h("span.fact-chip", word) : word)),
   );
 
 /** `open, may recover`, `recovered (fast)`: what became of it, and how it recovers. */
@@ -39,7 +38,7 @@ function causeLine(page, incident) {
   const cause = page.incidents().find((one) => one.incident_id === incident.caused_by);
   if (!cause) return null;
   const href = incidentHref(page.id, cause.incident_id);
-  return h("p", { class: "cause-line" }, "Caused by ", h("a", { href }, cause.title || incidentKind(cause.kind).label));
+  return h("p.cause-line", "Caused by ", h("a", { href }, cause.title || incidentKind(cause.kind).label));
 }
 
 /** The others of a row, a line each. */
@@ -49,23 +48,19 @@ function alikeFold(page, incident, alike) {
   const line = (one) =>
     h(
       "li",
-      {},
       h("a", { href: incidentHref(page.id, one.incident_id) }, one.title || incidentKind(one.kind).label),
       " ",
       isUntimed(page.run) ? null : when(one.opened, ago(page.now() - one.opened), "sub"),
     );
   return h(
-    "details",
+    "details.alike",
     {
-      class: "alike",
       open,
-      on: {
-        toggle: (event) =>
-          event.target.open ? page.alikeShown.add(incident.incident_id) : page.alikeShown.delete(incident.incident_id),
-      },
+      ontoggle: (event) =>
+        event.target.open ? page.alikeShown.add(incident.incident_id) : page.alikeShown.delete(incident.incident_id),
     },
-    h("summary", {}, `and ${formatCount(alike.length)} more like it`),
-    h("ul", {}, alike.slice(0, MOST).map(line)),
+    h("summary", `and ${formatCount(alike.length)} more like it`),
+    h("ul", alike.slice(0, MOST).map(line)),
   );
 }
 
@@ -88,9 +83,9 @@ function incidentCard(page, incident, first, alike) {
     incident.node && (incident.rank === null || incident.rank === undefined) ? incident.node : null,
     incident.dataset
       ? h(
-          "span",
-          { class: "fact-chip dataset", title: "The data set whose loss carries it" },
-          h("span", {}, "data set"),
+          "span.fact-chip.dataset",
+          { title: "The data set whose loss carries it" },
+          h("span", "data set"),
           ` ${incident.dataset}`,
         )
       : null,
@@ -104,25 +99,22 @@ function incidentCard(page, incident, first, alike) {
       class: `incident ${severity}${open ? "" : " closed"}`,
       tabindex: "0",
       data: { incident: incident.incident_id },
-      on: {
-        click: (event) => {
-          if (!event.target.closest("button, a")) page.zoomTo(incident);
-        },
-        keydown: (event) => {
-          if (event.key === "Enter" && event.target === event.currentTarget) page.zoomTo(incident);
-        },
+      onclick: (event) => {
+        if (!event.target.closest("button, a")) page.zoomTo(incident);
+      },
+      onkeydown: (event) => {
+        if (event.key === "Enter" && event.target === event.currentTarget) page.zoomTo(incident);
       },
     },
     h(
-      "div",
-      { class: "incident-head" },
-      h("h3", {}, incident.title || kind.label),
+      "div.incident-head",
+      h("h3", incident.title || kind.label),
       isUntimed(page.run) ? null : when(incident.opened, formatAge(page.now() - incident.opened)),
     ),
     verdict && verdict.text
-      ? h("p", { class: "verdict-line" }, ...lastingWords(verdict.text, incident, page.now()))
+      ? h("p.verdict-line", ...lastingWords(verdict.text, incident, page.now()))
       : incident.text
-        ? h("p", {}, incident.text)
+        ? h("p", incident.text)
         : null,
     causeLine(page, incident),
     facts(...where),
@@ -131,33 +123,26 @@ function incidentCard(page, incident, first, alike) {
     looksLike(page.config.looks, incident),
     evidence(page, incident, first),
     h(
-      "div",
-      { class: "incident-foot" },
+      "div.incident-foot",
       h("span", { class: tonedClass("state", shown) }, stateWords(incident, shown)),
-      h("span", { class: "grow" }),
+      h("span.grow"),
       page.id
         ? h(
-            "a",
-            {
-              class: "details-link",
-              href: incidentHref(page.id, incident.incident_id),
-              data: { details: incident.incident_id },
-            },
+            "a.details-link",
+            { href: incidentHref(page.id, incident.incident_id), data: { details: incident.incident_id } },
             "Details",
           )
         : null,
       lessButton(page, incident),
       incident.acknowledged_by
-        ? h("span", { class: "sub" }, `acknowledged by ${incident.acknowledged_by}`)
+        ? h("span.sub", `acknowledged by ${incident.acknowledged_by}`)
         : offers(incident, "acknowledge")
           ? h(
-              "button",
+              "button.button.quiet",
               {
-                type: "button",
-                class: "button quiet",
                 title: said ? "The job's alert is then closed" : "Tells others that you look after it; it stays open",
                 data: { needs: "command" },
-                on: { click: () => page.acknowledge(incident) },
+                onclick: () => page.acknowledge(incident),
               },
               said ? "Acknowledge and close" : "Acknowledge",
             )
@@ -166,10 +151,9 @@ function incidentCard(page, incident, first, alike) {
         ? h(
             "button",
             {
-              type: "button",
               class: `button${suggestion && suggestion.action === "roll_back" ? " danger" : ""}`,
               data: { rollback: incident.incident_id },
-              on: { click: () => page.openRollback(incident) },
+              onclick: () => page.openRollback(incident),
             },
             "Roll back …",
           )
@@ -224,8 +208,7 @@ export function drawIncidents(page, all) {
   const nothing = list.length
     ? null
     : h(
-        "div",
-        { class: "nothing" },
+        "div.nothing",
         page.ready ? `Nothing ${statusFacts(page.run?.status).ended ? "went wrong" : "has gone wrong so far"}.` : "",
       );
   patch(
@@ -250,11 +233,7 @@ export function drawCheckpoints(page) {
   if (!shown.length) {
     patch(
       place,
-      h(
-        "div",
-        { class: "nothing" },
-        page.ready ? "None yet. The job announces each with run.checkpoint(step, path)." : "",
-      ),
+      h("div.nothing", page.ready ? "None yet. The job announces each with run.checkpoint(step, path)." : ""),
     );
     return;
   }
@@ -267,10 +246,10 @@ export function drawCheckpoints(page) {
           class: `checkpoint${usable(one) ? "" : " off"}`,
           title: [one.path, sentence(one.unfit || unchecked(one))].filter(Boolean).join("\n"),
         },
-        h("i", { class: "tick" }),
-        h("b", {}, formatCount(one.step)),
-        h("span", { class: "sub" }, whyNot(one) || whatItIs(one, false)),
-        h("span", { class: "grow" }),
+        h("i.tick"),
+        h("b", formatCount(one.step)),
+        h("span.sub", whyNot(one) || whatItIs(one, false)),
+        h("span.grow"),
         when(one.time, ago(page.now() - one.time), "sub"),
       ),
     ),

@@ -53,12 +53,11 @@ export class StorageLine {
       const full = hot.limit_bytes ? Math.min(1, hot.bytes / hot.limit_bytes) : 0;
       patch(
         line,
-        h("span", {
-          class: "gauge",
+        h("span.gauge", {
           style: { "--share": full },
           title: `${plural(hot.frames, "frame")} in Redis; older ones are moved to the archive`,
         }),
-        h("span", {}, `In Redis ${bytes(hot.bytes)}${hot.limit_bytes ? ` of ${bytes(hot.limit_bytes)}` : ""}`),
+        h("span", `In Redis ${bytes(hot.bytes)}${hot.limit_bytes ? ` of ${bytes(hot.limit_bytes)}` : ""}`),
         h(
           "span",
           { title: cold.location || null },

@@ -64,12 +64,12 @@ export function makeStrip(page) {
 
 function make(cell) {
   return h(
-    "div",
-    { id: `kpi-${cell.id}`, class: "kpi" },
-    h("div", { class: "kpi-label", dir: "auto" }),
-    h("div", { class: "kpi-line" }, h("span", { class: "kpi-value" }), h("span", { class: "kpi-unit" })),
-    h("div", { class: "kpi-note" }),
-    h("div", { class: "kpi-spark" }),
+    "div.kpi",
+    { id: `kpi-${cell.id}` },
+    h("div.kpi-label", { dir: "auto" }),
+    h("div.kpi-line", h("span.kpi-value"), h("span.kpi-unit")),
+    h("div.kpi-note"),
+    h("div.kpi-spark"),
   );
 }
 

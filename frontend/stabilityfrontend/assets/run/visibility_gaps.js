@@ -84,7 +84,7 @@ export function drawBlind(page) {
   place.dataset.key = key;
   patch(
     place,
-    h("span", { class: "sub" }, "Not visible here:"),
+    h("span.sub", "Not visible here:"),
     [...found].map(([what, reasons]) => {
       const where = [...reasons.values()].flatMap((one) => one.where);
       const ranks = what === "slot" || what === "dropped";
@@ -92,14 +92,13 @@ export function drawBlind(page) {
       return h(
         "details",
         { data: { what } },
-        h("summary", {}, head),
+        h("summary", head),
         [...reasons].map(([why, { todo, where: nodes }]) =>
           h(
-            "div",
-            { class: "blind-why" },
-            h("p", {}, `Because ${sentence(why).replace(/^[A-Z](?=[a-z]+[\s,.])/, (letter) => letter.toLowerCase())}`),
-            todo ? h("p", {}, h("b", {}, "To do: "), sentence(todo)) : null,
-            h("p", { class: "sub" }, names(nodes)),
+            "div.blind-why",
+            h("p", `Because ${sentence(why).replace(/^[A-Z](?=[a-z]+[\s,.])/, (letter) => letter.toLowerCase())}`),
+            todo ? h("p", h("b", "To do: "), sentence(todo)) : null,
+            h("p.sub", names(nodes)),
           ),
         ),
       );

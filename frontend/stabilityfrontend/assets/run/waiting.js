@@ -24,11 +24,10 @@ export function drawWaiting(page, error) {
     patch(
       place,
       h(
-        "div",
-        { class: "empty panel" },
-        h("h2", {}, "This run can't be shown"),
-        h("p", {}, errorText(error)),
-        h("p", {}, h("a", { href: "/" }, "All runs")),
+        "div.empty.panel",
+        h("h2", "This run can't be shown"),
+        h("p", errorText(error)),
+        h("p", h("a", { href: "/" }, "All runs")),
       ),
     );
     return;
@@ -44,18 +43,16 @@ export function drawWaiting(page, error) {
 function panel(page, connected, long) {
   const stage = (state, ...words) => h("li", { class: state }, ...words);
   return h(
-    "div",
-    { class: "empty panel waiting" },
-    h("h2", {}, "Waiting for the job"),
-    h("p", {}, "Run ", h("code", {}, page.id), " has not begun here yet. This page turns into the run by itself."),
+    "div.empty.panel.waiting",
+    h("h2", "Waiting for the job"),
+    h("p", "Run ", h("code", page.id), " has not begun here yet. This page turns into the run by itself."),
     h(
-      "ol",
-      { class: "waits" },
+      "ol.waits",
       stage("done", "The server is up"),
       stage(
         connected ? "done" : "now",
         "The job starts: imports, model, data. It calls ",
-        h("code", {}, "stabilityclient.init()"),
+        h("code", "stabilityclient.init()"),
         ", and its agent connects to this server",
       ),
       stage(connected ? "now" : "", "The first step arrives"),
@@ -63,15 +60,14 @@ function panel(page, connected, long) {
     long
       ? h(
           "p",
-          {},
           "That is longer than most jobs take. Is the run's id right? Does the job have ",
-          h("code", {}, `STABILITY_URL=${boardUrl()}`),
+          h("code", `STABILITY_URL=${boardUrl()}`),
           ", or another address under which its node reaches this server? On that node ",
-          h("code", {}, "stabilityboard doctor"),
+          h("code", "stabilityboard doctor"),
           " says what is in the way.",
         )
       : null,
-    h("p", { class: "sub" }, "Waiting for ", h("span", { class: "waited" })),
-    h("p", {}, h("a", { href: "/" }, "All runs")),
+    h("p.sub", "Waiting for ", h("span.waited")),
+    h("p", h("a", { href: "/" }, "All runs")),
   );
 }

@@ -71,31 +71,26 @@ export class Watched {
     if (!this.open) return;
     patch(
       byId("watched-body"),
-      answer.notes.map((note) => h("p", { class: "watched-warning" }, note)),
+      answer.notes.map((note) => h("p.watched-warning", note)),
       answer.watched.length
         ? h(
-            "table",
-            { class: "watched-table" },
+            "table.watched-table",
             h(
               "thead",
-              {},
               h(
                 "tr",
-                {},
-                ["Metric", "Watched as", "Why", "By"].map((head) => h("th", {}, head)),
+                ["Metric", "Watched as", "Why", "By"].map((head) => h("th", head)),
               ),
             ),
-            h("tbody", {}, answer.watched.map(row)),
+            h("tbody", answer.watched.map(row)),
           )
         : h(
-            "p",
-            { class: "sub watched-none" },
+            "p.sub.watched-none",
             answer.unwatched_count ? "Nothing that this run logs is watched." : "This run has not logged a metric yet.",
           ),
       answer.unwatched_count
         ? h(
-            "p",
-            { class: "sub watched-rest" },
+            "p.sub.watched-rest",
             `Not watched: ${answer.unwatched.slice(0, UNWATCHED).join(", ")}`,
             answer.unwatched_count > UNWATCHED ? ` and ${answer.unwatched_count - UNWATCHED} more` : "",
           )
@@ -113,9 +108,9 @@ function row(one) {
   return h(
     "tr",
     { data: { metric: one.metric } },
-    h("td", { class: "watched-name" }, one.metric),
-    h("td", {}, role, one.text ? h("span", { class: "sub" }, ` (${one.text})`) : null),
-    h("td", { class: "sub" }, WHY[one.why] || one.why),
-    h("td", { class: "sub" }, one.detectors.join(", ") || "looked up only"),
+    h("td.watched-name", one.metric),
+    h("td", role, one.text ? h("span.sub", ` (${one.text})`) : null),
+    h("td.sub", WHY[one.why] || one.why),
+    h("td.sub", one.detectors.join(", ") || "looked up only"),
   );
 }

@@ -19,10 +19,9 @@ export class FilterBox {
     this.trouble = trouble;
     this.offers = [];
     this.at = -1;
-    this.input = h("input", {
+    this.input = h("input.field", {
       id: "runs-filter",
       type: "search",
-      class: "field",
       placeholder: "Filter: state:sick project:llm lr>3e-4",
       "aria-label": "Filter runs",
       title:
@@ -33,17 +32,14 @@ export class FilterBox {
       "aria-autocomplete": "list",
       autocomplete: "off",
       spellcheck: "false",
-      on: {
-        input: () => this.typed(),
-        keydown: (event) => this.onKey(event),
-        focus: () => this.ask(),
-        click: () => this.ask(),
-        blur: () => this.show([]),
-      },
+      oninput: () => this.typed(),
+      onkeydown: (event) => this.onKey(event),
+      onfocus: () => this.ask(),
+      onclick: () => this.ask(),
+      onblur: () => this.show([]),
     });
-    this.list = h("div", {
+    this.list = h("div.offers", {
       id: "runs-offers",
-      class: "offers",
       role: "listbox",
       "aria-label": "Possible",
       hidden: true,
@@ -142,10 +138,10 @@ export class FilterBox {
             role: "option",
             "aria-selected": "false",
             // Before the field loses its focus.
-            on: { pointerdown: (event) => (event.preventDefault(), this.take(offer)) },
+            onpointerdown: (event) => (event.preventDefault(), this.take(offer)),
           },
-          h("bdi", { class: "cut" }, offer.words),
-          h("span", { class: "sub" }, offer.note),
+          h("bdi.cut", offer.words),
+          h("span.sub", offer.note),
         ),
       ),
     );

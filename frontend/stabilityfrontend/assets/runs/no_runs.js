@@ -27,15 +27,10 @@ export function drawNoRuns(place, kind, clear) {
     fill(
       place,
       h(
-        "div",
-        { class: "empty" },
-        h("h2", {}, "No run fits the filter"),
-        h("p", {}, "All runs are still there."),
-        h(
-          "button",
-          { type: "button", class: "button primary", id: "runs-clear", on: { click: clear } },
-          "Clear the filter",
-        ),
+        "div.empty",
+        h("h2", "No run fits the filter"),
+        h("p", "All runs are still there."),
+        h("button.button.primary", { id: "runs-clear", onclick: clear }, "Clear the filter"),
       ),
     );
     return;
@@ -43,18 +38,16 @@ export function drawNoRuns(place, kind, clear) {
   fill(
     place,
     h(
-      "div",
-      { class: "empty" },
-      h("h2", {}, "No run yet"),
+      "div.empty",
+      h("h2", "No run yet"),
       h(
         "p",
-        {},
         "See a real training job spike and get rolled back: ",
-        h("code", {}, "make demo"),
+        h("code", "make demo"),
         ". Or put these lines into your own:",
       ),
-      h("pre", {}, h("code", {}, SNIPPET.replace("ORIGIN", boardUrl()))),
-      h("p", { class: "sub" }, "The page changes by itself when the first point arrives."),
+      h("pre", h("code", SNIPPET.replace("ORIGIN", boardUrl()))),
+      h("p.sub", "The page changes by itself when the first point arrives."),
     ),
   );
 }

@@ -33,7 +33,7 @@ export function short(value) {
 }
 
 /** An empty cell: the reason is under the pointer. */
-const empty = (why) => h("span", { class: "none", title: why, "aria-label": why }, "–");
+const empty = (why) => h("span.none", { title: why, "aria-label": why }, "–");
 
 /** What is to be known of a run first: its worst open incident, and below it since when and what it does; else its phase. */
 export function stateCell(row, now) {
@@ -45,20 +45,19 @@ export function stateCell(row, now) {
   const words = notBack ? "" : [since, phase].filter(Boolean).join(" · ");
   return [
     statePill(row),
-    words ? h("div", { class: "sub", title: state.since ? moment(state.since) : "" }, words) : null,
-    notBack ? h("div", { class: "sub not-back", title: notBack }, notBack) : null,
+    words ? h("div.sub", { title: state.since ? moment(state.since) : "" }, words) : null,
+    notBack ? h("div.sub.not-back", { title: notBack }, notBack) : null,
   ];
 }
 
 function nameCell(row) {
   const name = row.name || row.run_id;
   return [
-    h("a", { href: `/runs/${encodeURIComponent(row.run_id)}`, class: "run-link", title: name, dir: "auto" }, name),
+    h("a.run-link", { href: `/runs/${encodeURIComponent(row.run_id)}`, title: name, dir: "auto" }, name),
     h(
-      "div",
-      { class: "sub" },
-      h("bdi", {}, row.project || "no project"),
-      (row.tags || []).slice(0, 3).map((tag) => h("span", { class: "chip tag", title: tag }, h("bdi", {}, tag))),
+      "div.sub",
+      h("bdi", row.project || "no project"),
+      (row.tags || []).slice(0, 3).map((tag) => h("span.chip.tag", { title: tag }, h("bdi", tag))),
     ),
   ];
 }
@@ -74,7 +73,7 @@ function wayOut(row) {
         : ["undo", "Undo rollback …", "The rollback of the last day: opens the run with the way back, and asks"];
   if (!what) return null;
   const href = `/runs/${encodeURIComponent(row.run_id)}?do=${what}`;
-  return h("div", {}, h("a", { class: "way-out", href, title, data: { do: what, needs: "command" } }, words));
+  return h("div", h("a.way-out", { href, title, data: { do: what, needs: "command" } }, words));
 }
 
 const number = (value, why) => (value === null || value === undefined ? empty(why) : value);
@@ -96,7 +95,7 @@ const BUILT_IN = {
     cell: (row) =>
       row.loss === null
         ? empty(row.loss_metric === null ? "no metric is watched as the loss" : `no value of ${row.loss_metric} yet`)
-        : h("span", { class: "strong", title: row.loss_metric }, narrow(toNumber(row.loss))),
+        : h("span.strong", { title: row.loss_metric }, narrow(toNumber(row.loss))),
   },
   curve: {
     label: "Whole run",
@@ -112,7 +111,7 @@ const BUILT_IN = {
               title: `${row.curve.metric}, steps ${formatCount(row.curve.first)} to ${formatCount(row.curve.last)}, ${steady(row.curve.least)} to ${steady(row.curve.most)}`,
             },
             runCurve(row.curve),
-            row.loss_metric === null ? h("div", { class: "sub spark-name" }, row.curve.metric) : null,
+            row.loss_metric === null ? h("div.sub.spark-name", row.curve.metric) : null,
           ),
   },
   tokens: {
@@ -126,9 +125,7 @@ const BUILT_IN = {
     kind: "number",
     width: 94,
     cell: (row) =>
-      row.speed === null
-        ? empty("no step time is known yet")
-        : [short(row.speed), h("div", { class: "sub" }, row.speed_unit)],
+      row.speed === null ? empty("no step time is known yet") : [short(row.speed), h("div.sub", row.speed_unit)],
   },
   incidents: {
     label: "Incidents",
@@ -137,7 +134,7 @@ const BUILT_IN = {
     cell: (row) => [
       row.open_incidents
         ? h("span", { class: tonedClass("chip", stateOf(row)) }, `${formatCount(row.open_incidents)} open`)
-        : h("span", { class: "sub" }, "none"),
+        : h("span.sub", "none"),
       wayOut(row),
     ],
   },
@@ -175,27 +172,27 @@ const BUILT_IN = {
     label: "Run id",
     kind: "text",
     width: 160,
-    cell: (row) => h("span", { class: "cut", title: row.run_id }, row.run_id),
+    cell: (row) => h("span.cut", { title: row.run_id }, row.run_id),
   },
   project: {
     label: "Project",
     kind: "text",
     width: 120,
-    cell: (row) => h("bdi", { class: "cut", title: row.project }, row.project || "–"),
+    cell: (row) => h("bdi.cut", { title: row.project }, row.project || "–"),
   },
   status: { label: "Status", kind: "text", width: 100, cell: (row) => row.status },
   tag: {
     label: "Tags",
     kind: "tags",
     width: 140,
-    cell: (row) => (row.tags || []).map((tag) => h("span", { class: "chip tag" }, h("bdi", {}, tag))),
+    cell: (row) => (row.tags || []).map((tag) => h("span.chip.tag", h("bdi", tag))),
   },
 };
 
 function age(time, now, why) {
   if (time === null || time === undefined || !(time > 0)) return empty(why);
   // A clock that is ahead of ours makes nothing younger than now.
-  return h("span", { class: "sub", title: moment(time) }, ago(Math.max(0, now - time)));
+  return h("span.sub", { title: moment(time) }, ago(Math.max(0, now - time)));
 }
 
 /** What a column is; `facts`: what the server said of it, where it did. */
@@ -217,7 +214,7 @@ export function column(key, facts) {
       if (typeof value === "number") return formatValue(value);
       const words = toNumber(value);
       if (kind === "number" && words !== null) return formatValue(words);
-      return h("bdi", { class: "cut", title: value }, value);
+      return h("bdi.cut", { title: value }, value);
     },
   };
 }

@@ -112,7 +112,7 @@ export class RunTableView {
     this.body.closest("table").style.minWidth = `${width}px`;
     patch(
       this.head,
-      h("th", { class: "pick", scope: "col" }, h("span", { class: "unseen" }, "Chosen to compare")),
+      h("th.pick", { scope: "col" }, h("span.unseen", "Chosen to compare")),
       columns.map((one) => this.headCell(one, sort)),
     );
   }
@@ -120,7 +120,7 @@ export class RunTableView {
   headCell(one, sort) {
     const { way, place } = sortedBy(sort, one.key);
     const mark = way === "none" ? "" : way === "ascending" ? "↑" : "↓";
-    const words = h("bdi", { class: "cut" }, one.label);
+    const words = h("bdi.cut", one.label);
     const attributes = {
       class: `${isNumeric(one.kind) ? "num " : ""}c-${one.key.includes(".") ? "more" : one.key}${one.gone ? " gone" : ""}`,
       scope: "col",
@@ -133,19 +133,15 @@ export class RunTableView {
       "th",
       { ...attributes, "aria-sort": way },
       h(
-        "button",
+        "button.sort",
         {
-          type: "button",
-          class: "sort",
           title: `${one.title || one.label}. Press to sort; with Shift behind the other columns.`,
           data: { sort: one.key },
-          on: { click: (event) => this.page.sortBy(one.key, one.kind, event.shiftKey) },
+          onclick: (event) => this.page.sortBy(one.key, one.kind, event.shiftKey),
         },
         words,
-        one.gone ? h("span", { class: "sub" }, "gone") : null,
-        mark
-          ? h("span", { class: "mark-sort", "aria-hidden": "true" }, sort.length > 1 ? `${mark}${place}` : mark)
-          : null,
+        one.gone ? h("span.sub", "gone") : null,
+        mark ? h("span.mark-sort", { "aria-hidden": "true" }, sort.length > 1 ? `${mark}${place}` : mark) : null,
       ),
     );
   }
@@ -161,25 +157,23 @@ export class RunTableView {
   groupLine(group, columns, index) {
     const open = this.page.state.open.has("*") || this.page.state.open.has(group.label);
     return h(
-      "tr",
-      { class: "group", data: { group: group.label || " " }, "aria-rowindex": index + 2 },
+      "tr.group",
+      { data: { group: group.label || " " }, "aria-rowindex": index + 2 },
       h(
         "td",
         { colspan: columns.length + 1 },
         h(
-          "button",
+          "button.fold",
           {
-            type: "button",
-            class: "fold",
             "aria-expanded": String(open),
-            on: { click: () => this.page.openGroup(group.label) },
+            onclick: () => this.page.openGroup(group.label),
           },
-          h("span", { class: "icon icon-fold", "aria-hidden": "true" }),
-          h("bdi", { class: "cut" }, group.label || "without a value"),
-          h("span", { class: "sub" }, plural(group.count, "run")),
+          h("span.icon.icon-fold", { "aria-hidden": "true" }),
+          h("bdi.cut", group.label || "without a value"),
+          h("span.sub", plural(group.count, "run")),
           ["sick", "crashed"]
             .filter((name) => group.conditions[name])
-            .map((name) => h("span", { class: "chip critical" }, `${formatCount(group.conditions[name])} ${name}`)),
+            .map((name) => h("span.chip.critical", `${formatCount(group.conditions[name])} ${name}`)),
         ),
       ),
     );
@@ -189,9 +183,9 @@ export class RunTableView {
     const row = this.page.rowAt(place);
     if (!row)
       return h(
-        "tr",
-        { class: "waiting", data: { waiting: String(place) }, "aria-rowindex": index + 2 },
-        h("td", { colspan: columns.length + 1 }, h("span", { class: "sub" }, "…")),
+        "tr.waiting",
+        { data: { waiting: String(place) }, "aria-rowindex": index + 2 },
+        h("td", { colspan: columns.length + 1 }, h("span.sub", "…")),
       );
     const now = this.page.now();
     const chosen = this.page.chosen.has(row.run_id);
@@ -202,7 +196,7 @@ export class RunTableView {
       ? known.element
       : h("tr", {
           data: { run: row.run_id },
-          on: { click: (event) => event.target.closest("a, .pick") || this.open(row.run_id) },
+          onclick: (event) => event.target.closest("a, .pick") || this.open(row.run_id),
         });
     element.setAttribute("aria-rowindex", String(index + 2));
     element.classList.toggle("gone", row.gone);
@@ -217,7 +211,7 @@ export class RunTableView {
   }
 
   goneCells(row, columns) {
-    return h("td", { colspan: columns.length + 1, class: "sub" }, `${row.run_id} was deleted`);
+    return h("td.sub", { colspan: columns.length + 1 }, `${row.run_id} was deleted`);
   }
 
   cells(row, columns, chosen, now) {
@@ -225,11 +219,11 @@ export class RunTableView {
       type: "checkbox",
       "aria-label": `Choose ${row.name || row.run_id} to compare`,
       data: { choose: row.run_id },
-      on: { change: (event) => this.page.choose(row.run_id, event.target.checked) },
+      onchange: (event) => this.page.choose(row.run_id, event.target.checked),
     });
     box.checked = chosen;
     return [
-      h("td", { class: "pick" }, box),
+      h("td.pick", box),
       columns.map((one) =>
         h(
           "td",
@@ -264,5 +258,5 @@ export class RunTableView {
 /** A line that stands for those out of sight, and its cell. */
 function spacer(which) {
   const cell = /** @type {HTMLTableCellElement} */ (h("td"));
-  return [h("tr", { class: "spacer", data: { spacer: which }, "aria-hidden": "true" }, cell), cell];
+  return [h("tr.spacer", { data: { spacer: which }, "aria-hidden": "true" }, cell), cell];
 }

@@ -42,22 +42,20 @@ export class RunsPage {
     this.filter.value = this.state.q;
     this.table = new RunTableView(this);
     const tools = byId("runs-tools");
-    const group = h("div", { class: "tool" });
+    const group = h("div.tool");
     fill(tools, group);
     this.group = choice(group, "runs-group", "Group", (value) => this.groupBy(value), false);
     this.columns = new ColumnChooser(tools, this);
     this.views = new SavedViews(tools, this);
     this.compare = h(
-      "button",
+      "button.button",
       {
-        type: "button",
-        class: "button",
         id: "compare-open",
-        on: { click: () => go(`/compare?${new URLSearchParams([...this.chosen.keys()].map((id) => ["run", id]))}`) },
+        onclick: () => go(`/compare?${new URLSearchParams([...this.chosen.keys()].map((id) => ["run", id]))}`),
       },
       "Compare",
     );
-    this.compareWords = h("span", { class: "sub" });
+    this.compareWords = h("span.sub");
     fill(byId("runs-compare"), this.compareWords, this.compare);
     const scroll = byId("runs-scroll");
     for (const type of ["pointermove", "wheel", "keydown"])

@@ -18,28 +18,25 @@ export class SavedViews {
   }
 
   open(panel) {
-    this.list = h("div", { class: "view-list" });
-    this.name = h("input", {
-      class: "field",
+    this.list = h("div.view-list");
+    this.name = h("input.field", {
       id: "runs-views-name",
       maxlength: 80,
       placeholder: "Save what is shown as …",
       "aria-label": "Name of the view",
       autocomplete: "off",
-      on: { keydown: (event) => event.key === "Enter" && this.save() },
+      onkeydown: (event) => event.key === "Enter" && this.save(),
     });
     const save = h(
-      "button",
+      "button.button.primary",
       {
-        type: "button",
-        class: "button primary",
         id: "runs-views-save",
         data: { needs: "command" },
-        on: { click: () => this.save() },
+        onclick: () => this.save(),
       },
       "Save",
     );
-    fill(panel, this.list, h("div", { class: "popover-foot" }, this.name, save));
+    fill(panel, this.list, h("div.popover-foot", this.name, save));
     this.fetch();
   }
 
@@ -48,43 +45,36 @@ export class SavedViews {
       this.views = (await api.views("runs")).views;
       this.draw();
     } catch (error) {
-      fill(this.list, h("p", { class: "sub" }, errorText(error)));
+      fill(this.list, h("p.sub", errorText(error)));
     }
   }
 
   draw() {
     if (!this.views.length) {
-      fill(
-        this.list,
-        h("p", { class: "sub" }, "No view is saved yet. A view is the filter, order, groups and columns."),
-      );
+      fill(this.list, h("p.sub", "No view is saved yet. A view is the filter, order, groups and columns."));
       return;
     }
     fill(
       this.list,
       this.views.map((view) =>
         h(
-          "div",
-          { class: "view", data: { view: view.name } },
+          "div.view",
+          { data: { view: view.name } },
           h(
-            "button",
+            "button.link",
             {
-              type: "button",
-              class: "link",
               title: `Saved by ${view.saved_by}`,
-              on: { click: () => this.take(view) },
+              onclick: () => this.take(view),
             },
-            h("bdi", { class: "cut" }, view.name),
+            h("bdi.cut", view.name),
           ),
-          view.project ? h("span", { class: "sub" }, h("bdi", {}, view.project)) : null,
+          view.project ? h("span.sub", h("bdi", view.project)) : null,
           h(
-            "button",
+            "button.link",
             {
-              type: "button",
-              class: "link",
               data: { needs: "command" },
               "aria-label": `Delete view ${view.name}`,
-              on: { click: () => this.drop(view) },
+              onclick: () => this.drop(view),
             },
             "Delete",
           ),

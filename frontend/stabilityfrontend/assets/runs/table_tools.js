@@ -25,13 +25,12 @@ export function drawStates(page) {
     return h(
       "button",
       {
-        type: "button",
         class: `${tonedClass("count-of toned", shown)}${terms.includes(term) ? " on" : ""}`,
         "aria-pressed": String(terms.includes(term)),
         data: { state: condition },
-        on: { click: () => page.filterBy(toggled(page.state.q, term)) },
+        onclick: () => page.filterBy(toggled(page.state.q, term)),
       },
-      h("b", {}, formatCount(answer.conditions[condition])),
+      h("b", formatCount(answer.conditions[condition])),
       ` ${word}`,
     );
   };
@@ -49,21 +48,19 @@ export function drawStates(page) {
 /** A panel that a button opens under it; Escape and a click elsewhere close it. */
 export class Popover {
   constructor(place, id, words, draw) {
-    this.panel = h("div", { id, class: "popover", role: "group", "aria-label": words, hidden: true });
+    this.panel = h("div.popover", { id, role: "group", "aria-label": words, hidden: true });
     this.button = h(
-      "button",
+      "button.button",
       {
-        type: "button",
-        class: "button",
         id: `${id}-open`,
         "aria-expanded": "false",
         "aria-controls": id,
-        on: { click: () => this.show(this.panel.hidden) },
+        onclick: () => this.show(this.panel.hidden),
       },
       words,
     );
     this.draw = draw;
-    place.append(h("div", { class: "popover-of" }, this.button, this.panel));
+    place.append(h("div.popover-of", this.button, this.panel));
     this.away = (event) => {
       if (!this.panel.hidden && !this.panel.parentElement?.contains(event.target)) this.show(false);
     };
@@ -102,35 +99,27 @@ export class ColumnChooser {
   }
 
   open(panel) {
-    this.search = h("input", {
+    this.search = h("input.field", {
       type: "search",
-      class: "field",
       id: "runs-columns-search",
       placeholder: "Config key or metric",
       "aria-label": "Search columns",
       autocomplete: "off",
-      on: {
-        input: () => {
-          clearTimeout(this.asking);
-          this.asking = setTimeout(() => this.fetch(), NAMES_MS);
-        },
+      oninput: () => {
+        clearTimeout(this.asking);
+        this.asking = setTimeout(() => this.fetch(), NAMES_MS);
       },
     });
-    this.list = h("div", { class: "column-list" });
-    this.words = h("div", { class: "sub" });
+    this.list = h("div.column-list");
+    this.words = h("div.sub");
     fill(
       panel,
       this.search,
       this.list,
       h(
-        "div",
-        { class: "popover-foot" },
+        "div.popover-foot",
         this.words,
-        h(
-          "button",
-          { type: "button", class: "link", id: "runs-columns-usual", on: { click: () => this.set(DEFAULT_COLUMNS) } },
-          "Usual columns",
-        ),
+        h("button.link", { id: "runs-columns-usual", onclick: () => this.set(DEFAULT_COLUMNS) }, "Usual columns"),
       ),
     );
     this.found = null;
@@ -165,23 +154,15 @@ export class ColumnChooser {
     const box = (key, label, note, on) => {
       const input = h("input", {
         type: "checkbox",
-        on: {
-          change: (event) =>
-            this.set(
-              event.target.checked
-                ? [...this.page.state.columns, key]
-                : this.page.state.columns.filter((one) => one !== key),
-            ),
-        },
+        onchange: (event) =>
+          this.set(
+            event.target.checked
+              ? [...this.page.state.columns, key]
+              : this.page.state.columns.filter((one) => one !== key),
+          ),
       });
       input.checked = on;
-      return h(
-        "label",
-        { data: { column: key } },
-        input,
-        h("bdi", { class: "cut" }, label),
-        h("span", { class: "sub" }, note),
-      );
+      return h("label", { data: { column: key } }, input, h("bdi.cut", label), h("span.sub", note));
     };
     const source = (one) => (one.key.startsWith("config.") ? "config" : one.key.startsWith("metric.") ? "metric" : "");
     fill(

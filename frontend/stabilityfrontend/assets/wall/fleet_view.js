@@ -46,37 +46,36 @@ function sickCard(wall, run) {
     { class: `wall-card ${state.tone}`, data: { run: run.run_id } },
     h(
       "header",
-      {},
       h("span", { class: `wall-word ${state.tone}` }, mark(state), wordOf(state)),
-      h("span", { class: "wall-since" }, sinceWords(state.since, wall.now())),
+      h("span.wall-since", sinceWords(state.since, wall.now())),
     ),
     h("h2", { dir: "auto" }, run.name || run.run_id),
-    h("p", { class: "wall-why" }, ...why),
-    remedy ? h("p", { class: "wall-do" }, remedy) : null,
-    h("div", { class: "wall-place", data: { curve: run.run_id } }),
+    h("p.wall-why", ...why),
+    remedy ? h("p.wall-do", remedy) : null,
+    h("div.wall-place", { data: { curve: run.run_id } }),
   );
 }
 
 /** A run that is well, with its curve: where there are few. */
 const wellCard = (run) =>
   h(
-    "article",
-    { class: "wall-card", data: { run: run.run_id } },
+    "article.wall-card",
+    { data: { run: run.run_id } },
     wellRun(run),
-    h("div", { class: "wall-place", data: { curve: run.run_id } }),
+    h("div.wall-place", { data: { curve: run.run_id } }),
   );
 
 function wellRun(run) {
   const state = stateOf(run);
   const loss = run.loss_metric ? toNumber((run.latest || {})[run.loss_metric]) : null;
   return h(
-    "div",
-    { class: "wall-well", data: { run: run.run_id } },
+    "div.wall-well",
+    { data: { run: run.run_id } },
     mark(state),
-    h("bdi", {}, run.name || run.run_id),
-    h("span", {}, notBackWords(state) || wordOf(state)),
-    h("b", {}, run.last_step === null || run.last_step === undefined ? "" : formatCount(run.last_step)),
-    h("b", {}, loss === null ? "" : steady(loss)),
+    h("bdi", run.name || run.run_id),
+    h("span", notBackWords(state) || wordOf(state)),
+    h("b", run.last_step === null || run.last_step === undefined ? "" : formatCount(run.last_step)),
+    h("b", loss === null ? "" : steady(loss)),
   );
 }
 
@@ -100,10 +99,10 @@ export function fleetView(wall, { ill, well, counts }) {
   const others = ill.slice(CARDS);
   return [
     h(
-      "header",
-      { class: "wall-head", data: { place: "head" } },
+      "header.wall-head",
+      { data: { place: "head" } },
       h("h1", { class: worst.tone }, mark(worst), headOf(counts)),
-      h("p", {}, count && wells ? `${formatCount(wells)} ${wells === 1 ? "is" : "are"} well` : ""),
+      h("p", count && wells ? `${formatCount(wells)} ${wells === 1 ? "is" : "are"} well` : ""),
     ),
     h(
       "section",
@@ -112,16 +111,12 @@ export function fleetView(wall, { ill, well, counts }) {
     ),
     others.length
       ? h(
-          "p",
-          { class: "wall-others", data: { place: "others" } },
+          "p.wall-others",
+          { data: { place: "others" } },
           "also: ",
           others
             .slice(0, NAMED)
-            .map((run, index) => [
-              index ? ", " : "",
-              h("bdi", {}, run.name || run.run_id),
-              ` (${wordOf(stateOf(run))})`,
-            ])
+            .map((run, index) => [index ? ", " : "", h("bdi", run.name || run.run_id), ` (${wordOf(stateOf(run))})`])
             .flat(),
           count > CARDS + NAMED ? ` and ${formatCount(count - CARDS - NAMED)} more` : "",
         )
@@ -132,8 +127,8 @@ export function fleetView(wall, { ill, well, counts }) {
       well.slice(0, WELL).map(few ? wellCard : wellRun),
     ),
     h(
-      "p",
-      { class: "wall-past", data: { place: "past" } },
+      "p.wall-past",
+      { data: { place: "past" } },
       [
         wells > WELL ? `${formatCount(wells - WELL)} more are well` : "",
         past ? `${formatCount(past)} ended, have no data yet, or crashed more than a day ago` : "",

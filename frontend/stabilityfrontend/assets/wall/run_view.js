@@ -18,12 +18,7 @@ const noPoint = (run) => (run.last_step ?? null) === null;
 
 function numbers(wall, run) {
   const cell = (label, value, unit) =>
-    h(
-      "div",
-      { data: { number: label } },
-      h("b", {}, value),
-      h("span", { dir: "auto" }, label, unit ? ` (${unit})` : ""),
-    );
+    h("div", { data: { number: label } }, h("b", value), h("span", { dir: "auto" }, label, unit ? ` (${unit})` : ""));
   if (noPoint(run)) {
     const age = formatAge(Math.max(0, wall.now() - run.created));
     return [cell("ranks", formatCount(run.world_size || 1), ""), cell("since it was started", age, "")];
@@ -45,15 +40,15 @@ export function runView(wall, run) {
   const { why, remedy } = ["sick", "crashed"].includes(state.condition) ? told(wall, run) : { why: [], remedy: "" };
   return [
     h(
-      "header",
-      { class: "wall-head run", data: { place: "head" } },
-      h("h1", {}, h("bdi", {}, run.name || run.run_id)),
+      "header.wall-head.run",
+      { data: { place: "head" } },
+      h("h1", h("bdi", run.name || run.run_id)),
       h(
         "p",
         { class: `wall-word ${state.tone}` },
         mark(state),
         wordOf(state),
-        h("span", { class: "wall-since" }, sinceWords(state.since, wall.now())),
+        h("span.wall-since", sinceWords(state.since, wall.now())),
       ),
     ),
     h(
@@ -61,25 +56,23 @@ export function runView(wall, run) {
       { class: `wall-run${why.length ? " sick" : ""}`, data: { place: "run" } },
       noPoint(run)
         ? h(
-            "div",
-            { class: "wall-curve none" },
-            h("p", {}, `${run.note ? `${run.note} ` : ""}No step yet: the curve begins with the first one.`),
+            "div.wall-curve.none",
+            h("p", `${run.note ? `${run.note} ` : ""}No step yet: the curve begins with the first one.`),
           )
         : h(
-            "div",
-            { class: "wall-curve" },
-            h("div", { class: "wall-metric" }, h("bdi", {}, mainMetric(wall, run))),
-            h("div", { class: "wall-place", data: { curve: run.run_id } }),
+            "div.wall-curve",
+            h("div.wall-metric", h("bdi", mainMetric(wall, run))),
+            h("div.wall-place", { data: { curve: run.run_id } }),
           ),
       why.length
         ? h(
             "article",
             { class: `wall-card ${state.tone}`, data: { card: run.run_id } },
-            h("p", { class: "wall-why" }, ...why),
-            remedy ? h("p", { class: "wall-do" }, remedy) : null,
+            h("p.wall-why", ...why),
+            remedy ? h("p.wall-do", remedy) : null,
           )
         : null,
     ),
-    h("section", { class: "wall-numbers", data: { place: "numbers" } }, numbers(wall, run)),
+    h("section.wall-numbers", { data: { place: "numbers" } }, numbers(wall, run)),
   ];
 }

@@ -26,7 +26,7 @@ export class WallCurve {
     this.steps = /** @type {number[]} */ ([]);
     this.values = /** @type {(number | null)[]} */ ([]);
     this.fetchedAt = 0;
-    this.element = h("div", { class: "chart wall-chart" });
+    this.element = h("div.chart.wall-chart");
     this.plot = new Plot(this.element, { onZoom() {}, onReset() {}, onCursor() {} });
   }
 

@@ -47,10 +47,10 @@ export class WallPage {
     this.answered = this.heardAt = Date.now();
     this.shownAt = this.asked = 0;
     this.touched = -TOUCHED_MS;
-    this.band = h("div", { class: "wall-stale", role: "alert", hidden: true });
-    this.stage = h("div", { class: "wall-stage" });
-    this.foot = h("div", { class: "wall-foot" });
-    this.element = h("main", { id: "wall", class: "wall" }, this.band, this.stage, this.foot);
+    this.band = h("div.wall-stale", { role: "alert", hidden: true });
+    this.stage = h("div.wall-stage");
+    this.foot = h("div.wall-foot");
+    this.element = h("main.wall", { id: "wall" }, this.band, this.stage, this.foot);
     document.body.append(this.element);
     document.documentElement.dataset.wall = "";
     this.touch = () => {
@@ -240,17 +240,17 @@ export class WallPage {
     const paused = this.rotate > 0 && performance.now() - this.touched < TOUCHED_MS;
     fill(
       this.foot,
-      h("span", {}, location.host),
+      h("span", location.host),
       views.length > 1 && this.rotate > 0
         ? h(
-            "span",
-            { class: "wall-dots", "aria-hidden": "true" },
+            "span.wall-dots",
+            { "aria-hidden": "true" },
             views.map((view) => h("i", { class: view === this.view ? "on" : "" })),
           )
         : null,
-      paused ? h("span", {}, "paused") : null,
-      h("span", { class: "grow" }),
-      h("time", {}, new Date(1000 * this.now()).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" })),
+      paused ? h("span", "paused") : null,
+      h("span.grow"),
+      h("time", new Date(1000 * this.now()).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" })),
     );
   }
 
