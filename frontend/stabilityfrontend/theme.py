@@ -24,7 +24,7 @@ MONO = '"JetBrains Mono", ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu
 
 #: One table per theme. ``series`` is the order in which lines take their colours: apart in lightness as well as hue,
 #: so that all eight differ without green too (``tests/frontend/test_deuteranopia.py``).
-#: ``rank-*``: what a rank does (``rank_state.js``); what is well stays dim, so that what is not stands out.
+#: ``rank-*``: what a rank does (``rank_grid.js``); what is well stays dim, so that what is not stands out.
 #: ``ramp``: the more, the worse; ``load``: the more, the busier. Both go evenly from dim to bright.
 THEMES: dict[str, dict[str, str | list[str]]] = {
     "dark": {

@@ -43,10 +43,8 @@ def test_whatever_makes_a_finding_names_a_kind_of_the_table() -> None:
 SHOWN_APART = {
     "health_lane.js": {"hang"},
     "command_dialog.js": {"hang"},
-    "deaths.js": {"process_death"},
-    "gpus.js": {"gpu_fault"},
-    "panels.js": {"hang"},
-    "run_news.js": {"gpu_fault"},
+    "panels.js": {"hang", "process_death", "gpu_fault"},
+    "run_page.js": {"gpu_fault"},
 }
 
 

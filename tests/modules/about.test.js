@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { configRows, matchingRows } from "../../frontend/stabilityfrontend/assets/about/about.js";
-import { differingKeys } from "../../frontend/stabilityfrontend/assets/compare/config_table.js";
+import { differingKeys } from "../../frontend/stabilityfrontend/assets/pages/compare_page.js";
+import { configRows, matchingRows } from "../../frontend/stabilityfrontend/assets/run/about.js";
 import { joined } from "../../frontend/stabilityfrontend/assets/run/output.js";
 
 test("a config is rows of dotted keys, and each word of a search must be in one", () => {

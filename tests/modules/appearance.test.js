@@ -4,13 +4,13 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import {
   appearanceOf,
+  appearanceTable,
   notBackWords,
   sickFirst,
   tonedClass,
   wordOf,
-} from "../../frontend/stabilityfrontend/assets/core/appearance.js";
-import { appearanceTable } from "../../frontend/stabilityfrontend/assets/core/kinds.js";
-import { folded, inOrder } from "../../frontend/stabilityfrontend/assets/incident/order.js";
+} from "../../frontend/stabilityfrontend/assets/core/kinds.js";
+import { folded, inOrder } from "../../frontend/stabilityfrontend/assets/run/sidebar.js";
 
 const look = (tone, order, word = "open") => ({ word, tone, shape: "disc", order });
 const over = { accepted: look("calm", 40, "Accepted as the new level"), resolved: look("calm", 41, "resolved") };

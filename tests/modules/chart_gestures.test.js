@@ -2,14 +2,16 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { excursions, mergedPeaks } from "../../frontend/stabilityfrontend/assets/chart/edge_peaks.js";
-import { cell, csvOf } from "../../frontend/stabilityfrontend/assets/chart_files/csv.js";
-import { fileName } from "../../frontend/stabilityfrontend/assets/chart_files/files.js";
-import { legendRows } from "../../frontend/stabilityfrontend/assets/chart_files/png.js";
-import { summaryOf, trend } from "../../frontend/stabilityfrontend/assets/chart_files/summary.js";
-import { tableOf } from "../../frontend/stabilityfrontend/assets/chart_files/table.js";
-import { Gestures } from "../../frontend/stabilityfrontend/assets/pointer/chart_gestures.js";
-import { fitted, scaled, stepsOf } from "../../frontend/stabilityfrontend/assets/pointer/zoom_range.js";
+import {
+  cell,
+  csvOf,
+  fileName,
+  legendRows,
+  tableOf,
+} from "../../frontend/stabilityfrontend/assets/chart/chart_files.js";
+import { Gestures, summaryOf, trend } from "../../frontend/stabilityfrontend/assets/chart/chart_pointer.js";
+import { excursions, mergedPeaks } from "../../frontend/stabilityfrontend/assets/chart/line_chart.js";
+import { fitted, scaled, stepsOf } from "../../frontend/stabilityfrontend/assets/chart/readout.js";
 
 test("what is under the wheel stays there", () => {
   const [low, high] = scaled([100, 300], 150, 0.5);

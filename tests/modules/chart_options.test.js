@@ -7,7 +7,7 @@ import {
   readOptions,
   toggled,
   usualOptions,
-} from "../../frontend/stabilityfrontend/assets/chart/chart_options.js";
+} from "../../frontend/stabilityfrontend/assets/chart/panel_chart.js";
 
 const usual = usualOptions({ metrics: ["loss/*"], log: true });
 

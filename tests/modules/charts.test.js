@@ -6,7 +6,7 @@ import { STEP_AXIS } from "../../frontend/stabilityfrontend/assets/chart/axis.js
 import { ChartPointer } from "../../frontend/stabilityfrontend/assets/chart/chart_pointer.js";
 import { axisRange, robustRange, thinInto } from "../../frontend/stabilityfrontend/assets/chart/downsample.js";
 import { Plot } from "../../frontend/stabilityfrontend/assets/chart/line_chart.js";
-import { mixtureShapes } from "../../frontend/stabilityfrontend/assets/chart/mixture_shapes.js";
+import { mixtureShapes } from "../../frontend/stabilityfrontend/assets/chart/panel_chart.js";
 import { valueTicks } from "../../frontend/stabilityfrontend/assets/chart/ticks.js";
 import { ghostXY, shapes } from "../../frontend/stabilityfrontend/assets/chart/traces.js";
 import { kindTable } from "../../frontend/stabilityfrontend/assets/core/kinds.js";

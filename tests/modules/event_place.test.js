@@ -2,11 +2,9 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-
-import { beginOf } from "../../frontend/stabilityfrontend/assets/chart/event_place.js";
 import { events } from "../../frontend/stabilityfrontend/assets/chart/health_lane.js";
 import { bandNames } from "../../frontend/stabilityfrontend/assets/chart/main_chart.js";
-import { onSteps, shapes } from "../../frontend/stabilityfrontend/assets/chart/traces.js";
+import { beginOf, onSteps, shapes } from "../../frontend/stabilityfrontend/assets/chart/traces.js";
 import { kindTable } from "../../frontend/stabilityfrontend/assets/core/kinds.js";
 
 /** A name stands so far inside of its band, pixels. */

@@ -2,8 +2,8 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { flagGroups } from "../../frontend/stabilityfrontend/assets/chart/fork_markers.js";
 import { laneLines } from "../../frontend/stabilityfrontend/assets/chart/health_lane.js";
+import { flagGroups } from "../../frontend/stabilityfrontend/assets/chart/main_chart.js";
 import { forks } from "../../frontend/stabilityfrontend/assets/chart/traces.js";
 import { errorText, sentence } from "../../frontend/stabilityfrontend/assets/core/format.js";
 import { kindTable } from "../../frontend/stabilityfrontend/assets/core/kinds.js";

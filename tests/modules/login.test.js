@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { api } from "../../frontend/stabilityfrontend/assets/core/api.js";
-import { address } from "../../frontend/stabilityfrontend/assets/core/place.js";
-import { wantedPage } from "../../frontend/stabilityfrontend/assets/login/login_page.js";
+import { address } from "../../frontend/stabilityfrontend/assets/core/route.js";
+import { wantedPage } from "../../frontend/stabilityfrontend/assets/pages/login_page.js";
 
 const OURS = "https://board.example:8443";
 

@@ -17,7 +17,7 @@ import {
   searchOf,
   sectionsOf,
 } from "../../frontend/stabilityfrontend/assets/metrics/metric_tree.js";
-import { cellsOf } from "../../frontend/stabilityfrontend/assets/run/strip.js";
+import { cellsOf } from "../../frontend/stabilityfrontend/assets/run/kpis.js";
 
 test("a section is what stands before the first slash", () => {
   const names = ["loss", "loss/web", "lm loss", "/a", "a/", "loss/a/b", "gpu/0/power_w"];

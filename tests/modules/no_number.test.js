@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { noNumber } from "../../frontend/stabilityfrontend/assets/chart/no_number.js";
 import { valueTicks } from "../../frontend/stabilityfrontend/assets/chart/ticks.js";
+import { noNumber } from "../../frontend/stabilityfrontend/assets/chart/traces.js";
 
 const [nan, inf] = [Number.NaN, Number.POSITIVE_INFINITY];
 

@@ -3,9 +3,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { gpuTable, rankTable } from "../../frontend/stabilityfrontend/assets/core/kinds.js";
-import { throttlesOf } from "../../frontend/stabilityfrontend/assets/ranks/gpu_readings.js";
+import { throttlesOf } from "../../frontend/stabilityfrontend/assets/ranks/gpu_map.js";
 import { Health } from "../../frontend/stabilityfrontend/assets/ranks/health.js";
-import { rankRows, rankSummary } from "../../frontend/stabilityfrontend/assets/ranks/rank_state.js";
+import { rankRows, rankSummary } from "../../frontend/stabilityfrontend/assets/ranks/rank_grid.js";
 
 const NOW = 1000;
 const STATUSES = ["dead", "over", "unheard", "unread", "behind", "waits", "long", "finished", "running"];

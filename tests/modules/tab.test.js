@@ -3,8 +3,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { ago, formatAge, inUtc, sinceClock } from "../../frontend/stabilityfrontend/assets/core/format.js";
+import { tabIcon, tabTitle } from "../../frontend/stabilityfrontend/assets/navigation/attention.js";
 import { isNews, notice } from "../../frontend/stabilityfrontend/assets/navigation/notify.js";
-import { tabIcon, tabTitle } from "../../frontend/stabilityfrontend/assets/navigation/tab.js";
 
 const NOW = Date.now() / 1000;
 const hang = { word: "Hang", since: NOW - 60, tone: "critical", shape: "octagon" };

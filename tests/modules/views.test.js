@@ -15,8 +15,7 @@ import {
 import { bytes } from "../../frontend/stabilityfrontend/assets/core/format.js";
 import { appearanceTable } from "../../frontend/stabilityfrontend/assets/core/kinds.js";
 import { route } from "../../frontend/stabilityfrontend/assets/core/route.js";
-import { trainLength, withoutFollowers } from "../../frontend/stabilityfrontend/assets/incident/trains.js";
-import { ageWords } from "../../frontend/stabilityfrontend/assets/incident/verdict.js";
+import { ageWords, trainLength, withoutFollowers } from "../../frontend/stabilityfrontend/assets/incident/verdict.js";
 import { noteOf } from "../../frontend/stabilityfrontend/assets/run/header.js";
 
 for (const [path, page] of [

@@ -3,15 +3,17 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { kindTable } from "../../frontend/stabilityfrontend/assets/core/kinds.js";
-import { patternOf } from "../../frontend/stabilityfrontend/assets/gallery/looks_like.js";
-import { beyond, counted, runsOf } from "../../frontend/stabilityfrontend/assets/wall/wall_rows.js";
+import { patternOf } from "../../frontend/stabilityfrontend/assets/incident/verdict.js";
 import {
+  beyond,
+  counted,
   heaps,
   nextView,
   rotateSeconds,
+  runsOf,
   staleSeconds,
   viewsOf,
-} from "../../frontend/stabilityfrontend/assets/wall/wall_state.js";
+} from "../../frontend/stabilityfrontend/assets/pages/wall_page.js";
 
 Object.assign(kindTable, { "": {} });
 const NOW = 1_000_000;

@@ -2,13 +2,17 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { comparedMetric } from "../../frontend/stabilityfrontend/assets/compare/compare_page.js";
-import { sameDataWords, shiftsOf, shiftWords } from "../../frontend/stabilityfrontend/assets/compare/same_data.js";
 import { formatShare, formatValue, narrow } from "../../frontend/stabilityfrontend/assets/core/format.js";
-import { rollbackSentence } from "../../frontend/stabilityfrontend/assets/dialogs/rollback_sentence.js";
-import { rangeBehind, readSkip } from "../../frontend/stabilityfrontend/assets/dialogs/skip_field.js";
-import { inOrder, leftWords, placeOf, visible } from "../../frontend/stabilityfrontend/assets/incident/batch_table.js";
-import { reportedWords } from "../../frontend/stabilityfrontend/assets/incident/orders.js";
+import { rangeBehind, readSkip } from "../../frontend/stabilityfrontend/assets/dialogs/command_dialog.js";
+import { rollbackSentence } from "../../frontend/stabilityfrontend/assets/dialogs/rollback_dialog.js";
+import { inOrder, leftWords, placeOf, visible } from "../../frontend/stabilityfrontend/assets/incident/batches.js";
+import { reportedWords } from "../../frontend/stabilityfrontend/assets/incident/evidence.js";
+import {
+  comparedMetric,
+  sameDataWords,
+  shiftsOf,
+  shiftWords,
+} from "../../frontend/stabilityfrontend/assets/pages/compare_page.js";
 
 const ORDER = { to_step: 150, lr_scale: null, seed: null, skip_batches: null };
 

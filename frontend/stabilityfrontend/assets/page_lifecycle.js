@@ -1,27 +1,95 @@
 // Brings a page to life when Dash has put its skeleton there, and ends the one before. All other modules hang on this one.
 
-import { AlertingPage } from "./alerting/alerting_page.js";
-import { AttemptsPage } from "./compare/attempts_page.js";
-import { ComparePage } from "./compare/compare_page.js";
-import { viewer, watchParts } from "./core/parts.js";
-import { watchPresses } from "./core/patch.js";
-import { place } from "./core/place.js";
-import { changed, go, route } from "./core/route.js";
+import { setText, watchPresses } from "./core/dom.js";
+import { duration } from "./core/format.js";
+import { Live } from "./core/live.js";
+import { drawAgain, viewer, watchParts } from "./core/parts.js";
+import { changed, go, place, route } from "./core/route.js";
 import { colorTheme } from "./core/theme.js";
-import { GalleryPage } from "./gallery/gallery_page.js";
 import { IncidentPage } from "./incident/incident_page.js";
-import { IncidentsPage } from "./incidents/incidents_page.js";
-import { watchLost } from "./incidents/lost_so_far.js";
-import { admitted, showMe } from "./login/account.js";
-import { LoginPage } from "./login/login_page.js";
+import { admitted, showMe } from "./navigation/account.js";
 import { drawAttention, named } from "./navigation/attention.js";
 import { watchKeys } from "./navigation/keys.js";
 import { drawNotify, watchNotify } from "./navigation/notify.js";
 import { askSoon, drawRail, watchRail } from "./navigation/rail.js";
+import { AlertingPage } from "./pages/alerting_page.js";
+import { AttemptsPage } from "./pages/attempts_page.js";
+import { ComparePage } from "./pages/compare_page.js";
+import { GalleryPage } from "./pages/gallery_page.js";
+import { IncidentsPage } from "./pages/incidents_page.js";
+import { LoginPage } from "./pages/login_page.js";
+import { WallPage, wallWanted } from "./pages/wall_page.js";
+import { drawBanner, drawPill } from "./run/header.js";
 import { RunPage } from "./run/run_page.js";
 import { RunsPage } from "./runs/runs_page.js";
-import { ServerPage } from "./server_page.js";
-import { WallPage, wallWanted } from "./wall/wall_page.js";
+
+// -- Counts on what an interruption has cost so far, where the server left a place for it: each second, not each 15.
+
+const EVERY_MS = 1000;
+
+/** Lost time now, seconds: what it was when the server said so, and what went by since, until it counts no more. */
+const lostNow = (lost, since, now, until) => lost + Math.max(0, Math.min(now, until) - since);
+
+/** Count from now on, on whatever page is open. */
+function watchLost() {
+  const seen = new WeakMap();
+  setInterval(() => {
+    if (document.hidden) return;
+    for (const place of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-lost]"))) {
+      const said = Number(place.dataset.lost);
+      const known = seen.get(place);
+      const now = Date.now() / 1000;
+      const since = known && known.said === said ? known.since : now;
+      seen.set(place, { said, since });
+      setText(place, duration(lostNow(said, since, now, Number(place.dataset.until))));
+    }
+  }, EVERY_MS);
+}
+
+// -- A page that the server draws: how live the server is, and when to ask it again before the usual time.
+
+/** This soon after a run's state changed. */
+const SOON_MS = 1500;
+
+class ServerPage {
+  constructor(root) {
+    this.root = root;
+    this.state = "connecting";
+    this.seen = new Map();
+    /** @type {any} */
+    this.soon = null;
+    this.live = new Live(
+      null,
+      (message) => this.onMessage(message),
+      (state) => (this.state = state),
+    );
+    this.tick = setInterval(() => {
+      if (document.hidden || !root.isConnected) return;
+      drawPill(this.live, this.state, null, null, false);
+      drawBanner(this.live, null);
+    }, 1000);
+  }
+
+  onMessage(message) {
+    if (message.type === "reset" || (message.type === "hello" && message.afterLoss)) drawAgain();
+    if (message.type !== "run") return;
+    const { run } = message;
+    const state = `${run.status} ${run.open_incidents}`;
+    const known = this.seen.get(run.run_id);
+    this.seen.set(run.run_id, state);
+    if (known === state || this.soon) return;
+    this.soon = setTimeout(() => {
+      this.soon = null;
+      drawAgain();
+    }, SOON_MS);
+  }
+
+  close() {
+    clearInterval(this.tick);
+    clearTimeout(this.soon);
+    this.live.close();
+  }
+}
 
 /** `data-page` of a skeleton -> what fills it. */
 const PAGES = {

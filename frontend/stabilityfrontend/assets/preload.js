@@ -14,7 +14,7 @@ import {
   viewOf,
   wantedOf,
 } from "./core/first_requests.js";
-import { place } from "./core/place.js";
+import { place } from "./core/route.js";
 import { readState, tablePath } from "./runs/table_state.js";
 
 const RUNS = /^\/(?:runs\/?)?$/;

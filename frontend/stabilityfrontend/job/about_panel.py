@@ -8,7 +8,7 @@ __all__ = ["panel"]
 
 
 def panel() -> html.Section:
-    """Return the panel, folded; ``assets/about/about.js`` fills it."""
+    """Return the panel, folded; ``assets/run/about.js`` fills it."""
     fold = html.Button(
         [html.Span(className="icon icon-fold"), "About this run"],
         id="about-fold",

@@ -1,8 +1,8 @@
 // The tools in the head of a chart: a button for what is used most, and a menu with the rest.
 
-import { fileButtons } from "../chart_files/files.js";
 import { choice, smoothing } from "../core/controls.js";
 import { fill, h, setText } from "../core/dom.js";
+import { fileButtons } from "./chart_files.js";
 
 /** Metrics offered in a list. */
 const OFFERED = 300;

@@ -1,16 +1,13 @@
 // What happened to machines and processes, on the x axis of the large chart: a lane of marks under it. Marks that would
 // lie over each other are one, with a count; a hang is as wide as it lasted where the axis is a clock.
 
-import { appearanceOf } from "../core/appearance.js";
 import { asFinite, asRecord } from "../core/as_type.js";
-import { byId, h, setShown } from "../core/dom.js";
+import { byId, h, patch, setShown } from "../core/dom.js";
 import { clock, formatAge, formatCount, readable } from "../core/format.js";
-import { incidentKind } from "../core/kinds.js";
-import { patch } from "../core/patch.js";
+import { appearanceOf, incidentKind, severityOf } from "../core/kinds.js";
 import { incidentHref } from "../core/route.js";
-import { severityOf } from "../incident/severity.js";
-import { beginOf } from "./event_place.js";
 import { clockMs } from "./ticks.js";
+import { beginOf } from "./traces.js";
 
 /** Lines of marks before those that find no place become one with their neighbour. */
 const LINES = 3;

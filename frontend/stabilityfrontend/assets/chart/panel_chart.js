@@ -1,20 +1,283 @@
 // The small multiples: one chart for a metric or a family of metrics, on the shared range of steps.
 
-import { cutName, h } from "../core/dom.js";
-import { matching } from "../core/first_requests.js";
-import { patch } from "../core/patch.js";
+import { cutName, h, patch } from "../core/dom.js";
+import { firstRequests, matching } from "../core/first_requests.js";
+import { toNumber } from "../core/format.js";
 import { colorTheme } from "../core/theme.js";
-import { notesOf } from "../pointer/readout.js";
-import { fitted, indexAt, isRising, stepsOf } from "../pointer/zoom_range.js";
 import { axisOf } from "./axis.js";
-import { differing, readOptions, toggled, usualOptions } from "./chart_options.js";
 import { axisRange, robustRange } from "./downsample.js";
 import { Plot } from "./line_chart.js";
 import { calmRange, visibleValues } from "./main_chart.js";
-import { MIXTURE, mixtureShapes } from "./mixture_shapes.js";
-import { noNumber } from "./no_number.js";
-import { panelLines } from "./panel_lines.js";
-import { ghostXY, lineXY, nonFiniteMarks, shapes } from "./traces.js";
+import { fitted, indexAt, isRising, notesOf, stepsOf } from "./readout.js";
+import { Derived } from "./server_series.js";
+import { ghostXY, lineXY, noNumber, nonFiniteMarks, shapes } from "./traces.js";
+
+// -- The declared mixture as what a chart draws: for each data set the declared share as steps, the band of chance around
+// it, and the realised share.
+
+/** The panel of the data's mixture: with curves of a declared one it is shown whatever the run's metrics are called. */
+export const MIXTURE = "ratio";
+/** Looks of the declared line, of discarded steps, and of the bands: of many sets only one that is off stands out. */
+const [DASH, GHOST, BAND, FAINT] = [[4, 3], [5, 3], 0.16, 0.05];
+/** So many bands can still be told apart where they overlap. */
+const FEW = 3;
+
+/** The data sets that are drawn, as indices: those that are off, then the largest; in the order in which they come. */
+function chosen(sets, limit, off) {
+  const size = ({ declared, realised }) => Math.max(lastOf(declared), lastOf(realised));
+  return sets
+    .map((set, index) => ({ index, off: off.includes(set.dataset), size: size(set) }))
+    .sort((a, b) => Number(b.off) - Number(a.off) || b.size - a.size)
+    .slice(0, limit)
+    .map(({ index }) => index)
+    .sort((a, b) => a - b);
+}
+
+/** The newest finite value of a list, 0 for none. */
+function lastOf(values) {
+  return values.findLast((value) => typeof value === "number") ?? 0;
+}
+
+/** A share of the answer as a number; null for none and for what is no number. */
+function shareOf(given) {
+  const share = given === null ? null : toNumber(given);
+  return share !== null && Number.isFinite(share) ? share : null;
+}
+
+/** What a discarded branch took of a data set as a line, as other charts draw discarded steps. */
+function ghost({ first, last, realised }, dataset, colors, values) {
+  const y = realised[dataset].map(shareOf);
+  values.push(...y);
+  const x = first.map((step, at) => (step + last[at]) / 2);
+  return { x, y, color: colors.ghost, width: 1.1, dash: GHOST, opacity: 0.85, hover: false };
+}
+
+/**
+ * Curves as what a chart draws: `{lines, areas, marks, range}`; null of curves without a bucket.
+ * `colors` of the theme; at most `limit` data sets; `ghosts`: with what discarded branches took; `off`: names of the
+ * data sets about which an incident is open.
+ * @param {import("../../../types/api").MixtureCurves | null} curves
+ * @param {any} colors
+ * @param {{limit: number, ghosts: boolean, off: string[]}} how
+ */
+export function mixtureShapes(curves, colors, { limit, ghosts, off }) {
+  if (!curves || !curves.first.length) return null;
+  const { first, last } = curves;
+  /** @type {any[]} */
+  const lines = [];
+  /** @type {any[]} */
+  const areas = [];
+  /** @type {any[]} */
+  const marks = [];
+  /** @type {any[]} */
+  const values = [];
+  const shown = chosen(curves.sets, limit, off);
+  for (const one of ghosts ? curves.discarded : [])
+    for (const index of shown) lines.push(ghost(one, curves.sets[index].dataset, colors, values));
+  for (const index of shown) {
+    const set = curves.sets[index];
+    const color = colors.series[index % colors.series.length];
+    /** @type {{x: number[], y: (number | null)[]}} */
+    const declared = { x: [], y: [] };
+    /** @type {{x: number[], y: (number | null)[]}} */
+    const realised = { x: [], y: [] };
+    /** @type {number[][]} */
+    const rects = [];
+    first.forEach((step, at) => {
+      const end = last[at] + 1;
+      declared.x.push(step, end);
+      declared.y.push(set.declared[at], set.declared[at]);
+      if (set.low[at] !== null) rects.push([step, end, set.low[at] ?? 0, set.high[at] ?? 1]);
+      const share = shareOf(set.realised[at]);
+      const middle = (step + last[at]) / 2;
+      realised.x.push(middle);
+      realised.y.push(share);
+      if (share === null && set.realised[at] !== null)
+        marks.push({ x: middle, symbol: "x", color: colors.critical, words: `${set.dataset}: not a number` });
+      values.push(share, set.declared[at], set.low[at], set.high[at]);
+    });
+    areas.push({ color, opacity: shown.length <= FEW || off.includes(set.dataset) ? BAND : FAINT, rects });
+    lines.push({ ...declared, color, width: 1, dash: DASH, opacity: 0.9, hover: false });
+    lines.push({ ...realised, color, width: 1.6, name: set.dataset });
+  }
+  const known = values.filter(Number.isFinite);
+  // Shares are 0 to 1: what is far off is the news, and nothing is cut away.
+  return { lines, areas, marks, range: known.length ? [Math.min(...known), Math.max(...known)] : [0, 1] };
+}
+
+// -- How people set up one chart, as plain JSON: what layouts, the page's address and templates keep of it.
+
+/**
+ * `log`: y axis; `smooth`: weight of the past, 0 for none; `x`: step, time or a metric; `yRange`: null follows the data;
+ * `hidden`: names of lines; `metrics`: names, or prefixes that end with `*`.
+ * @typedef {{log: boolean, smooth: number, x: string, yRange: number[] | null, hidden: string[], metrics: string[]}} Options
+ */
+
+/** Weights of the past that the server takes. */
+const MAX_SMOOTH = 0.9999;
+/** Metrics of one chart, hidden lines of one chart, characters of a name: what an address can hold. */
+const [METRICS, HIDDEN, NAME] = [24, 64, 500];
+
+/** What a chart is before anybody sets it up. @returns {Options} */
+export const usualOptions = (panel) => ({
+  log: Boolean(panel.log),
+  smooth: 0,
+  x: "step",
+  yRange: null,
+  hidden: [],
+  metrics: [...panel.metrics],
+});
+
+const isName = (one) => typeof one === "string" && one !== "" && one.length <= NAME;
+const isRange = (one) =>
+  Array.isArray(one) && one.length === 2 && one.every((end) => Number.isFinite(end)) && one[1] > one[0];
+const names = (given, most) => [...new Set(given.filter(isName))].slice(0, most);
+
+/** Options out of JSON that somebody kept: what is unknown or malformed is as in `usual`. @returns {Options} */
+export function readOptions(given, usual) {
+  const one = given && typeof given === "object" && !Array.isArray(given) ? given : {};
+  const metrics = Array.isArray(one.metrics) ? names(one.metrics, METRICS) : [];
+  return {
+    log: typeof one.log === "boolean" ? one.log : usual.log,
+    smooth: Number.isFinite(one.smooth) && one.smooth >= 0 && one.smooth <= MAX_SMOOTH ? one.smooth : usual.smooth,
+    x: isName(one.x) ? one.x : usual.x,
+    yRange: isRange(one.yRange) ? [...one.yRange] : usual.yRange,
+    hidden: Array.isArray(one.hidden) ? names(one.hidden, HIDDEN) : usual.hidden,
+    metrics: metrics.length ? metrics : usual.metrics,
+  };
+}
+
+/** What of the options differs from the usual ones: `{}` of a chart that nobody set up. */
+export const differing = (options, usual) =>
+  Object.fromEntries(
+    Object.entries(options).filter(([key, value]) => JSON.stringify(value) !== JSON.stringify(usual[key])),
+  );
+
+/** Hide or show a line; `alone`: hide all others, or show all where it is alone already. */
+export function toggled(hidden, name, all, alone) {
+  if (!alone) return hidden.includes(name) ? hidden.filter((one) => one !== name) : [...hidden, name];
+  const others = all.filter((one) => one !== name);
+  return others.length && others.every((one) => hidden.includes(one)) && !hidden.includes(name) ? [] : others;
+}
+
+// -- Lines of small charts that the server makes, on another x axis or smoothed. Charts that wish the same share one request,
+// its live updates and its memory; only so many different wishes are kept.
+
+/** Different x axes and smoothings at a time, and metrics of one of them. */
+const [WISHES, NAMES] = [6, 96];
+/** Wait for a slider to rest. */
+const REST_MS = 120;
+
+/** @type {WeakMap<object, PanelLines>} */
+const byPage = new WeakMap();
+
+/** Those of a page; of one that a chart sees narrowly (metrics/layout.js) the whole one's. */
+function panelLines(given) {
+  const page = given.whole || given;
+  const known = byPage.get(page) || new PanelLines(page);
+  byPage.set(page, known);
+  return known;
+}
+
+class PanelLines {
+  constructor(page) {
+    this.page = page;
+    /** @type {Map<string, any>} */
+    this.wishes = new Map();
+    page.zoom.rested.add((range) => range && this.detail(range));
+  }
+
+  detail(range) {
+    if (!this.page.gone) for (const { lines } of this.wishes.values()) lines.fetchDetail(range);
+  }
+
+  /**
+   * What a chart draws with these options now: `{lines, trouble}`. `lines` as a store, null while they are on their way
+   * and where none are wished; `trouble`: why they can't be had, "" where they can.
+   */
+  of(chart, { x, smooth }) {
+    const key = `${x} ${smooth}`;
+    for (const [other, wish] of this.wishes) {
+      if (other !== key) wish.charts.delete(chart);
+      for (const one of wish.charts) if (this.page.board.charts.get(one.id) !== one) wish.charts.delete(one);
+      if (!wish.charts.size && other !== key) this.drop(other);
+    }
+    if (x === "step" && !smooth) return { lines: null, trouble: "" };
+    if (!this.wishes.has(key) && !this.room())
+      return { lines: null, trouble: `More than ${WISHES} different x axes and smoothings at a time.` };
+    const wish = this.wishes.get(key) || this.make(key, x, smooth);
+    wish.charts.add(chart);
+    this.want(wish);
+    // The board draws the chart when its points came: then there are new ones of these lines, too.
+    const { lastTime } = this.page.store;
+    if (wish.seen !== lastTime && wish.lines.ready()) {
+      wish.seen = lastTime;
+      wish.lines.onPoints();
+    }
+    return { lines: wish.lines.ready() ? wish.lines : null, trouble: wish.trouble };
+  }
+
+  /** Whether there is room for one more, after one that nobody sees has gone. */
+  room() {
+    if (this.wishes.size < WISHES) return true;
+    const unseen = [...this.wishes].find(([, wish]) => ![...wish.charts].some((chart) => chart.visible));
+    if (unseen) this.drop(unseen[0]);
+    return Boolean(unseen);
+  }
+
+  make(key, x, smooth) {
+    const wish = {
+      charts: new Set(),
+      asked: new Set(),
+      trouble: "",
+      seen: this.page.store.lastTime,
+      rest: 0,
+      lines: /** @type {any} */ (null),
+    };
+    const mark = () => {
+      for (const chart of wish.charts) this.page.board.mark(chart);
+    };
+    wish.lines = new Derived(
+      this.page,
+      (words) => {
+        wish.trouble = words;
+        mark();
+      },
+      {
+        settings: { x, smooth },
+        names: () => [...wish.asked],
+        points: firstRequests.points.panel,
+        shown() {
+          wish.trouble = "";
+          mark();
+        },
+      },
+    );
+    this.wishes.set(key, wish);
+    return wish;
+  }
+
+  /** Ask for the metrics of a wish's charts, those in sight first, where one of them was not asked for yet. */
+  want(wish) {
+    const charts = [...wish.charts].sort((a, b) => Number(b.visible) - Number(a.visible));
+    const names = [...new Set(charts.flatMap((chart) => chart.metrics()))].slice(0, NAMES);
+    if (names.every((name) => wish.asked.has(name)) || wish.rest) return;
+    wish.rest = window.setTimeout(() => {
+      wish.rest = 0;
+      if (this.page.gone || ![...this.wishes.values()].includes(wish)) return;
+      const now = [...wish.charts].flatMap((chart) => chart.metrics());
+      wish.asked = new Set([...names, ...now].slice(0, NAMES));
+      wish.lines.change();
+    }, REST_MS);
+  }
+
+  drop(key) {
+    const wish = this.wishes.get(key);
+    clearTimeout(wish.rest);
+    wish.lines.clear();
+    this.wishes.delete(key);
+  }
+}
 
 const MARGIN = { l: 50, r: 12, t: 8, b: 26 };
 /** The raw line behind a smoothed one. */
@@ -37,11 +300,11 @@ function withDead([low, high], dead) {
 }
 
 /** Whether all of a chart's metrics count their own steps. */
-export const hasOwnSteps = (metrics, run) =>
+const hasOwnSteps = (metrics, run) =>
   metrics.length > 0 && metrics.every((name) => (run?.own_steps || []).includes(name));
 
 /** The range of x of lines. @returns {[number, number]} */
-export function spanOf(lines) {
+function spanOf(lines) {
   const every = lines.flatMap((line) => [line.x[0], line.x[line.x.length - 1]]).filter(Number.isFinite);
   if (!every.length) return [0, 1];
   const [low, high] = [Math.min(...every), Math.max(...every)];
@@ -57,7 +320,7 @@ function shortName(name, patterns) {
 
 /**
  * A small chart for the Board. `panel` is what the page's skeleton says (run_page.Panel) and `page` as in main_chart.js.
- * `legend` is the element that gets the names, or null. What people can set up of it is in `chart_options.js`.
+ * `legend` is the element that gets the names, or null..
  */
 export function panelChart(element, legend, panel, config, page) {
   const memory = new Map();

@@ -6,7 +6,7 @@ import { derivedOptions, firstRequests } from "../core/first_requests.js";
 import { errorText } from "../core/format.js";
 import { addBuckets, noBuckets } from "./buckets.js";
 import { lowerBound } from "./downsample.js";
-import { deadStretches, effectiveLines, entryOf, grouped, joined, put, segmentLines } from "./series_lines.js";
+import { deadStretches, effectiveLines, entryOf, grouped, joined, put, segmentLines } from "./series_store.js";
 import { clockMs } from "./ticks.js";
 
 /** Between two questions for what is new, at least. */

@@ -2,7 +2,7 @@
 
 import { tablePath } from "../runs/table_state.js";
 import { runPath, SHARED, seriesPaths, takeAnswer } from "./first_requests.js";
-import { address, place } from "./place.js";
+import { address, place } from "./route.js";
 
 /** Runs asked for at once, after the first page. */
 const RUNS_A_PAGE = 1000;

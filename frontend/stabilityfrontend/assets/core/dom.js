@@ -1,6 +1,7 @@
 // Builds and fills elements. Text is only ever set as text: names, reasons and metrics come from anywhere.
 
-import { address } from "./place.js";
+import { inUtc, moment } from "./format.js";
+import { address } from "./route.js";
 
 /**
  * Element by id, or null: a region may belong to a page that has gone.
@@ -12,8 +13,8 @@ export const byId = (id) => document.getElementById(id);
 /** Element -> what it does, by the type of the event. One listener looks it up, so that it can be exchanged (`patch`). */
 const handlers = new WeakMap();
 const act = (event) => handlers.get(event.currentTarget)[event.type]?.(event);
-export const handlersOf = (element) => handlers.get(element);
-export function listen(element, on) {
+const handlersOf = (element) => handlers.get(element);
+function listen(element, on) {
   if (!on && !handlers.has(element)) return;
   handlers.set(element, on || {});
   for (const type of Object.keys(on || {})) element.addEventListener(type, act);
@@ -47,7 +48,7 @@ export function h(selector, ...parts) {
 }
 
 /** Children that are drawn, of nested lists: `condition && element` leaves nothing. */
-export const shown = (parts) => parts.flat(4).filter((part) => part !== null && part !== undefined && part !== false);
+const shown = (parts) => parts.flat(4).filter((part) => part !== null && part !== undefined && part !== false);
 
 /** Characters at the end of a name that are always shown; a name of twice as many is never cut. */
 const END = 8;
@@ -123,4 +124,165 @@ export function toast(text, kind, seconds) {
   // Four at a time: a storm of messages must not cover the page.
   while (place.children.length > 4) place.firstChild.remove();
   setTimeout(() => note.remove(), 1000 * (seconds || 6));
+}
+
+// -- Regions that live data draws again and again: what is still the same stays the same element, so that a click, the
+// keyboard's focus, a selection or an opened fold survives an update. While a pointer is down pages hold still.
+
+/** A press holds a page still for this long at most: one whose end is never reported must not stop it. */
+const HELD_MS = 3000;
+let pressedAt = /** @type {number | null} */ (null);
+
+const release = () => (pressedAt = null);
+
+/** Look out for presses from now on. */
+export function watchPresses() {
+  window.addEventListener("pointerdown", () => (pressedAt = performance.now()), true);
+  // The click follows the release at once; its own handlers may draw again.
+  window.addEventListener("click", release, true);
+  for (const type of ["pointerup", "pointercancel"]) window.addEventListener(type, () => setTimeout(release), true);
+}
+
+/** Whether somebody is in the middle of a click: nothing may move under the pointer until it ends. */
+export const pressed = () => pressedAt !== null && performance.now() - pressedAt < HELD_MS;
+
+/**
+ * By what an element is found again among its neighbours: its id, where it leads, what it is about (the first of its `data`);
+ * a button by its words, so that none becomes another under the pointer; anything else by its look.
+ */
+function identity(node) {
+  if (node.nodeType !== Node.ELEMENT_NODE) return "#text";
+  const about =
+    node.id ||
+    node.getAttribute("href") ||
+    Object.entries(node.dataset)[0]?.join(" ") ||
+    (node.tagName === "BUTTON" ? node.textContent : "");
+  return `${node.tagName} ${about || (node.getAttribute("class") || "").split(" ")[0]}`;
+}
+
+/** Make `old` look and act like `fresh`. */
+function become(old, fresh) {
+  if (old.nodeType !== Node.ELEMENT_NODE) {
+    if (old.data !== fresh.data) old.data = fresh.data;
+    return;
+  }
+  const kept = old.tagName === "DETAILS" ? "open" : null; // as people left it
+  for (const { name } of [...old.attributes]) if (name !== kept && !fresh.hasAttribute(name)) old.removeAttribute(name);
+  for (const { name, value } of fresh.attributes)
+    if (name !== kept && name !== "style" && old.getAttribute(name) !== value) old.setAttribute(name, value);
+  if (old.style.cssText !== fresh.style.cssText) old.style.cssText = fresh.style.cssText;
+  listen(old, handlersOf(fresh));
+  children(old, [...fresh.childNodes]);
+  if (old.tagName === "INPUT" && old.checked !== fresh.checked) old.checked = fresh.checked;
+  if (old.tagName === "SELECT" && old.value !== fresh.value) old.value = fresh.value;
+}
+
+function children(parent, fresh) {
+  if (!parent.firstChild) return parent.append(...fresh); // nothing is there to stay
+  const own = new Set(fresh);
+  const there = new Map();
+  for (const node of parent.childNodes) {
+    if (own.has(node)) continue;
+    const name = identity(node);
+    if (!there.has(name)) there.set(name, []);
+    there.get(name).push(node);
+  }
+  const wanted = fresh.map((node) =>
+    node.parentNode === parent ? node : (there.get(identity(node)) || []).shift() || node,
+  );
+  const staying = new Set(wanted);
+  for (const node of [...parent.childNodes]) if (!staying.has(node)) node.remove();
+  let at = parent.firstChild;
+  wanted.forEach((node, index) => {
+    if (node !== fresh[index]) become(node, fresh[index]);
+    if (node === at) at = at.nextSibling;
+    else if (parent.moveBefore && node.parentNode === parent) parent.moveBefore(node, at);
+    else parent.insertBefore(node, at);
+  });
+}
+
+/**
+ * Bring what an element holds up to date: as `fill`, but what is still the same stays. The children are made anew for
+ * each call, and nobody keeps hold of them: those that are there take on what these look like and do.
+ */
+export function patch(element, ...parts) {
+  if (!element) return;
+  const active = /** @type {HTMLElement} */ (document.activeElement);
+  children(
+    element,
+    shown(parts).map((part) => (part instanceof Node ? part : document.createTextNode(part))),
+  );
+  // Where browsers can't move an element without taking it out, its focus goes.
+  if (active !== document.activeElement && element.contains(active)) active.focus({ preventScroll: true });
+}
+
+// -- Texts for the clipboard.
+
+/** Copy a text; resolves to whether it worked. Plain http beyond loopback has no clipboard, so there is the old way too. */
+export async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const field = h("textarea.off-screen", { "aria-hidden": "true" });
+    field.value = text;
+    document.body.append(field);
+    field.select();
+    const done = document.execCommand("copy");
+    field.remove();
+    return done;
+  }
+}
+
+// -- Every time that a page shows: in the viewer's zone, with the same in UTC under the pointer.
+
+/** What stands under the pointer of a time: both zones. */
+export const whenTitle = (seconds) => (inUtc(seconds) ? `${moment(seconds)}\n${inUtc(seconds)}` : null);
+
+/** Whether the times of a run's log are made up: it was imported from one that has none, and no moment of it is shown. */
+export const isUntimed = (run) => Boolean(run?.config?.log_without_times);
+
+/** A time as an element; `words`: what is shown instead of date and clock, an age for example. */
+export const when = (seconds, words = moment(seconds), className = "") =>
+  h(
+    "time",
+    {
+      class: className || null,
+      datetime: inUtc(seconds) ? new Date(seconds * 1000).toISOString() : false,
+      title: whenTitle(seconds),
+    },
+    words,
+  );
+
+// -- What is fetched for a part of a page only once it comes near what is seen: a first load waits for nothing out of sight.
+
+/** How far below the window a part is near, pixels. */
+const NEAR_PX = 100;
+
+export class WhenNear {
+  /** @param {Element} element @param {() => void} fetch */
+  constructor(element, fetch) {
+    this.fetch = fetch;
+    this.near = this.wanted = false;
+    this.seen = new IntersectionObserver(
+      (entries) => {
+        if (this.near || !entries.some((entry) => entry.isIntersecting)) return;
+        this.close();
+        this.near = true;
+        if (this.wanted) fetch();
+      },
+      { rootMargin: `${NEAR_PX}px` },
+    );
+    this.seen.observe(element);
+  }
+
+  /** Fetch now if the part has been near, else when it comes. */
+  ask() {
+    this.wanted = true;
+    if (this.near) this.fetch();
+  }
+
+  close() {
+    this.seen.disconnect();
+  }
 }

@@ -1,7 +1,7 @@
 // Which lines a run's page asks for first, in which requests. The page's head asks (preload.js) before the other modules
 // are there; whoever needs an answer later builds the same address and finds it on its way.
 
-import { address } from "./place.js";
+import { address } from "./route.js";
 
 /** An answer that nobody took by then is old news. */
 const FRESH_MS = 15000;

@@ -1,7 +1,7 @@
 // The one WebSocket of a page. It reconnects for ever with jitter, resumes by cursor, and pauses while nobody looks.
 
 import { api } from "./api.js";
-import { address } from "./place.js";
+import { address } from "./route.js";
 
 /** Who else listens to every message, of whatever page. @type {Set<(message: any) => void>} */
 export const heard = new Set();

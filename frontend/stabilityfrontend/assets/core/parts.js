@@ -1,11 +1,9 @@
 // What the server draws, as Dash components: when it is asked again, and the scripts that only some components need.
 
 import { api } from "./api.js";
-import { h, toast } from "./dom.js";
+import { h, patch, toast } from "./dom.js";
 import { ago, errorText, inUtc, moment } from "./format.js";
-import { patch } from "./patch.js";
-import { address, addressed, place } from "./place.js";
-import { changed, go } from "./route.js";
+import { address, addressed, changed, go, place } from "./route.js";
 import { colorTheme } from "./theme.js";
 
 /** What the server drew is asked for again this often. */

@@ -1,10 +1,117 @@
 // "Checkpoint now" and "Stop …": what this job can do, what will happen in plain words, and then how far it is.
 
 import { api } from "../core/api.js";
-import { fill, h, setText } from "../core/dom.js";
+import { byId, fill, h, patch, setText } from "../core/dom.js";
 import { duration, errorText, formatCount, plural, sentence } from "../core/format.js";
-import { patch } from "../core/patch.js";
 import { CommandDialog, stageList } from "./command_dialog.js";
+
+// -- The menu of orders in the top bar: what people seldom ask of a job, so that the bar has room for the run's name.
+
+/** Px that the menu keeps off the window's edges. */
+const AIR = 8;
+
+/** Put the buttons of orders into a menu that their button opens; each closes it. */
+export function ordersMenu() {
+  const open = byId("orders-open");
+  const menu = h(
+    "div.chart-menu",
+    { id: "orders-menu", popover: "auto", role: "group", "aria-label": "Orders" },
+    ["checkpoint-open", "stop-open", "task-open"].map((id) => byId(id)),
+  );
+  // Before the button opens its dialog, which gives the focus back to where it was: no place in a menu that is shut.
+  menu.addEventListener(
+    "click",
+    () => {
+      menu.hidePopover();
+      open.focus();
+    },
+    { capture: true },
+  );
+  menu.addEventListener("toggle", (event) => {
+    if (/** @type {ToggleEvent} */ (event).newState !== "open") return;
+    const box = open.getBoundingClientRect();
+    const left = Math.max(AIR, Math.min(box.right - menu.offsetWidth, innerWidth - menu.offsetWidth - AIR));
+    Object.assign(menu.style, { left: `${left}px`, top: `${box.bottom + AIR / 2}px` });
+  });
+  open.after(menu);
+  open.setAttribute("popovertarget", menu.id);
+}
+
+// -- The task dialog: a function that the owner of the nodes put there is run on each of them, and what each answered.
+
+export class TaskDialog extends CommandDialog {
+  /** `page` as in run_page.js. */
+  constructor(page) {
+    super(page, "task");
+  }
+
+  show() {
+    this.begin();
+    const input = (id, more) => h("input.field", { id, type: "text", autocomplete: "off", maxlength: "300", ...more });
+    const field = (label, hint, inner) =>
+      h("label.form-field", { for: inner.id }, h("span", label), inner, h("small", hint));
+    const known = [...this.page.commands.values()].filter((one) => one.kind === "task").map((one) => one.task);
+    this.name = input("task-name", { list: "task-names", spellcheck: "false", oninput: () => this.update() });
+    this.reason = input("task-reason", {});
+    this.confirm = h("button.button.primary", { type: "submit", id: "task-confirm" }, "Run");
+    const { agents } = this.page.run;
+    fill(
+      this.dialog,
+      this.formOf(
+        this.head("Run a task", this.page.name()),
+        [
+          field("Task", "a function that the nodes have: STABILITY_AGENT_PLUGINS of the job", this.name),
+          h(
+            "datalist",
+            { id: "task-names" },
+            [...new Set(known)].map((value) => h("option", { value })),
+          ),
+          field("Reason", "saved in the run's history", this.reason),
+          h(
+            "p.sentence",
+            `It runs once on ${agents ? plural(agents, "node") : "each node"}, beside the ranks, which train on.`,
+          ),
+          this.makeProblem(),
+        ],
+        this.confirm,
+      ),
+    );
+    this.raise(false);
+    this.update();
+    this.beginAt(this.name);
+  }
+
+  order() {
+    return {
+      kind: "task",
+      task: this.name.value.trim(),
+      reason: this.reason.value.trim(),
+      idempotency_key: this.key,
+    };
+  }
+
+  update() {
+    this.confirm.disabled = this.sending || this.name.value.trim() === "";
+    setText(this.confirm, this.sending ? "Sending …" : "Run");
+  }
+
+  progress() {
+    const command = this.page.commands.get(this.commandId);
+    if (!command) return;
+    const { failed, ended, stages, line } = command.progress;
+    patch(
+      this.dialog,
+      this.head(`Task ${command.task}`, this.page.name()),
+      h(
+        "div.dialog-body",
+        { id: "task-progress", data: { state: command.state } },
+        stageList(stages),
+        h("p", { class: failed ? "problem" : `sentence${ended ? " good" : ""}` }, line),
+      ),
+      this.foot(ended, ended),
+    );
+  }
+}
 
 /** What has to be typed before a stop, as before a restart. */
 const WORD = "stop";

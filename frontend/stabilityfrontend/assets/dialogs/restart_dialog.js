@@ -3,12 +3,10 @@
 import { api } from "../core/api.js";
 import { asFinite, asList, asRecord, asText, asTexts } from "../core/as_type.js";
 import { usable, whatItIs } from "../core/checkpoint.js";
-import { fill, h, setText, toast } from "../core/dom.js";
+import { fill, h, patch, setText, toast } from "../core/dom.js";
 import { ago, errorText, formatCount, plural } from "../core/format.js";
-import { patch } from "../core/patch.js";
 import { verdictOf } from "../incident/verdict.js";
-import { CommandDialog, stageList } from "./command_dialog.js";
-import { rangeText, readSkip } from "./skip_field.js";
+import { CommandDialog, rangeText, readSkip, stageList } from "./command_dialog.js";
 
 /** What has to be typed. Short: it is night, and the keyboard is a phone's. */
 const WORD = "restart";

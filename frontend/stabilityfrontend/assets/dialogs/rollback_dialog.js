@@ -3,14 +3,116 @@
 import { changes } from "../chart/traces.js";
 import { api } from "../core/api.js";
 import { asList, asRecord, asText, toldStep } from "../core/as_type.js";
-import { fill, h, setClass, setShown, setText } from "../core/dom.js";
-import { errorText, formatCount, sentence } from "../core/format.js";
+import { whatItIs, whyNot } from "../core/checkpoint.js";
+import { fill, h, patch, setClass, setShown, setText } from "../core/dom.js";
+import { ago, duration, errorText, formatCount, plural, sentence } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
-import { patch } from "../core/patch.js";
-import { CommandDialog, stageList } from "./command_dialog.js";
-import { checkpointChoices } from "./rollback_choices.js";
-import { rollbackSentence } from "./rollback_sentence.js";
-import { rangeBehind, readSkip } from "./skip_field.js";
+import { CommandDialog, rangeBehind, readSkip, stageList } from "./command_dialog.js";
+
+// -- The checkpoints of the rollback dialog: those that can be gone back to, and those that are there and can't.
+
+/** The rows of a dialog (rollback_dialog.js); `choose` is told the step that somebody takes. */
+function checkpointChoices(dialog, choose) {
+  const { checkpoints, withheld, to_step: best, incident_id: about, none } = dialog.offered();
+  const radio = (one) => {
+    const input = h("input", {
+      type: "radio",
+      name: "rollback-step",
+      value: one.step,
+      onchange: () => choose(one.step),
+    });
+    input.checked = one.step === dialog.chosen;
+    return input;
+  };
+  const others = withheld.map((one) => withheldRow(one, one.unverified ? radio(one) : null));
+  if (!checkpoints.length) return [h("div.nothing", none), others];
+  const rows = checkpoints.map((one) => {
+    return h(
+      "label",
+      {
+        class: `choice${one.inside ? " late" : ""}`,
+        data: { checkpoint: `${one.step} ${one.path}` },
+        title: one.inside ? sentence(one.inside.text) : one.path,
+      },
+      radio(one),
+      h("span.choice-step", `step ${formatCount(one.step)}`),
+      h("span.sub", [one.where, whatItIs(one)].filter(Boolean).join(" · ")),
+      h("span.grow"),
+      one.inside
+        ? h("span.chip.warning", "inside an incident")
+        : one.step === best
+          ? h("span.chip.accent", about ? "suggested" : "newest")
+          : null,
+      h("span.sub", ago(dialog.page.now() - one.time)),
+    );
+  });
+  return [rows, others];
+}
+
+/** One that is there and is not offered, and why; `input` chooses it all the same, where only that is against it. */
+function withheldRow(one, input) {
+  return h(
+    input ? "label" : "div",
+    { class: "choice withheld", title: one.path, data: { withheld: one.step } },
+    input,
+    h("span.choice-step", `step ${formatCount(one.step)}`),
+    h("span.sub", sentence(one.unfit)),
+    h("span.grow"),
+    h("span.chip", whyNot(one)),
+  );
+}
+
+// -- What a rollback will do, in words, before it is sent.
+
+const everyRank = (size) =>
+  size === 1
+    ? ["The rank stops", "loads", "discards", "reseeds", "skips", "goes"]
+    : [
+        size === 2 ? "Both ranks stop" : `All ${formatCount(size)} ranks stop`,
+        "load",
+        "discard",
+        "reseed",
+        "skip",
+        "go",
+      ];
+
+/**
+ * What an order will do, in one or two sentences. `order` as posted; `facts`: size, lastStep, stepSeconds, none: why no
+ * checkpoint is chosen, aliveUntil: the last effective step of the branch that is gone back to.
+ */
+export function rollbackSentence(order, facts) {
+  if (order.to_step === null)
+    return (
+      facts.none ||
+      "Without a checkpoint there is nothing to go back to. The job announces each with run.checkpoint(step, path)."
+    );
+  const [stop, load, discard, reseed, skip, go] = everyRank(facts.size);
+  const returns = order.branch !== undefined;
+  const first = returns ? facts.aliveUntil : order.to_step;
+  const gone = Math.max(0, facts.lastStep - first);
+  const cost = gone && facts.stepSeconds ? `, about ${duration(gone * facts.stepSeconds)} of work` : "";
+  const parts = [`${load} checkpoint ${formatCount(order.to_step)}${returns ? " of the branch that was left" : ""}`];
+  const which =
+    gone === 1
+      ? `step ${formatCount(facts.lastStep)}`
+      : `steps ${formatCount(first + 1)}–${formatCount(facts.lastStep)}`;
+  if (gone) parts.push(`${discard} ${which} and those trained until then (${plural(gone, "step")} so far${cost})`);
+  if (order.seed !== null) parts.push(`${reseed} with ${order.seed}`);
+  if (order.skip_batches)
+    parts.push(`${skip} ${order.skip_batches === 1 ? "1 batch" : `${formatCount(order.skip_batches)} batches`}`);
+  if (order.skip_range) {
+    const [from, to] = order.skip_range;
+    const steps = from === to ? `step ${formatCount(from)}` : `steps ${formatCount(from)}–${formatCount(to)}`;
+    parts.push(`${skip} the batches of ${steps}`);
+  }
+  if (order.lr_scale !== null && order.lr_scale !== 1)
+    parts.push(`${go} on with the LR of its schedule × ${order.lr_scale}`);
+  const joined = parts.length > 1 ? `${parts.slice(0, -1).join(", ")} and ${parts[parts.length - 1]}` : parts[0];
+  const again = returns
+    ? ` Steps ${formatCount(first + 1)}–${formatCount(order.to_step)} of that branch count again, and training goes on with step ${formatCount(order.to_step + 1)}.`
+    : "";
+  return `${stop} at the next common step boundary, ${joined}.${again} Discarded points stay visible, dashed.`;
+}
 
 /** The suggestion grows with the run: it is asked for anew so often. */
 const AGAIN_MS = 2000;

@@ -3,13 +3,131 @@
 
 import { api } from "../core/api.js";
 import { asList, asRecord, asText } from "../core/as_type.js";
-import { byId, fill, h, setClass, setHref, setShown, setText, toast } from "../core/dom.js";
-import { errorText } from "../core/format.js";
-import { incidentKind, statusFacts } from "../core/kinds.js";
-import { Quieter } from "./quieter.js";
-import { AlertRating } from "./rating.js";
-import { offers } from "./severity.js";
+import { byId, fill, h, setClass, setHref, setShown, setText, setTitle, toast } from "../core/dom.js";
+import { ago, errorText } from "../core/format.js";
+import { incidentKind, offers, statusFacts } from "../core/kinds.js";
+import { detectorOf, halfAsSensitive, offer, settingOf, withSetting } from "../run/sensitivity_menu.js";
 import { sinceOf, verdictOf } from "./verdict.js";
+
+// -- Too many incidents like this one: half as sensitive or mute, with one click each where the incident is read.
+
+class Quieter {
+  /** `page`: the incident's. `element` is what it shows, hidden where no detector with settings found the incident. */
+  constructor(page) {
+    this.page = page;
+    this.set = /** @type {any} */ (null);
+    const button = (id, run) => h("button.button.quiet", { id, onclick: run });
+    this.half = button("quieter-half", () => this.save(halfAsSensitive(this.detector(), this.now())));
+    this.mute = button("quieter-mute", () => this.save(this.now() === 0 ? 1 : 0));
+    this.words = h("span.sub");
+    this.element = h("span.quieter", { hidden: true, data: { needs: "command" } }, this.words, this.half, this.mute);
+  }
+
+  async fetch() {
+    try {
+      this.set = await api.detectorsOf(this.page.id);
+      if (!this.page.gone) this.draw();
+    } catch {
+      // It is asked again when the page is in touch again.
+    }
+  }
+
+  detector() {
+    return this.set && this.page.incident ? detectorOf(this.set.detectors, this.page.incident) : null;
+  }
+
+  now() {
+    return settingOf(this.set.settings, this.detector(), "sensitivity");
+  }
+
+  draw() {
+    const detector = this.detector();
+    setShown(this.element, detector !== null && !this.page.incident.dead);
+    if (!detector) return;
+    const now = this.now();
+    const half = halfAsSensitive(detector, now);
+    setText(this.words, now === 0 ? "Muted in this run" : now === 1 ? "Too many like this?" : `Sensitivity ${now}`);
+    setShown(this.half, now > half);
+    setText(this.half, "Half as sensitive");
+    setTitle(this.half, `${detector.title}: sensitivity ${now} → ${half} in this run, for what comes from now on`);
+    setText(this.mute, now === 0 ? "Bring it back" : "Mute");
+    setTitle(this.mute, "For this run and what comes from now on; other detectors go on");
+  }
+
+  /** Save a sensitivity and offer the way back, once. */
+  async save(value, undoing = false) {
+    const detector = this.detector();
+    const before = this.now();
+    try {
+      // Somebody may have changed others meanwhile: only this one becomes another.
+      this.set = await api.detectorsOf(this.page.id);
+      const settings = withSetting(this.set.settings, detector, "sensitivity", value);
+      this.set = { ...this.set, ...(await api.setDetectors(this.page.id, settings)) };
+      if (this.page.gone) return;
+      this.draw();
+      const words = value === 0 ? "muted in this run, from now on" : `sensitivity ${value}, from now on`;
+      offer(`${detector.title}: ${words}.`, undoing ? null : { label: "Undo", run: () => this.save(before, true) });
+    } catch (error) {
+      toast(errorText(error), "warning");
+    }
+  }
+}
+
+// -- Whether the alert was useful: what people say is summed into the precision of each detector.
+
+class AlertRating {
+  /** `page`: the incident's. `element` is what it shows, hidden for what alerts nobody. */
+  constructor(page) {
+    this.page = page;
+    this.rating = /** @type {import("../../../types/api").Rating | null} */ (null);
+    const button = (id, words, useful) => h("button.button.quiet", { id, onclick: () => this.rate(useful) }, words);
+    this.useful = button("rating-useful", "Useful", true);
+    this.noise = button("rating-noise", "Noise", false);
+    this.words = h("span.sub", "Was this alert useful?");
+    this.element = h(
+      "span.quieter",
+      { id: "incident-rating", hidden: true, data: { needs: "command" } },
+      this.words,
+      this.useful,
+      this.noise,
+    );
+  }
+
+  async fetch() {
+    try {
+      this.rating = (await api.ratingOf(this.page.id, this.page.incidentId)).rating;
+      if (!this.page.gone) this.draw();
+    } catch {
+      // It is asked again when the page is in touch again.
+    }
+  }
+
+  draw() {
+    const { incident } = this.page;
+    setShown(this.element, Boolean(incident) && incident.alarm !== false);
+    const { rating } = this;
+    for (const [button, useful] of /** @type {[HTMLElement, boolean][]} */ ([
+      [this.useful, true],
+      [this.noise, false],
+    ])) {
+      const on = rating !== null && rating.useful === useful;
+      button.setAttribute("aria-pressed", String(on));
+      setTitle(button, on ? "Take it back" : useful ? "It was right to alert somebody" : "Nobody needed to know");
+    }
+    const said = rating && `${rating.who} called it ${rating.useful ? "useful" : "noise"}`;
+    setText(this.words, rating ? `${said} ${ago(Date.now() / 1000 - rating.rated)}` : "Was this alert useful?");
+  }
+
+  async rate(useful) {
+    const same = this.rating !== null && this.rating.useful === useful;
+    try {
+      this.rating = (await api.rate(this.page.id, this.page.incidentId, same ? null : useful)).rating;
+      if (!this.page.gone) this.draw();
+    } catch (error) {
+      toast(errorText(error), "warning");
+    }
+  }
+}
 
 /** What became of an order is told this long after its last word, seconds. */
 const SHOWN_S = 300;

@@ -1,14 +1,96 @@
 // What an incident rests on: the curve around its onset, who moved first, what else happened, what to go through.
 
-import { cutName, h, setText } from "../core/dom.js";
+import { asFinite, asList, asRecord, asText } from "../core/as_type.js";
+import { cutName, h, setText, when } from "../core/dom.js";
 import { formatAge, formatCount, formatValue, plural, toNumber } from "../core/format.js";
-import { incidentKind } from "../core/kinds.js";
+import { incidentKind, severityOf } from "../core/kinds.js";
 import { incidentHref } from "../core/route.js";
-import { when } from "../core/when.js";
-import { ordersTable } from "./orders.js";
-import { severityOf } from "./severity.js";
-import { sharesTable } from "./shares.js";
-import { trainLine } from "./trains.js";
+import { trainLine } from "./verdict.js";
+
+// -- A declared mixture that is off: declared and taken share of each data set, as a table.
+
+/** Data sets before it says how many more there are. */
+const FEW_SETS = 8;
+
+const share = (value) => `${(100 * (asFinite(value) ?? 0)).toFixed(1)} %`;
+
+/** How many tokens or samples too many or too few: `+8,192`, `−4,096`, `0`. */
+function offWords(amount) {
+  const words = formatCount(Math.round(Math.abs(amount)));
+  return words === "0" ? words : `${amount > 0 ? "+" : "−"}${words}`;
+}
+
+/** The table; null for an incident that is of no declared mixture. */
+function sharesTable(incident) {
+  const { sets, unit, measure } = incident.evidence;
+  if (!Array.isArray(sets) || !sets.length) return null;
+  const counted = measure !== "ratio"; // a bare share has no amount
+  const heads = ["Data set", "declared", "taken", ...(counted ? [`${asText(unit)} off`] : [])];
+  return h(
+    "table.moved.shares",
+    h(
+      "thead",
+      h(
+        "tr",
+        heads.map((word, at) => h("th", { class: at ? "num" : "" }, word)),
+      ),
+    ),
+    h(
+      "tbody",
+      sets
+        .slice(0, FEW_SETS)
+        .map((one) =>
+          h(
+            "tr",
+            h("td.name", { title: asText(one.dataset) }, cutName(asText(one.dataset))),
+            h("td.num", share(one.declared)),
+            h("td.num", share(one.realised)),
+            counted ? h("td.num", offWords(asFinite(one.off) ?? 0)) : null,
+          ),
+        ),
+    ),
+    sets.length > FEW_SETS ? h("caption", `and ${sets.length - FEW_SETS} more`) : null,
+  );
+}
+
+// -- What a rollback was to change and did not: what was ordered beside what came instead, as a table.
+
+const CHANGES = { lr_scale: "Learning rate", seed: "Seed", skip_batches: "Batches", skip_range: "Batches" };
+
+/** What the job reports that it applied, in a line; "" where it reports nothing. */
+export function reportedWords(applied) {
+  if (applied === null || applied === undefined) return "";
+  const said = Object.entries(asRecord(applied)).map(([name, value]) => `${name} ${asText(value)}`);
+  return `The job reports that it applied: ${said.join(", ") || "nothing"}.`;
+}
+
+/** The table; null for an incident that is of no order. */
+function ordersTable(incident) {
+  const { not_followed: rows, applied } = incident.evidence;
+  if (!asList(rows).length) return null;
+  return h(
+    "table.moved.orders",
+    h(
+      "thead",
+      h(
+        "tr",
+        ["Change", "ordered", "came instead"].map((word) => h("th", word)),
+      ),
+    ),
+    h(
+      "tbody",
+      asList(rows).map((one) =>
+        h(
+          "tr",
+          h("td.name", CHANGES[asText(one.change)] || asText(one.change)),
+          h("td", asText(one.ordered)),
+          h("td", asText(one.observed)),
+        ),
+      ),
+    ),
+    h("caption", reportedWords(applied)),
+  );
+}
 
 const SVG = "http://www.w3.org/2000/svg";
 /** The chart's own units; it is stretched to the width that there is. */
@@ -30,13 +112,13 @@ function shape(tag, attributes) {
 }
 
 /** `3 steps before`, `at the onset`, `1 step after`. */
-export function fromOnset(distance) {
+function fromOnset(distance) {
   if (distance === 0) return "at the onset";
   return `${plural(Math.abs(distance), "step")} ${distance < 0 ? "before" : "after"}`;
 }
 
 /** The small curve of `evidence.window`; null where there is none. One point beside the other: steps may be uneven. */
-export function windowChart(incident) {
+function windowChart(incident) {
   const found = incident.evidence && incident.evidence.window;
   if (!found || list(found.steps).length < 2) return null;
   const { steps } = found;

@@ -1,15 +1,12 @@
 // The facts behind an incident as lists and tables: what the timeline was, how a process ended, what the GPU said, where each
 // rank stood when it was looked at.
 
-import { appearanceOf } from "../core/appearance.js";
 import { asFinite, asRecord, asText, toldStep } from "../core/as_type.js";
-import { h } from "../core/dom.js";
+import { h, whenTitle } from "../core/dom.js";
 import { capital, clock, duration, formatCount, plural, readable } from "../core/format.js";
-import { incidentKind } from "../core/kinds.js";
-import { whenTitle } from "../core/when.js";
+import { appearanceOf, incidentKind, severityOf } from "../core/kinds.js";
 import { processWords, rankRanges, ranksOf } from "../ranks/rank_words.js";
 import { median } from "../run/kpis.js";
-import { severityOf } from "./severity.js";
 import { stackedRanks, stackGroups } from "./stacks.js";
 import { cameBack, sinceOf, verdictOf } from "./verdict.js";
 

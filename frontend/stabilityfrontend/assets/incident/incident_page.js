@@ -3,20 +3,18 @@
 
 import { api } from "../core/api.js";
 import { asFinite, asList, asRecord, asText } from "../core/as_type.js";
-import { byId, fill, h, setHref, setShown, setText } from "../core/dom.js";
+import { byId, fill, h, pressed, setHref, setShown, setText } from "../core/dom.js";
 import { toNumber } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { Live } from "../core/live.js";
-import { pressed } from "../core/patch.js";
 import { colorTheme } from "../core/theme.js";
 import { RestartDialog } from "../dialogs/restart_dialog.js";
 import { RollbackDialog } from "../dialogs/rollback_dialog.js";
 import { drawAttention } from "../navigation/attention.js";
 import { drawBanner, drawPill } from "../run/header.js";
 import { IncidentActions } from "./actions.js";
-import { gpusOf } from "./gpus.js";
-import { KeptBatches } from "./kept_batches.js";
-import { drawIncidentParts } from "./panels.js";
+import { KeptBatches } from "./batches.js";
+import { drawIncidentParts, gpusOf } from "./panels.js";
 import { drawIncidentTop } from "./parts.js";
 import { sinceOf, verdictOf } from "./verdict.js";
 

@@ -1,20 +1,70 @@
 // The regions of an incident's page, drawn anew only where something in them changed: what somebody selects or unfolds stays.
 
-import { appearanceOf, tonedClass } from "../core/appearance.js";
 import { asFinite, asList, asRecord, asText, asTexts, toldStep } from "../core/as_type.js";
-import { byId, h, setClass, setHref, setText } from "../core/dom.js";
-import { capital, clock, formatCount, moment, sentence } from "../core/format.js";
-import { incidentKind } from "../core/kinds.js";
-import { patch } from "../core/patch.js";
+import { byId, h, isUntimed, patch, setClass, setHref, setText, whenTitle } from "../core/dom.js";
+import { capital, clock, formatCount, moment, plural, sentence } from "../core/format.js";
+import { appearanceOf, incidentKind, severityOf, tonedClass } from "../core/kinds.js";
 import { incidentHref } from "../core/route.js";
-import { isUntimed, whenTitle } from "../core/when.js";
-import { looksLike } from "../gallery/looks_like.js";
 import { blindSpot, rankWords } from "../ranks/rank_words.js";
-import { dataFacts } from "./data_facts.js";
 import { factList } from "./facts.js";
-import { severityOf } from "./severity.js";
-import { trainLength, trainLine } from "./trains.js";
-import { ageWords, cameBack, isNote, lastingWords, sinceOf, tickLasting, verdictOf } from "./verdict.js";
+import {
+  ageWords,
+  cameBack,
+  isNote,
+  lastingWords,
+  looksLike,
+  sinceOf,
+  tickLasting,
+  trainLength,
+  trainLine,
+  verdictOf,
+} from "./verdict.js";
+
+// -- Where repeated data came before, in this run or in another one of its project: facts for the list under the verdict.
+
+/** The comparison that lays the other run over this one, so that the same data stand at the same place. */
+function compareHref(run, other, shift) {
+  const query = new URLSearchParams([
+    ["run", run],
+    ["run", other],
+  ]);
+  if (shift) for (const by of [0, shift]) query.append("shift", String(by));
+  return `/compare?${query}`;
+}
+
+/** `step 1, 400 steps back`; "" where it is not about data that came before. */
+function cameBefore(evidence) {
+  const step = asFinite(evidence.earlier_step);
+  if (step === null) return "";
+  const last = asFinite(evidence.earlier_last_step);
+  const back = asFinite(evidence.offset_steps);
+  const where =
+    last === null || last <= step ? `step ${formatCount(step)}` : `steps ${formatCount(step)}–${formatCount(last)}`;
+  if (evidence.what === "same") return `${where}, and at each step since`;
+  return back === null ? `${where}, in another order` : `${where}, ${plural(back, "step")} back`;
+}
+
+/** Entries of a fact list. `run`: id of the incident's run. */
+function dataFacts(incident, run) {
+  const evidence = asRecord(incident.evidence);
+  const other = asText(evidence.other_run);
+  const first = asFinite(incident.onset_step);
+  const step = asFinite(evidence.other_step);
+  return [
+    ["Came before", cameBefore(evidence)],
+    [
+      "Other run",
+      other
+        ? h(
+            "span",
+            h("a", { href: `/runs/${encodeURIComponent(other)}` }, asText(evidence.other_name) || other),
+            step === null ? " · " : ` from its step ${formatCount(step)} on · `,
+            h("a", { href: compareHref(run, other, step === null || first === null ? 0 : first - step) }, "compare"),
+          )
+        : "",
+    ],
+  ];
+}
 
 /** A table that may be wider than its place: a shade at the edge shows that there is more. */
 export const wide = (table) => (table ? h("div.wide-table", table) : null);
@@ -27,7 +77,7 @@ export function keyed(place, key, build) {
   patch(place, build());
 }
 /** Element -> what was last drawn into it. */
-export const keyOf = new WeakMap();
+const keyOf = new WeakMap();
 
 // -- what is read first ---------------------------------------------------------------------------------------------
 

@@ -2,8 +2,7 @@
 // program: it may be garbage, and it may be long.
 
 import { asFinite, asList, asRecord, asText, asTexts, asWholeText } from "../core/as_type.js";
-import { copyText } from "../core/clipboard.js";
-import { fill, h, setText, toast } from "../core/dom.js";
+import { copyText, fill, h, setText, toast } from "../core/dom.js";
 import { formatCount, plural } from "../core/format.js";
 import { rankRanges, ranksOf, rankWords } from "../ranks/rank_words.js";
 

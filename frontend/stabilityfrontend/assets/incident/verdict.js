@@ -2,9 +2,76 @@
 
 import { asFinite, asList, asRecord, asText, asTexts } from "../core/as_type.js";
 import { h, setText } from "../core/dom.js";
-import { duration, readable } from "../core/format.js";
+import { duration, formatCount, plural, readable } from "../core/format.js";
 import { verdictWords } from "../core/kinds.js";
+import { incidentHref } from "../core/route.js";
 import { ranksOf } from "../ranks/rank_words.js";
+
+// -- Which pattern of the gallery an incident looks like: the table is the server's (gallery/patterns.py), read from the top.
+
+/**
+ * @typedef {{id: string, title: string, kinds: string[], recovery: string, dataset: boolean}} Look
+ * A spike that may still recover is looked up as one that does.
+ * @param {Look[] | undefined} looks @param {{kind: string, recovery?: string | null, dataset?: string | null}} incident
+ */
+export function patternOf(looks, { kind, recovery, dataset }) {
+  const ends = recovery === "pending" || !recovery ? "fast" : recovery;
+  return (looks || []).find(
+    (one) => one.kinds.includes(kind) && (!one.dataset || Boolean(dataset)) && (!one.recovery || one.recovery === ends),
+  );
+}
+
+/** The link from an incident to its pattern; null where none fits. */
+export function looksLike(looks, incident) {
+  const pattern = patternOf(looks, incident);
+  if (!pattern) return null;
+  return h(
+    "p.looks-like.sub",
+    "Looks like: ",
+    h("a", { href: `/gallery#${pattern.id}`, data: { looks: pattern.id } }, pattern.title),
+    " in the gallery",
+  );
+}
+
+// -- A train: one incident and the alike ones that follow it. In lists they are one entry and for alerts one message; on the
+// charts each has its mark.
+
+/** Steps named of a train, the newest ones. */
+const NAMED = 12;
+
+const follows = (incident) => Boolean(incident.train) && incident.train !== incident.incident_id;
+
+/** What a list shows of many incidents: of each train the first one, and those that are open. */
+export function withoutFollowers(incidents) {
+  const known = new Set(incidents.map((one) => one.incident_id));
+  return incidents.filter((one) => !follows(one) || one.state === "open" || !known.has(one.train));
+}
+
+/** How many belong to a train; more than are known here where the oldest were dropped. */
+export const trainLength = (incidents) => incidents.reduce((most, one) => Math.max(most, one.nth || 1), 0);
+
+/** "37 alike: steps 100, 150, …" as links to each, the newest first; null for one on its own. */
+export function trainLine(incident, incidents, run) {
+  const train = incident.train ? incidents.filter((one) => one.train === incident.train) : [];
+  const length = trainLength(train);
+  if (length < 2) return null;
+  const newest = [...train].sort((a, b) => b.onset_step - a.onset_step).slice(0, NAMED);
+  const links = newest.map((one, index) => [
+    index ? ", " : "",
+    one.incident_id === incident.incident_id || !run
+      ? h("b", formatCount(one.onset_step))
+      : h("a", { href: incidentHref(run, one.incident_id) }, formatCount(one.onset_step)),
+  ]);
+  const more = length - newest.length;
+  return h(
+    "span.train",
+    { title: "Alike, each within four hours of the last: one message for all of them" },
+    h("b", `${formatCount(length)} alike`),
+    `, at ${length === 1 ? "step" : "steps"} `,
+    ...links.flat(),
+    more > 0 ? ` and ${plural(more, "earlier one")}` : null,
+  );
+}
 
 /** An incident's verdict with every field in its shape; null where there is none. */
 export function verdictOf(incident) {

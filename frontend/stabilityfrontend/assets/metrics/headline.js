@@ -2,12 +2,11 @@
 // charts. Cells and charts are made here; what is in a cell is drawn by run/kpis.js.
 
 import { chartTools } from "../chart/chart_tools.js";
-import { MIXTURE } from "../chart/mixture_shapes.js";
-import { panelChart } from "../chart/panel_chart.js";
+import { MIXTURE, panelChart } from "../chart/panel_chart.js";
 import { api } from "../core/api.js";
 import { byId, h, setShown } from "../core/dom.js";
 import { firstMetrics, firstRequests, matching, wantedOf } from "../core/first_requests.js";
-import { narrowPage } from "./narrow_page.js";
+import { narrowPage } from "./layout.js";
 
 /** New names are told apart after some rows: it is asked again this soon after the first, and after later ones. */
 const [SOON_MS, AGAIN_MS] = [300, 5000];

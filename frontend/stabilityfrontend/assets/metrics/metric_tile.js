@@ -3,9 +3,8 @@
 import { chartTools } from "../chart/chart_tools.js";
 import { panelChart } from "../chart/panel_chart.js";
 import { byId, fill, h } from "../core/dom.js";
-import { SIZE_WORDS, SIZES } from "./layout.js";
+import { narrowPage, SIZE_WORDS, SIZES } from "./layout.js";
 import { titleOf } from "./metric_tree.js";
-import { narrowPage } from "./narrow_page.js";
 
 /** The pointer rests so long on a chart that somebody goes to, milliseconds: others pass under it while the page scrolls. */
 const REST_MS = 50;

@@ -2,8 +2,7 @@
 
 import { toast } from "../core/dom.js";
 import { Live } from "../core/live.js";
-import { keptName } from "../core/place.js";
-import { go, incidentHref } from "../core/route.js";
+import { go, incidentHref, keptName } from "../core/route.js";
 
 const KEPT = keptName("stability-notify");
 /** What opened longer ago is no news: a feed may bring what was missed. */

@@ -1,8 +1,7 @@
 // A wall of small cells on a canvas: one for each rank or GPU, those of a node side by side. Ranks and GPUs share the
 // layout, so that a node stands at the same place in both. Pointer, keyboard and a tip; a click pins the tip.
 
-import { fill, h, setShown, setText } from "../core/dom.js";
-import { patch } from "../core/patch.js";
+import { fill, h, patch, setShown, setText } from "../core/dom.js";
 
 /** `[width, height]` of a cell, the largest that fits is taken. */
 const SIZES = [

@@ -1,11 +1,9 @@
 // The autopilot of a run: what it does now and why, its policy, what it did; setting it and stopping it.
 
 import { api } from "../core/api.js";
-import { byId, h, setClass, setShown, setText, setTitle, toast } from "../core/dom.js";
+import { byId, h, patch, setClass, setShown, setText, setTitle, toast, when } from "../core/dom.js";
 import { ago, errorText } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
-import { patch } from "../core/patch.js";
-import { when } from "../core/when.js";
 
 /** What somebody begins with who has no policy: all defaults, and nothing is ordered. */
 const FIRST = `dry_run: true  # notes what it would do; false: it does it

@@ -1,13 +1,10 @@
 // The run page's header: name, status in words, step, how live the picture is; and the strips and banners beneath it.
 
-import { drawStatePill, phaseAppearance } from "../core/appearance.js";
 import { asText } from "../core/as_type.js";
-import { byId, fill, h, setClass, setShown, setText, setTitle } from "../core/dom.js";
+import { byId, fill, h, isUntimed, patch, setClass, setShown, setText, setTitle } from "../core/dom.js";
 import { clock, duration, formatAge, formatCount, plural, sentence } from "../core/format.js";
-import { statusFacts } from "../core/kinds.js";
-import { patch } from "../core/patch.js";
+import { drawStatePill, phaseAppearance, statusFacts } from "../core/kinds.js";
 import { incidentHref } from "../core/route.js";
-import { isUntimed } from "../core/when.js";
 import { takeBack } from "../dialogs/command_dialog.js";
 import { lastingWords, tickLasting } from "../incident/verdict.js";
 

@@ -1,14 +1,131 @@
 // The strip of numbers: what the run does now, with the last hundred points behind each number.
 
-import { sparkline } from "../chart/sparkline.js";
-import { notBackWords, stateOf } from "../core/appearance.js";
+import { robustRange } from "../chart/downsample.js";
 import { asRecord } from "../core/as_type.js";
 import { usable } from "../core/checkpoint.js";
-import { byId, fill, h, setClass, setText } from "../core/dom.js";
+import { byId, fill, h, setClass, setText, setTitle } from "../core/dom.js";
 import { ago, capital, formatCount, plural, steady } from "../core/format.js";
-import { incidentKind, statusFacts } from "../core/kinds.js";
-import { onlyKnown, SEVERITIES, severityOf } from "../incident/severity.js";
-import { makeStrip } from "./strip.js";
+import { incidentKind, notBackWords, onlyKnown, SEVERITIES, severityOf, stateOf, statusFacts } from "../core/kinds.js";
+
+// -- A small line without axes, as SVG.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** A line without axes. `values` may hold null for gaps; the colour is a CSS colour. */
+function sparkline(values, color, width, height) {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("aria-hidden", "true");
+  svg.setAttribute("class", "spark");
+  const finite = values.filter((value) => Number.isFinite(value));
+  if (finite.length < 2) return svg;
+  const [low, high] = robustRange(finite);
+  const span = high - low || 1;
+  const clamp = (value) => Math.min(1, Math.max(0, (value - low) / span));
+  let path = "";
+  let open = false;
+  values.forEach((value, index) => {
+    if (!Number.isFinite(value)) {
+      open = false;
+      return;
+    }
+    const x = (index / (values.length - 1)) * width;
+    const y = height - 2 - clamp(value) * (height - 4);
+    path += `${open ? "L" : "M"}${x.toFixed(1)},${y.toFixed(1)}`;
+    open = true;
+  });
+  const line = document.createElementNS(SVG, "path");
+  line.setAttribute("d", path);
+  line.setAttribute("fill", "none");
+  line.setAttribute("stroke", color);
+  line.setAttribute("stroke-width", "1.5");
+  line.setAttribute("stroke-linejoin", "round");
+  line.setAttribute("vector-effect", "non-scaling-stroke");
+  svg.append(line);
+  return svg;
+}
+
+// -- The cells of the strip: which there are, and their elements. What is in them is drawn by kpis.js.
+
+/** Numbers side by side: fewer look lost, more are not read. */
+const [LEAST, MOST] = [4, 8];
+
+/** Cells that are computed: id and the words above. */
+const COMPUTED = {
+  ranks: "Ranks",
+  last: "Last report",
+  checkpoint: "Last checkpoint",
+  incidents: "Open incidents",
+  rollbacks: "Rollbacks",
+};
+
+/**
+ * The cells that a run has: of its metrics those with a point, then what stands beside them. Nothing to show, no cell;
+ * where that leaves too few, what is always known fills up.
+ *
+ * @param {{id: string, metric: string, unit: string, median: boolean}[]} chosen the headline's, with a point
+ * @param {{checkpoints: number, forks: number, ranks: number, point: boolean}} facts
+ */
+export function cellsOf(chosen, facts) {
+  const computed = ["incidents"];
+  if (facts.checkpoints) computed.unshift("checkpoint");
+  if (facts.forks) computed.push("rollbacks");
+  const metrics = chosen.slice(0, MOST - computed.length);
+  const fill = ["rollbacks", "ranks", ...(facts.point ? ["last"] : [])].filter((id) => !computed.includes(id));
+  while (metrics.length + computed.length < LEAST && fill.length) computed.push(/** @type {string} */ (fill.shift()));
+  return [
+    ...metrics.map((cell) => ({ ...cell, label: cell.metric })),
+    ...computed.map((id) => ({ id, label: COMPUTED[id], metric: "", unit: "", median: false })),
+  ];
+}
+
+/** Bring the elements of the strip up to date. Returns its cells. */
+function makeStrip(page) {
+  const place = byId("kpis");
+  if (!place) return [];
+  const { cells: chosen } = page.headline.now;
+  const cells = cellsOf(
+    chosen.filter((cell) => page.store.tail(cell.metric, 1).steps.length),
+    {
+      checkpoints: page.checkpointList().filter(usable).length,
+      forks: page.view().forks.length,
+      ranks: page.worldSize(),
+      point: page.store.lastTime !== null || Boolean(page.run?.updated),
+    },
+  );
+  const key = JSON.stringify(cells);
+  if (place.dataset.cells !== key || !place.firstChild) {
+    place.dataset.cells = key;
+    const there = new Map([...place.children].map((element) => [element.id, element]));
+    fill(
+      place,
+      cells.map((cell) => there.get(`kpi-${cell.id}`) || make(cell)),
+    );
+    for (const cell of cells) name(cell);
+  }
+  return cells;
+}
+
+function make(cell) {
+  return h(
+    "div.kpi",
+    { id: `kpi-${cell.id}` },
+    h("div.kpi-label", { dir: "auto" }),
+    h("div.kpi-line", h("span.kpi-value"), h("span.kpi-unit")),
+    h("div.kpi-note"),
+    h("div.kpi-spark"),
+  );
+}
+
+function name(cell) {
+  const element = byId(`kpi-${cell.id}`);
+  const label = element.querySelector(".kpi-label");
+  setText(label, cell.label);
+  setTitle(label, cell.metric);
+  setText(element.querySelector(".kpi-unit"), cell.unit);
+  Object.assign(element.dataset, { metric: cell.metric, median: cell.median ? "yes" : "" });
+}
 
 /** Points behind a sparkline, and steps back for the comparison under the number. */
 const SPARK = 120;

@@ -1,10 +1,9 @@
 // The tree of segments: what each kept, what was cut off it, and why. Of many, the newest and how many there are.
 
 import { changed } from "../chart/traces.js";
-import { byId, h, setShown, setText } from "../core/dom.js";
+import { byId, h, patch, setShown, setText } from "../core/dom.js";
 import { formatCount, plural } from "../core/format.js";
 import { statusFacts } from "../core/kinds.js";
-import { patch } from "../core/patch.js";
 import { attemptsHref } from "../core/route.js";
 
 /** With more segments than this, only the newest few are shown until "All" is pressed. */

@@ -1,6 +1,6 @@
 // The declared mixture of the data: fetches what its small chart draws, and says in the chart's head what it is.
 
-import { MIXTURE } from "../chart/mixture_shapes.js";
+import { MIXTURE } from "../chart/panel_chart.js";
 import { api } from "../core/api.js";
 import { byId, setText, setTitle } from "../core/dom.js";
 

@@ -2,10 +2,9 @@
 
 import { api } from "../core/api.js";
 import { choice } from "../core/controls.js";
-import { byId, h, segmented, setShown, setText } from "../core/dom.js";
+import { byId, h, patch, segmented, setShown, setText } from "../core/dom.js";
 import { clock, formatCount, plural } from "../core/format.js";
-import { patch } from "../core/patch.js";
-import { may } from "../login/account.js";
+import { may } from "../navigation/account.js";
 
 /** The newest lines are asked for this often while the panel is open and live. */
 const LIVE_MS = 2000;

@@ -2,11 +2,10 @@
 
 import { api } from "../core/api.js";
 import { asList } from "../core/as_type.js";
-import { byId, fill, h, setShown, toast } from "../core/dom.js";
+import { byId, fill, h, patch, setShown, toast } from "../core/dom.js";
 import { errorText, formatCount, plural, sentence } from "../core/format.js";
-import { patch } from "../core/patch.js";
 import { confirm } from "../dialogs/confirm.js";
-import { may, me } from "../login/account.js";
+import { may, me } from "../navigation/account.js";
 
 /** One that was decided on stays so long, seconds: whoever waits for it sees what became of it. */
 const SHOWN_S = 120;

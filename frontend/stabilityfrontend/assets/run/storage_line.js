@@ -1,9 +1,8 @@
 // Where a run's points lie: how full the hot window is, what is archived, and what is wrong with it, in one line.
 
 import { api } from "../core/api.js";
-import { byId, h, setClass, setShown, setText } from "../core/dom.js";
+import { byId, h, patch, setClass, setShown, setText } from "../core/dom.js";
 import { bytes, plural, sentence } from "../core/format.js";
-import { patch } from "../core/patch.js";
 
 const AGAIN_MS = 20000;
 /** Problems named in the strip; the rest is counted. */

@@ -1,8 +1,7 @@
 // What can't be seen on the nodes of a run, and why: one quiet line for each kind, the nodes and what to do behind it.
 
-import { byId, h, setShown } from "../core/dom.js";
+import { byId, h, patch, setShown } from "../core/dom.js";
 import { formatCount, formatValue, plural, sentence } from "../core/format.js";
-import { patch } from "../core/patch.js";
 import { blindSpot } from "../ranks/rank_words.js";
 
 /** Names that are listed before the rest is a number. */

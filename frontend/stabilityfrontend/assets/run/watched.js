@@ -1,9 +1,8 @@
 // Which metrics of a run are watched as what and why, and which are not.
 
 import { api } from "../core/api.js";
-import { byId, h, setShown, setText } from "../core/dom.js";
+import { byId, h, patch, setShown, setText } from "../core/dom.js";
 import { formatCount, plural } from "../core/format.js";
-import { patch } from "../core/patch.js";
 
 /** A new metric is told apart after some rows: the list is asked for again this long after one came. */
 const AGAIN_MS = 5000;

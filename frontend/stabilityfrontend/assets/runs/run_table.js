@@ -1,8 +1,7 @@
 // The table itself: a head that stays, and of thousands of lines only those in sight in the page.
 
-import { byId, h, setText } from "../core/dom.js";
+import { byId, h, patch, setText } from "../core/dom.js";
 import { formatCount, plural } from "../core/format.js";
-import { patch } from "../core/patch.js";
 import { go } from "../core/route.js";
 import { ages, column, isNumeric } from "./run_cells.js";
 import { lineMap, sortedBy } from "./table_state.js";

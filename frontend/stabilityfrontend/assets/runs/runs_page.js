@@ -2,20 +2,182 @@
 
 import { api } from "../core/api.js";
 import { choice, remember } from "../core/controls.js";
-import { byId, fill, h, setClass, setShown, setText, toast } from "../core/dom.js";
+import { byId, fill, h, pressed, setClass, setShown, setText, toast } from "../core/dom.js";
 import { errorText, formatCount, plural } from "../core/format.js";
 import { Live } from "../core/live.js";
-import { pressed } from "../core/patch.js";
-import { go } from "../core/route.js";
+import { boardUrl, go } from "../core/route.js";
 import { colorTheme } from "../core/theme.js";
 import { drawBanner, drawPill } from "../run/header.js";
 import { FilterBox } from "./filter_box.js";
-import { drawNoRuns } from "./no_runs.js";
 import { column } from "./run_cells.js";
 import { RunTableView } from "./run_table.js";
-import { SavedViews } from "./saved_views.js";
-import { nextSort, PAGE_ROWS, readState, viewState, written } from "./table_state.js";
-import { ColumnChooser, drawStates } from "./table_tools.js";
+import { keptState, nextSort, PAGE_ROWS, readState, viewState, written } from "./table_state.js";
+import { ColumnChooser, drawStates, Popover } from "./table_tools.js";
+
+// -- What stands in the place of the table where it has no row: the first lines of code, or a way out of a filter.
+
+const SNIPPET = [
+  "import stabilityclient",
+  "",
+  "run = stabilityclient.init(",
+  '    project="vlm", name="interleaved-7b", url="ORIGIN"',
+  ")",
+  "",
+  "@run.on_rollback  # can=(...): what it can change beside the step",
+  "def restore(rollback):",
+  "    load_checkpoint(model, optimizer, step=rollback.to_step)",
+  "",
+  "for step in run.steps(0, 10_000):",
+  '    run.log(step, {"loss": loss, "grad_norm": norm, "lr": lr})',
+  "run.finish()",
+].join("\n");
+
+/** `kind`: `none`, no run at all; `filter`: none fits; `clear()` takes the filter away. */
+function drawNoRuns(place, kind, clear) {
+  if (place.dataset.kind === kind) return;
+  place.dataset.kind = kind;
+  if (kind === "filter") {
+    fill(
+      place,
+      h(
+        "div.empty",
+        h("h2", "No run fits the filter"),
+        h("p", "All runs are still there."),
+        h("button.button.primary", { id: "runs-clear", onclick: clear }, "Clear the filter"),
+      ),
+    );
+    return;
+  }
+  fill(
+    place,
+    h(
+      "div.empty",
+      h("h2", "No run yet"),
+      h(
+        "p",
+        "See a real training job spike and get rolled back: ",
+        h("code", "make demo"),
+        ". Or put these lines into your own:",
+      ),
+      h("pre", h("code", SNIPPET.replace("ORIGIN", boardUrl()))),
+      h("p.sub", "The page changes by itself when the first point arrives."),
+    ),
+  );
+}
+
+// -- Named views of the table of runs, kept by the server for everybody of a project.
+
+class SavedViews {
+  constructor(place, page) {
+    this.page = page;
+    this.views = [];
+    this.popover = new Popover(place, "runs-views", "Views", (panel) => this.open(panel));
+  }
+
+  close() {
+    this.popover.close();
+  }
+
+  open(panel) {
+    this.list = h("div.view-list");
+    this.name = h("input.field", {
+      id: "runs-views-name",
+      maxlength: 80,
+      placeholder: "Save what is shown as …",
+      "aria-label": "Name of the view",
+      autocomplete: "off",
+      onkeydown: (event) => event.key === "Enter" && this.save(),
+    });
+    const save = h(
+      "button.button.primary",
+      {
+        id: "runs-views-save",
+        data: { needs: "command" },
+        onclick: () => this.save(),
+      },
+      "Save",
+    );
+    fill(panel, this.list, h("div.popover-foot", this.name, save));
+    this.fetch();
+  }
+
+  async fetch() {
+    try {
+      this.views = (await api.views("runs")).views;
+      this.draw();
+    } catch (error) {
+      fill(this.list, h("p.sub", errorText(error)));
+    }
+  }
+
+  draw() {
+    if (!this.views.length) {
+      fill(this.list, h("p.sub", "No view is saved yet. A view is the filter, order, groups and columns."));
+      return;
+    }
+    fill(
+      this.list,
+      this.views.map((view) =>
+        h(
+          "div.view",
+          { data: { view: view.name } },
+          h(
+            "button.link",
+            {
+              title: `Saved by ${view.saved_by}`,
+              onclick: () => this.take(view),
+            },
+            h("bdi.cut", view.name),
+          ),
+          view.project ? h("span.sub", h("bdi", view.project)) : null,
+          h(
+            "button.link",
+            {
+              data: { needs: "command" },
+              "aria-label": `Delete view ${view.name}`,
+              onclick: () => this.drop(view),
+            },
+            "Delete",
+          ),
+        ),
+      ),
+    );
+  }
+
+  take(view) {
+    this.popover.show(false);
+    this.popover.button.focus();
+    this.page.takeView(view.state);
+  }
+
+  /** A key of one project saves for that project, any other for all. */
+  async save() {
+    const name = this.name.value.trim();
+    if (!name) {
+      this.name.focus();
+      return;
+    }
+    try {
+      const me = await api.me();
+      await api.put("/views", { kind: "runs", project: me.project || "", name, state: keptState(this.page.state) });
+      this.name.value = "";
+      toast(`View “${name}” is saved.`, "good");
+      await this.fetch();
+    } catch (error) {
+      toast(errorText(error), "critical");
+    }
+  }
+
+  async drop(view) {
+    try {
+      await api.deleteView(view);
+      await this.fetch();
+      toast(`View “${view.name}” is deleted.`, "info");
+    } catch (error) {
+      toast(errorText(error), "critical");
+    }
+  }
+}
 
 /** Runs that are compared at once. */
 const COMPARED = 8;

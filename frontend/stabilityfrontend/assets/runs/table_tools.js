@@ -1,11 +1,9 @@
 // What stands over the table of runs: how many there are in each state, columns to choose, groups.
 
 import { api } from "../core/api.js";
-import { tonedClass } from "../core/appearance.js";
-import { byId, fill, h, setShown } from "../core/dom.js";
+import { byId, fill, h, patch, setShown } from "../core/dom.js";
 import { formatCount, plural } from "../core/format.js";
-import { appearanceTable } from "../core/kinds.js";
-import { patch } from "../core/patch.js";
+import { appearanceTable, tonedClass } from "../core/kinds.js";
 import { column } from "./run_cells.js";
 import { DEFAULT_COLUMNS, toggled } from "./table_state.js";
 
