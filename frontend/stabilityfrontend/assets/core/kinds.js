@@ -16,7 +16,7 @@ export function incidentKind(name) {
 }
 
 /** Status of a run -> what follows from it (StatusFacts). */
-const statusTable = {};
+export const statusTable = {};
 
 /** What follows from a run's status. @returns {{under_way: boolean, ended: boolean, over: boolean}} */
 export const statusFacts = (status) => statusTable[status] || { under_way: false, ended: false, over: false };
