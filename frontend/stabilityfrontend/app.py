@@ -25,21 +25,17 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from plotly.io.json import to_json_plotly
 
 from stabilityfrontend import (
-    compare_page,
     data_panel,
     figures,
-    incident_page,
     layout,
     resume_panel,
     rollback_cost_panel,
-    run_page,
-    runs_page,
     spike_score_panel,
     theme,
 )
 from stabilityfrontend.bundle import bundle
-from stabilityfrontend.declared import MOVED, Declarations, collect, functions_of
-from stabilityfrontend.fleet import alerting_page, audit_page, incidents_page, interruptions_page, server_page
+from stabilityfrontend.declared import LIVE_PAGES, MOVED, Declarations, collect, functions_of
+from stabilityfrontend.fleet import audit_page, interruptions_page, server_page
 from stabilityfrontend.gallery import page as gallery_page
 from stabilityfrontend.gallery.patterns import similar
 from stabilityfrontend.parts import REQUEST, ServerParts
@@ -55,21 +51,14 @@ from stabilityfrontend.served import (
 
 __all__ = ["OUR_PAGES", "attach"]
 
-#: Our own pages; those of others follow.
+#: Modules of our own pages and panels that the server draws; those of plug-ins follow.
 OUR_PAGES = (
-    runs_page,
-    run_page,
     resume_panel,
     data_panel,
     rollback_cost_panel,
     spike_score_panel,
-    incident_page,
-    compare_page,
     audit_page,
-    incidents_page,
     interruptions_page,
-    alerting_page,
-    gallery_page,
     server_page,
 )
 #: Scripts that a page loads when something on it needs them: the table's is 1.3 MB. As Dash writes them into the page.
@@ -188,7 +177,7 @@ def attach(
     Raises:
         PagesError: one of those can't be used.
     """
-    declared = collect([*functions_of(OUR_PAGES), *added])
+    declared = collect([*functions_of(OUR_PAGES), *added], LIVE_PAGES)
     index = _index(modules=serve_modules(app), styles=serve_styles(app), fonts=serve_fonts(app), tables=tables)
     dash = _Pages(
         __name__,
@@ -209,7 +198,7 @@ def attach(
     # Pages call nothing in the server through Dash's socket. With one, each would try it without end.
     dash.backend.websocket_capability = False
     dash.join_first()
-    curves = json.dumps(gallery_page.curves()).encode()
+    curves = json.dumps(gallery_page.content()).encode()
     _register(dash, declared, curves=serve_for_good(app, "curves.json", curves, "application/json"))
     # Dash reads its set-up at the first request to one of its own paths; a first request for a run's page is not one.
     dash._setup_server()
@@ -320,7 +309,7 @@ def _index(*, modules: str, styles: str, fonts: dict[str, str], tables: Mapping[
         tables: what the pages have at hand: the server's tables, by name (``kinds``, ``statuses`` ...).
     """
     # Names come from our own tables; still no text of theirs may end the script.
-    given = json.dumps({"first": run_page.first_requests(), **tables}).replace("<", "\\u003c")
+    given = json.dumps({"first": figures.first_requests(), **tables}).replace("<", "\\u003c")
     code = bundle(ASSETS, "preload.js").text
     preload = f'(() => {{\n"use strict";\n{code}preload.begin({given});\n}})();'
     faces = theme.font_faces({name: _below(url) for name, url in fonts.items()})

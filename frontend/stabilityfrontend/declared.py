@@ -16,13 +16,20 @@ from typing import Any, TypeVar
 
 __all__ = [
     "GIVEN",
+<<<<<<< HEAD
+=======
+    "LIVE_PAGES",
+>>>>>>> 5450e292 (Page: each page is made by its browser module alone; Python declares addresses and what the server draws)
     "MOVED",
     "Declarations",
     "DeclaredPage",
     "DeclaredPanel",
     "PagesError",
     "collect",
+<<<<<<< HEAD
     "functions_of",
+=======
+>>>>>>> 5450e292 (Page: each page is made by its browser module alone; Python declares addresses and what the server draws)
     "page",
     "panel",
 ]
@@ -59,15 +66,16 @@ class DeclaredPage:
         name: what the navigation and the browser's tab call it.
         draw: returns what is on it.
         order: its place in the navigation, small ones first; None leaves it out.
-        live: the browser's class that fills its skeleton, for a page that changes each second; ``draw`` is called once
-            then, when the server starts, and returns the skeleton.
+        live: the browser's class that draws it (``assets/page_lifecycle.js``); without one ``draw`` does.
+        panels: whether it has a place for panels.
     """
 
     path: str
     name: str
-    draw: Callable[..., Any]
+    draw: Callable[..., Any] | None = None
     order: float | None = None
     live: str = ""
+    panels: bool = True
 
     @property
     def pattern(self) -> str:
@@ -108,7 +116,22 @@ class Declarations:
     panels: list[DeclaredPanel] = field(default_factory=list)
 
 
-def page(path: str, *, name: str, order: float | None = None, live: str = "") -> Callable[[Function], Function]:
+#: Pages that browser modules draw.
+LIVE_PAGES = (
+    DeclaredPage("/", "Runs", order=0, live="runs"),
+    DeclaredPage("/runs", "Runs", live="runs"),
+    DeclaredPage("/runs/{run}", "Run", live="run"),
+    DeclaredPage("/runs/{run}/incidents/{incident}", "Incident", live="incident"),
+    DeclaredPage("/runs/{run}/attempts", "Attempts", live="attempts"),
+    DeclaredPage("/incidents", "Incidents", order=5, live="incidents"),
+    DeclaredPage("/alerting", "Alerting", order=15, live="alerting"),
+    DeclaredPage("/compare", "Compare", order=20, live="compare"),
+    DeclaredPage("/gallery", "Gallery", order=40, live="gallery"),
+    DeclaredPage("/login", "Login", live="login", panels=False),
+)
+
+
+def page(path: str, *, name: str, order: float | None = None) -> Callable[[Function], Function]:
     """Declare that a function draws a page.
 
     It returns Dash components, a Plotly figure or text, and is called when somebody opens the page, each 15 s after
@@ -119,7 +142,6 @@ def page(path: str, *, name: str, order: float | None = None, live: str = "") ->
         name: what the navigation and the browser's tab call it.
         order: its place in the navigation; runs are 0, incidents 5, interruptions 10, the comparison 20. None leaves
             it out.
-        live: of our own pages that browser modules fill: the name of the class.
 
     Raises:
         PagesError: the path has another form, or an argument has a name that nothing is given for.
@@ -130,7 +152,7 @@ def page(path: str, *, name: str, order: float | None = None, live: str = "") ->
         raise PagesError(f"page path {path!r} leads to {MOVED[path]!r}, expected another one")
     if other := set(_PLACEHOLDER.findall(path)) - {"run", "incident"}:
         raise PagesError(f"page path {path!r} has {sorted(other)}, expected {{run}} and {{incident}} alone")
-    return lambda function: _declare(function, DeclaredPage(path, name, function, order, live))
+    return lambda function: _declare(function, DeclaredPage(path, name, function, order))
 
 
 def panel(*, page: str, title: str) -> Callable[[Function], Function]:
@@ -147,6 +169,7 @@ def panel(*, page: str, title: str) -> Callable[[Function], Function]:
     return lambda function: _declare(function, DeclaredPanel(MOVED.get(page, page), title, function))
 
 
+<<<<<<< HEAD
 def collect(functions: Iterable[Callable[..., Any]]) -> Declarations:
     """Return the pages and panels that functions declare.
 
@@ -155,6 +178,16 @@ def collect(functions: Iterable[Callable[..., Any]]) -> Declarations:
     """
     found = Declarations()
     for one in [one for function in functions for one in _declared_by(function)]:
+=======
+def collect(modules: Iterable[ModuleType], live: Iterable[DeclaredPage] = ()) -> Declarations:
+    """Return all pages and panels of modules, beside the ``live`` pages.
+
+    Raises:
+        PagesError: two pages have one path, or a panel is for a page that is not there or takes none.
+    """
+    found = Declarations({one.path: one for one in live})
+    for one in (one for module in modules for one in _declarations(module)):
+>>>>>>> 5450e292 (Page: each page is made by its browser module alone; Python declares addresses and what the server draws)
         if isinstance(one, DeclaredPanel):
             found.panels.append(one)
         elif (other := found.pages.setdefault(one.path, one)) is not one:
@@ -167,6 +200,8 @@ def collect(functions: Iterable[Callable[..., Any]]) -> Declarations:
             raise PagesError(
                 f"{_place(panel.draw)}: panel {panel.title!r} is for page {panel.page!r}, expected: {known}"
             )
+        if not found.pages[panel.page].panels:
+            raise PagesError(f"{_place(panel.draw)}: page {panel.page!r} takes no panels")
     return found
 
 
@@ -189,8 +224,10 @@ def _declared_by(function: Callable[..., Any]) -> list[DeclaredPage | DeclaredPa
     return declared
 
 
-def _place(function: Callable[..., Any]) -> str:
-    """Return where a function is: its file and line."""
+def _place(function: Callable[..., Any] | None) -> str:
+    """Return file and line of a function."""
+    if function is None:
+        return "this package"
     code = inspect.unwrap(function).__code__
     return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
 

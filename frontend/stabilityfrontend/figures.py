@@ -6,7 +6,7 @@ from typing import Any
 
 from stabilityfrontend.theme import FONT, THEMES
 
-__all__ = ["LIMITS", "browser_config", "template"]
+__all__ = ["LIMITS", "browser_config", "first_requests", "template"]
 
 #: What bounds the page. Points: redrawing a chart (canvas) takes 0.3 to 2 ms at 1,000 points a line, two a pixel: noise
 #: is a band then and not a saw. Rates: the large chart 10 Hz, small ones 20, and 10 ms of drawing a frame, so that a
@@ -24,6 +24,10 @@ LIMITS: dict[str, int] = {
 }
 
 
+#: Names that a run's loss has, the likeliest first.
+LOSSES = ("loss", "train/loss", "train_loss")
+
+
 def browser_config(version: str) -> dict[str, Any]:
     """Return what the page's scripts need to draw.
 
@@ -35,6 +39,18 @@ def browser_config(version: str) -> dict[str, Any]:
         "limits": LIMITS,
         "font": FONT,
         "themes": {name: {"colors": table} for name, table in THEMES.items()},
+    }
+
+
+def first_requests() -> dict[str, Any]:
+    """Return the metrics that the page's head requests before its scripts are there (``assets/preload.js``).
+
+    The large chart's own metric is unknown then: the usual names of a loss are requested, and the run's headline.
+    """
+    return {
+        "losses": LOSSES,
+        "fine": [*LOSSES, "grad_norm"],
+        "points": {"fine": LIMITS["focus_points"], "panel": LIMITS["panel_points"]},
     }
 
 

@@ -63,17 +63,15 @@ class ServerParts:
         self._parts |= {f"{panel.page}#{index}": panel for index, panel in enumerate(declared.panels)}
         self._free = asyncio.Semaphore(AT_A_TIME)
 
-    def page(self, page: DeclaredPage) -> html.Div:
-        """Return the place of what a page's own function draws."""
-        return _place(page.path)
-
-    def panels(self, path: str) -> list[html.Section]:
-        """Return the panels of a page, empty."""
-        return [
+    def places(self, page: DeclaredPage) -> html.Div:
+        """Return the places of everything on a page that the server draws: its own function's part, and panels."""
+        own = [] if page.live else [_place(page.path)]
+        panels = [
             html.Section([panel_head(part.title), _place(name)], className="panel added")
             for name, part in self._parts.items()
-            if isinstance(part, DeclaredPanel) and part.page == path
+            if isinstance(part, DeclaredPanel) and part.page == page.path
         ]
+        return html.Div([*own, *panels], **{"data-panels": page.path})
 
     def register(self, app: Dash) -> None:
         """Give a Dash application the callback that draws, and the one that puts the answer into its place."""

@@ -1,10 +1,9 @@
-"""The skeletons have every region that the scripts fill, once."""
+"""Every page has one maker: a browser module, or the server; no element has its id in both languages."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,15 @@ import pytest
 import stabilityfrontend
 from stabilityfrontend import layout
 from stabilityfrontend.app import OUR_PAGES
+<<<<<<< HEAD
 from stabilityfrontend.declared import collect, functions_of
+=======
+from stabilityfrontend.declared import LIVE_PAGES, collect
+from stabilityfrontend.figures import first_requests
+>>>>>>> 5450e292 (Page: each page is made by its browser module alone; Python declares addresses and what the server draws)
 from stabilityfrontend.parts import ServerParts
-from stabilityfrontend.run_page import first_requests
 
-ASSETS = Path(stabilityfrontend.__file__).parent / "assets"
+PACKAGE = Path(stabilityfrontend.__file__).parent
 ADDRESSES = {"/": "Runs", "/runs": "Runs", "/runs/a%20b": "Run", "/runs/a/incidents/i": "Incident"}
 ADDRESSES |= {
     "/incidents": "Incidents",
@@ -27,11 +30,8 @@ ADDRESSES |= {
     "/alerting": "Alerting",
 }
 ADDRESSES |= {"/login": "Login", "/compare": "Compare", "/runs/a/b": "Page not found", "/x": "Page not found"}
-#: Regions that scripts make themselves.
-MADE_BY_SCRIPTS = {
-    "rollback-dialog", "detectors-steps", "runs-filter", "all-filter", "login-key", "annotations",
-    "annotations-all", "annotations-panel", "about-name", "about-notes", "about-add-tag",
-}  # fmt: skip
+#: The frame around all pages is Dash's.
+OF_THE_FRAME = {"page", "toasts"}
 
 
 def nodes(node: Any) -> Iterator[dict[str, Any]]:
@@ -45,11 +45,12 @@ def nodes(node: Any) -> Iterator[dict[str, Any]]:
         yield from nodes(tree["props"].get("children"))
 
 
-def ids(node: Any) -> list[str]:
-    """Return the ids in a layout, in order."""
-    return [props["id"] for props in nodes(node) if isinstance(props.get("id"), str)]
+def found_in(pattern: str, suffix: str) -> set[str]:
+    """Return the matches of a pattern in all files of a language."""
+    return {one for path in PACKAGE.rglob(f"*{suffix}") for one in re.findall(pattern, path.read_text())}
 
 
+<<<<<<< HEAD
 def script_ids() -> set[str]:
     """Return the ids that the scripts look up by a literal name."""
     found: set[str] = set()
@@ -59,26 +60,36 @@ def script_ids() -> set[str]:
 
 
 DECLARED = collect(functions_of(OUR_PAGES))
+=======
+DECLARED = collect(OUR_PAGES, LIVE_PAGES)
+>>>>>>> 5450e292 (Page: each page is made by its browser module alone; Python declares addresses and what the server draws)
 TABLE = layout.page_table(DECLARED, ServerParts(DECLARED))
-SKELETONS = {entry["name"]: entry["skeleton"] for entry in TABLE}
-PAGES = {"frame": layout.layout({}, TABLE)} | SKELETONS
+SCRIPT_IDS = found_in(r'byId\("([^"]+)"\)', ".js")
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_an_id_stands_once_on_a_page(name: str) -> None:
-    counts = Counter(ids(PAGES[name]) + (ids(PAGES["frame"]) if name != "frame" else []))
-    assert {id_ for id_, count in counts.items() if count > 1} == set()
+def test_no_script_looks_up_an_id_that_the_server_writes() -> None:
+    assert SCRIPT_IDS & found_in(r'\bid(?:=|": )"([^"]+)"', ".py") == OF_THE_FRAME & SCRIPT_IDS
 
 
-def test_every_region_that_a_script_looks_up_is_on_some_page() -> None:
-    there = {id_ for page in PAGES.values() for id_ in ids(page)}
-    assert script_ids() - there - MADE_BY_SCRIPTS == set()
+def test_every_id_that_a_script_looks_up_is_made_by_a_script() -> None:
+    texts = [re.sub(r'byId\("[^"]+"\)', "", path.read_text()) for path in PACKAGE.rglob("*.js")]
+    literal = {one for text in texts for one in re.findall(r'"([a-z][a-z-]*)"', text)}
+    made = {one for text in texts for one in re.findall(r"\bid: `([^`]+)`", text)}
+    patterns = [re.sub(r"\$\{\w+\}", "[a-z-]+", one) for one in made if re.fullmatch(r"([\w-]|\$\{\w+\})+", one)]
+    assert {
+        one for one in SCRIPT_IDS - literal - OF_THE_FRAME if not any(re.fullmatch(like, one) for like in patterns)
+    } == set()
+
+
+def test_every_live_page_has_a_browser_class() -> None:
+    classes = (PACKAGE / "assets" / "page_lifecycle.js").read_text()
+    assert [one.path for one in LIVE_PAGES if not re.search(rf"^  {one.live}: \w+Page,$", classes, re.MULTILINE)] == []
 
 
 def test_the_table_of_pages_is_plain_json_that_comes_with_the_frame() -> None:
-    frame = {props["id"]: props for props in nodes(PAGES["frame"]) if "id" in props}
+    frame = {props["id"]: props for props in nodes(layout.layout({}, TABLE)) if "id" in props}
     assert json.loads(json.dumps(frame["page-table"]["data"])) == TABLE
-    assert set(SKELETONS) == {
+    assert {entry["name"] for entry in TABLE} == {
         "Runs",
         "Login",
         "Run",
@@ -102,10 +113,3 @@ def test_the_first_pattern_that_fits_an_address_is_its_page(address: str, page: 
 
 def test_the_page_asks_early_for_what_the_large_chart_may_show() -> None:
     assert {"loss", "train/loss", "grad_norm"} <= set(first_requests()["fine"])
-
-
-def test_buttons_that_are_not_for_sending_say_so() -> None:
-    for page in PAGES.values():
-        for props in nodes(page):
-            if props.get("className", "").split(" ")[0] in ("button", "toggle", "icon-button", "fold"):
-                assert props["type"] in ("button", "submit"), props

@@ -1,6 +1,7 @@
-// Brings a page to life when Dash has put its skeleton there, and ends the one before. All other modules hang on this one.
+// Makes a page when Dash has put its element there, and ends the one before. All other modules hang on this one.
 
-import { setText, watchPresses } from "./core/dom.js";
+import { grow } from "./core/controls.js";
+import { h, setText, watchPresses } from "./core/dom.js";
 import { duration } from "./core/format.js";
 import { Live } from "./core/live.js";
 import { drawAgain, viewer, watchParts } from "./core/parts.js";
@@ -11,7 +12,7 @@ import { admitted, showMe } from "./navigation/account.js";
 import { drawAttention, named } from "./navigation/attention.js";
 import { watchKeys } from "./navigation/keys.js";
 import { drawNotify, watchNotify } from "./navigation/notify.js";
-import { askSoon, drawRail, watchRail } from "./navigation/rail.js";
+import { askSoon, drawRail, frame, listPages, livePill, morePanels, watchRail } from "./navigation/rail.js";
 import { AlertingPage } from "./pages/alerting_page.js";
 import { AttemptsPage } from "./pages/attempts_page.js";
 import { ComparePage } from "./pages/compare_page.js";
@@ -52,6 +53,8 @@ function watchLost() {
 const SOON_MS = 1500;
 
 class ServerPage {
+  static skeleton = (name) => frame([h("h1.crumb-here", name), livePill()], h("main.list.stack", morePanels()));
+
   constructor(root) {
     this.root = root;
     this.state = "connecting";
@@ -91,7 +94,26 @@ class ServerPage {
   }
 }
 
-/** `data-page` of a skeleton -> what fills it. */
+/** An address that means nothing here. */
+class MissingPage {
+  static skeleton = () =>
+    frame(
+      [grow()],
+      h(
+        "main.list",
+        h(
+          "div.empty.panel",
+          h("h1", "Page not found"),
+          h("p", "There is no page at this address. The run may be deleted, or the link cut off."),
+          h("p", "Search for it with ", h("kbd", "Ctrl K"), ", or go to ", h("a", { href: "/" }, "all runs"), "."),
+        ),
+      ),
+    );
+
+  close() {}
+}
+
+/** `data-page` of a page's element -> what fills it. */
 const PAGES = {
   runs: RunsPage,
   run: RunPage,
@@ -102,19 +124,20 @@ const PAGES = {
   compare: ComparePage,
   gallery: GalleryPage,
   login: LoginPage,
+  missing: MissingPage,
   server: ServerPage,
 };
 /** Pages that ask themselves for what the server draws on them, once their charts stand: it takes longer than those. */
 const PARTS_LATER = new Set(["run"]);
 /** Pages that have a wall. */
 const WALLS = new Set(["runs", "run"]);
-/** React may need a frame more to put the skeleton there, and seconds on a machine that has much else to do. */
+/** React may need a frame more to put the element there, and seconds on a machine that has much else to do. */
 const FRAMES = 1200;
 
 /** What is open now: the page, and the element that it fills. */
 export const opened = { page: /** @type {any} */ (null), root: /** @type {any} */ (null) };
 let waiting = 0;
-/** The path that Dash was given a skeleton for, and that of the page that has come to life since. */
+/** The path that Dash was given an element for, and that of the page that was made since. */
 let shown = /** @type {any} */ (null);
 let alive = /** @type {any} */ (null);
 let moves = 0;
@@ -165,10 +188,16 @@ function open(config, name, path) {
   } catch (error) {
     reportError(error); // a page that can't end keeps nobody from the next one
   }
-  const Page = wallWanted() && WALLS.has(root.dataset.page || "") ? WallPage : PAGES[root.dataset.page];
+  const Page = PAGES[root.dataset.page];
+  root.append(...Page.skeleton(name));
+  // What the server draws stands where the page has a place for it.
+  root.querySelector("#more-panels")?.append(...root.querySelectorAll(":scope > [data-panels]"));
   named(name);
   if (root.dataset.run === undefined) drawAttention(null);
-  Object.assign(opened, { page: Page ? new Page(root, config) : { close() {} }, root });
+  Object.assign(opened, {
+    page: new (wallWanted() && WALLS.has(root.dataset.page || "") ? WallPage : Page)(root, config),
+    root,
+  });
   if (root.dataset.page === "login") return;
   showMe();
   drawRail();
@@ -177,9 +206,9 @@ function open(config, name, path) {
 }
 
 /**
- * The skeleton of an address for Dash to put there, and what the server draws by. As soon as the skeleton stands, it
- * comes to life; where only the address's parameters are others, it stays. Dash drops an answer where it has asked
- * again since, so a page counts as there only when it lives.
+ * The element of an address for Dash to put there, and the input of what the server draws. As soon as it stands, its
+ * page is made; where only the address's parameters changed, it stays. Dash drops an answer where it has asked again
+ * since, so a page counts as there only when it is made.
  */
 export async function show(_moves, pages, config) {
   const given = viewer();
@@ -188,6 +217,7 @@ export async function show(_moves, pages, config) {
   waiting = 0;
   if (given.path !== "/login") await admitted();
   const { name, skeleton } = route(given.path, pages);
+  listPages(pages.filter((one) => one.order !== null).sort((a, b) => a.order - b.order));
   requestAnimationFrame(() => open(config, name, given.path));
   return [skeleton, PARTS_LATER.has(skeleton.props["data-page"]) ? window.dash_clientside.no_update : given];
 }

@@ -24,7 +24,7 @@ const WALL_PX = 1600;
 /**
  * Load the modules and tell Dash what to call when it has an address.
  *
- * `first`: what the skeleton says of the first requests (`first_requests.js`); `kinds`, `statuses`, `verdicts`, `ranks`,
+ * `first`: the first requests (`first_requests.js`); `kinds`, `statuses`, `verdicts`, `ranks`,
  * `gpus` and `appearances`: tables of `kinds.js`. Where the modules are, a link above the script says.
  */
 export function begin({ first, kinds, statuses, verdicts, ranks, gpus, appearances }) {

@@ -319,7 +319,7 @@ function shortName(name, patterns) {
 }
 
 /**
- * A small chart for the Board. `panel` is what the page's skeleton says (run_page.Panel) and `page` as in main_chart.js.
+ * A small chart for the Board. `panel` is one of the headline's charts and `page` as in main_chart.js.
  * `legend` is the element that gets the names, or null..
  */
 export function panelChart(element, legend, panel, config, page) {

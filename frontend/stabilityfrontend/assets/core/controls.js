@@ -80,6 +80,48 @@ export function smoothing(place, id, pick) {
   };
 }
 
+/** Head of a panel: its title, then the rest of that line. */
+export const panelHead = (title, ...parts) => h("div.panel-head", h("h2", title), parts);
+
+/** A row of buttons of which one is on, `options`: `[value, text]`; the first is on at the start. `segmented` listens. */
+export const segments = (id, label, options) =>
+  h(
+    "div.segmented",
+    { id, role: "group", "aria-label": label },
+    options.map(([value, text], index) =>
+      h("button", { class: index ? "" : "on", data: { value }, "aria-pressed": String(!index) }, text),
+    ),
+  );
+
+/** A panel that its head folds, hidden until there is something in it: `name-panel`, `name-fold`, `name-body`. */
+export const foldedPanel = (name, title, head, ...body) =>
+  h(
+    "section.panel",
+    { id: `${name}-panel`, hidden: true },
+    h(
+      "div.panel-head",
+      h(
+        "button.fold",
+        { id: `${name}-fold`, "aria-expanded": "false", "aria-controls": `${name}-body` },
+        h("span.icon.icon-fold"),
+        title,
+      ),
+      head,
+    ),
+    h("div", { id: `${name}-body`, hidden: true }, body),
+  );
+
+/** Options of the scale of an axis. */
+export const LINEAR_LOG = [
+  ["linear", "Linear"],
+  ["log", "Log"],
+];
+
+/** A place that is filled later, a tool of a panel. */
+export const toolPlace = (id) => h("div.tool", { id });
+/** The space that pushes what follows to the end of a line. */
+export const grow = () => h("span.grow");
+
 /** Keep something in the page's address: null takes it out. A link then shows the same view. */
 export function remember(entries) {
   const query = new URLSearchParams(location.search);

@@ -14,7 +14,7 @@ const PANEL_METRICS = 80;
 export const SHARED = { "Cache-Control": "max-age=1" };
 
 /**
- * What the page's skeleton says: `losses` (names that only a loss has), `fine` (names that the large chart may show),
+ * Given by the server: `losses` (names that only a loss has), `fine` (names that the large chart may show),
  * `points` of a line. The server's own replace these (`begin`, `takeOver`). `patterns` of the small charts' metrics and
  * `strip` are of the run's headline.
  */

@@ -51,7 +51,7 @@ export const attemptsHref = (run, fork = null) =>
 
 /**
  * The page of an address: the first of the table whose pattern fits. The ids in the address are attributes of its
- * skeleton, as text: `data-run`, `data-incident`.
+ * element, as text: `data-run`, `data-incident`.
  */
 export function route(pathname, pages) {
   const path = (pathname || "/").replace(/\/+$/, "") || "/";

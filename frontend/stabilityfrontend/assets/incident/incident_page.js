@@ -3,6 +3,7 @@
 
 import { api } from "../core/api.js";
 import { asFinite, asList, asRecord, asText } from "../core/as_type.js";
+import { grow, panelHead, toolPlace } from "../core/controls.js";
 import { byId, fill, h, pressed, setHref, setShown, setText } from "../core/dom.js";
 import { toNumber } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
@@ -11,6 +12,7 @@ import { colorTheme } from "../core/theme.js";
 import { RestartDialog } from "../dialogs/restart_dialog.js";
 import { RollbackDialog } from "../dialogs/rollback_dialog.js";
 import { drawAttention } from "../navigation/attention.js";
+import { crumbRuns, frame, livePill, morePanels } from "../navigation/rail.js";
 import { drawBanner, drawPill } from "../run/header.js";
 import { IncidentActions } from "./actions.js";
 import { KeptBatches } from "./batches.js";
@@ -31,7 +33,50 @@ const DUMPS = 8;
 /** Whether an error is an answer, and not the want of one. */
 const refused = (error) => error.status >= 400 && error.status < 500;
 
+/** A panel that is shown as soon as there is something in it. */
+const place = (id, title, ...parts) =>
+  h("section.panel", { id: `${id}-panel`, hidden: true }, panelHead(title, parts), h("div.panel-body", { id }));
+
+/** The page, in the order in which a phone shows it. */
+function skeleton() {
+  const note = (id) => h("span.sub", { id });
+  return frame(
+    [
+      crumbRuns(),
+      h("a.crumb-here.crumb-link", { id: "incident-run", href: "/" }),
+      h("span.crumb-sep", "/"),
+      h("span.crumb", "Incident"),
+      livePill(),
+    ],
+    h(
+      "main.incident-page",
+      { id: "incident-main" },
+      h("header.incident-top", { id: "incident-head" }),
+      h("section.verdict.panel", { id: "incident-verdict", "aria-label": "Verdict", "aria-live": "polite" }),
+      h("section.incident-actions", { id: "incident-actions", "aria-label": "What you can do" }),
+      h(
+        "div.incident-columns",
+        h(
+          "div.column",
+          place("incident-death", "How it ended", note("death-note")),
+          place("incident-gpu", "The GPU", note("gpu-note")),
+          place("incident-stacks", "Stacks", note("stacks-note"), grow(), toolPlace("stacks-choose")),
+          place("incident-collectives", "Collectives"),
+          place("incident-ranks", "Ranks", note("incident-ranks-note")),
+          place("incident-batches", "Batches", note("batches-note"), grow(), toolPlace("batches-choose")),
+          place("incident-evidence", "Evidence"),
+          morePanels(),
+        ),
+        h("aside.rail", place("incident-advice", "What to do"), place("incident-timeline", "Timeline")),
+      ),
+    ),
+    h("main", { id: "incident-empty", hidden: true }),
+  );
+}
+
 export class IncidentPage {
+  static skeleton = skeleton;
+
   constructor(root, config) {
     this.root = root;
     this.config = config;

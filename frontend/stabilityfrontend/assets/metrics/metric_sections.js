@@ -175,6 +175,30 @@ const OPEN_AT_FIRST = 24;
 const NEAR_PX = 500;
 const KEEP_MS = 400;
 
+/** The panel of all metrics as charts. */
+export const allMetrics = () =>
+  h(
+    "section.panel",
+    { id: "all-panel" },
+    h(
+      "div.panel-head",
+      h(
+        "button.fold",
+        { id: "all-fold", "aria-expanded": "true", "aria-controls": "all-metrics" },
+        h("span.icon.icon-fold"),
+        "All metrics",
+      ),
+      h("span.sub", { id: "all-note" }),
+      h("span.grow"),
+      h("div", { id: "all-search" }),
+      h("div", { id: "all-layouts" }),
+    ),
+    h("div", { id: "all-trouble", role: "status" }),
+    h("div", { id: "all-missing", hidden: true }),
+    h("div.nothing", { id: "all-none", hidden: true }),
+    h("div", { id: "all-metrics" }),
+  );
+
 export class MetricSections {
   /** `page` as in run_page.js. */
   constructor(page) {

@@ -1,9 +1,10 @@
 // The navigation that every page has: how many incidents are open, and the buttons of search and keys.
 
 import { api } from "../core/api.js";
-import { setClass, setText, setTitle } from "../core/dom.js";
+import { h, setClass, setText, setTitle } from "../core/dom.js";
 import { plural } from "../core/format.js";
 import { heard } from "../core/live.js";
+import { place } from "../core/route.js";
 import { drawAttention, setFleet } from "./attention.js";
 import { showKeys } from "./keys.js";
 import { openPalette } from "./palette.js";
@@ -30,6 +31,64 @@ export const openIncidents = {
     return () => listeners.delete(listener);
   },
 };
+
+/** The pages that the navigation lists, as `page_lifecycle.js` takes them from the table: `{name, path}`. */
+const listed = /** @type {{name: string, path: string}[]} */ ([]);
+export const listPages = (pages) => listed.splice(0, listed.length, ...pages);
+
+/** A page of the navigation; a run's page, and all below it, belong to the list of runs. */
+function railLink({ name, path }) {
+  const word = name.toLowerCase().replace(" ", "-");
+  const here = place() === path || (path === "/" && place().startsWith("/runs"));
+  return h(
+    "a.rail-item",
+    { href: path, "aria-current": here ? "page" : null },
+    h("span", { class: `rail-icon page-${word}` }),
+    h("span", name),
+    h("span.rail-count", { data: { count: word } }),
+  );
+}
+
+/** A page: the navigation, the bar at the top with `middle`, the place of connection problems, then its own parts. */
+export function frame(middle, ...parts) {
+  const item = (id, icon, word, title, more) =>
+    h("button.rail-item", { id, title, ...more }, h("span", { class: `rail-icon icon-${icon}` }), h("span", word));
+  return [
+    h(
+      "nav",
+      { id: "rail", "aria-label": "Pages" },
+      h("a", { href: "/", id: "home", "aria-label": "Stabilityboard: all runs" }, h("span.mark")),
+      h("div", { id: "pages" }, listed.map(railLink)),
+      h("span.grow"),
+      item("palette-open", "search", "Search", "Search everything (Ctrl-K)", {
+        "aria-keyshortcuts": "Control+K Meta+K",
+      }),
+      item("notify", "notify", "Notify", null, { hidden: true, "aria-pressed": "false" }),
+      item("keys-open", "keys", "Shortcuts", "All keyboard shortcuts (?)"),
+    ),
+    h(
+      "header.topbar",
+      middle,
+      h("span", { id: "who" }),
+      // With a target it is a new page and no change of this one's address.
+      h("a", { href: "?wall=1", target: "_self", id: "wall-open", title: "For a large screen on the wall" }, "Wall"),
+      h(
+        "button.icon-button",
+        { id: "theme-toggle", title: "Dark or light", "aria-label": "Switch between dark and light" },
+        h("span.icon.icon-theme"),
+      ),
+    ),
+    h("div", { id: "banner", role: "alert", hidden: true }),
+    ...parts,
+  ];
+}
+
+/** The end of a bar: the state of the feed. */
+export const livePill = () => [h("span.grow"), h("span.pill.quiet", { id: "live-pill" })];
+/** The way back to the list of runs. */
+export const crumbRuns = () => [h("a.crumb", { href: "/", id: "crumb-runs" }, "Runs"), h("span.crumb-sep", "/")];
+/** Where a page has the panels that are declared for it. */
+export const morePanels = () => h("div", { id: "more-panels" });
 
 /** Write the count where the navigation has its place. */
 export function drawRail() {

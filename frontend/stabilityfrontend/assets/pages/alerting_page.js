@@ -1,11 +1,12 @@
 // Alerting: where alerts go, which of them nobody gets for now, and who would get an incident.
 
 import { api } from "../core/api.js";
-import { choice } from "../core/controls.js";
+import { choice, grow, panelHead } from "../core/controls.js";
 import { byId, fill, h, patch, pressed, setClass, setShown, setText, toast } from "../core/dom.js";
 import { ago, duration, errorText, formatCount, inUtc, moment } from "../core/format.js";
 import { Live } from "../core/live.js";
 import { may } from "../navigation/account.js";
+import { frame, livePill, morePanels } from "../navigation/rail.js";
 import { drawBanner, drawPill } from "../run/header.js";
 
 // -- Mutes: which alerts nobody gets for a while, by whom and why; a form for a new one.
@@ -410,7 +411,32 @@ const PRECISION_DAYS = 30;
 /** Incidents to try routes on. */
 const INCIDENTS = 50;
 
+function skeleton() {
+  const panel = (name, title, note) =>
+    h(
+      "section.panel",
+      { "aria-label": title },
+      panelHead(title, h("span.sub", note), grow(), h("div", { id: `${name}-tools` })),
+      h("div.alerting-body", { id: `alerting-${name}` }),
+    );
+  return frame(
+    [h("h1.crumb-here", "Alerting"), h("span.chip", { id: "alerting-state" }), livePill()],
+    h(
+      "main.list.stack",
+      h("div.note.critical", { id: "alerting-trouble", role: "alert", hidden: true }),
+      panel("receivers", "Receivers", "Destinations of alerts, and deliveries since the server started"),
+      panel("mutes", "Mutes", "Matching incidents send no alert until the end; then all that are still open are sent"),
+      panel("routes", "Routes", "The first matching route decides who gets an incident"),
+      panel("preview", "Who would get this?", "The result if this incident opened now"),
+      panel("precision", "Precision", "Alerts of the last 30 days, as rated on the pages of incidents"),
+      morePanels(),
+    ),
+  );
+}
+
 export class AlertingPage {
+  static skeleton = skeleton;
+
   constructor(root) {
     this.root = root;
     this.state = "connecting";

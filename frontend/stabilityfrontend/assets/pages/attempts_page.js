@@ -6,11 +6,12 @@ import { axisRange, robustRange } from "../chart/downsample.js";
 import { Plot } from "../chart/line_chart.js";
 import { focusMetric } from "../chart/main_chart.js";
 import { api } from "../core/api.js";
-import { choice, remember } from "../core/controls.js";
+import { choice, grow, LINEAR_LOG, panelHead, remember, segments, toolPlace } from "../core/controls.js";
 import { byId, fill, h, patch, segmented, setHref, setShown, setText } from "../core/dom.js";
 import { errorText, formatCount, formatValue, plural, toNumber } from "../core/format.js";
 import { attemptsHref, incidentHref } from "../core/route.js";
 import { colorTheme } from "../core/theme.js";
+import { crumbRuns, frame, morePanels } from "../navigation/rail.js";
 
 /** How often new points are asked for while the job runs. */
 const AGAIN_MS = 4000;
@@ -26,7 +27,45 @@ const lineOf = ({ xs, values }) => ({
   y: values.map((value) => (Number.isFinite(toNumber(value)) ? toNumber(value) : null)),
 });
 
+const skeleton = () =>
+  frame(
+    [
+      crumbRuns(),
+      h("h1.crumb-here", h("a.crumb-link", { id: "attempts-run", href: "/" })),
+      h("span.crumb-sep", "/"),
+      h("span.crumb", "Attempts"),
+      grow(),
+    ],
+    h(
+      "main.list.stack",
+      h(
+        "section.panel",
+        h("div.panel-head", h("h2", { id: "attempts-title" }, "Attempts")),
+        h("p.attempts-text", { id: "attempts-text", role: "status" }),
+        h(
+          "div.tools",
+          toolPlace("attempts-metric"),
+          toolPlace("attempts-modes"),
+          grow(),
+          segments("attempts-scale", "Value axis", LINEAR_LOG),
+        ),
+        h("div.legend.wide", { id: "attempts-legend" }),
+        h("div.chart.attempts", { id: "attempts-chart" }),
+      ),
+      h(
+        "section.panel",
+        { id: "attempts-difference-panel", hidden: true },
+        panelHead("Difference"),
+        h("div.chart.small", { id: "attempts-difference" }),
+      ),
+      h("section.panel", h("div.wide-table", { id: "attempts-table" })),
+      morePanels(),
+    ),
+  );
+
 export class AttemptsPage {
+  static skeleton = skeleton;
+
   constructor(root, config) {
     this.root = root;
     this.config = config;

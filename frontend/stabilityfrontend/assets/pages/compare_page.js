@@ -7,12 +7,13 @@ import { Plot } from "../chart/line_chart.js";
 import { calmRange, focusMetric } from "../chart/main_chart.js";
 import { nearestPoint } from "../chart/readout.js";
 import { api } from "../core/api.js";
-import { choice, remember, smoothing } from "../core/controls.js";
+import { choice, grow, LINEAR_LOG, panelHead, remember, segments, smoothing, toolPlace } from "../core/controls.js";
 import { byId, fill, h, patch, segmented, setShown, setText, toast } from "../core/dom.js";
 import { errorText, formatCount, formatValue, moment, plural, toNumber } from "../core/format.js";
 import { statePill } from "../core/kinds.js";
 import { Live } from "../core/live.js";
 import { colorTheme } from "../core/theme.js";
+import { crumbRuns, frame, livePill, morePanels } from "../navigation/rail.js";
 import { configRows } from "../run/about.js";
 import { drawBanner, drawPill } from "../run/header.js";
 
@@ -364,7 +365,54 @@ export function comparedMetric(run, metric, runs) {
   return (runs.some((one) => one.loss_metric === metric) && run.loss_metric) || null;
 }
 
+const skeleton = () =>
+  frame(
+    [crumbRuns(), h("h1.crumb-here", "Compare"), h("span.chip", { id: "compare-count" }), livePill()],
+    h(
+      "main.list.stack",
+      h(
+        "section.panel",
+        { id: "compare-panel" },
+        h(
+          "div.tools.first",
+          toolPlace("compare-metric"),
+          h(
+            "div.tool",
+            h("span.tool-label", "Align by"),
+            segments("compare-align", "What the lines have in common at zero", [
+              ["step", "Step"],
+              ["fork", "Last fork"],
+              ["time", "Time"],
+            ]),
+          ),
+          toolPlace("compare-smooth"),
+          grow(),
+          segments("compare-scale", "Value axis", LINEAR_LOG),
+          h("button.toggle", { id: "zoom-reset", hidden: true }, "Reset zoom"),
+        ),
+        h("div.legend.wide", { id: "compare-legend" }),
+        h("div.chart.compare", { id: "compare-chart" }),
+        h("div.panel-note", { id: "compare-note", hidden: true }),
+      ),
+      h(
+        "section.panel",
+        panelHead("Runs", h("span.sub", { id: "compare-cursor" }), grow(), toolPlace("compare-add")),
+        h("div.wide-table", { id: "compare-table" }),
+      ),
+      h(
+        "section.panel",
+        { id: "compare-config-panel", hidden: true },
+        panelHead("Config", h("span.sub", { id: "compare-config-note" })),
+        h("div.wide-table", { id: "compare-configs" }),
+      ),
+      h("div", { id: "compare-empty", hidden: true }),
+      morePanels(),
+    ),
+  );
+
 export class ComparePage {
+  static skeleton = skeleton;
+
   constructor(root, config) {
     this.root = root;
     this.config = config;

@@ -1,4 +1,4 @@
-// The gallery: the words of each pattern are in the skeleton; here its recorded curve is drawn, as all other charts are.
+// The gallery: each pattern with its words and its recorded curve, drawn as all other charts.
 
 import { STEP_AXIS } from "../chart/axis.js";
 import { axisRange, robustRange } from "../chart/downsample.js";
@@ -9,6 +9,7 @@ import { incidentKind, severityOf } from "../core/kinds.js";
 import { Live } from "../core/live.js";
 import { address } from "../core/route.js";
 import { colorTheme } from "../core/theme.js";
+import { frame, livePill, morePanels } from "../navigation/rail.js";
 import { drawBanner, drawPill } from "../run/header.js";
 
 const MARGIN = { l: 64, r: 14, t: 22, b: 26 };
@@ -73,7 +74,51 @@ const nameOf = (one) =>
   (one.recovery && one.recovery !== "pending" ? `, recovery ${one.recovery}` : "") +
   (one.dataset ? ` (${one.dataset})` : "");
 
+const skeleton = () =>
+  frame(
+    [h("h1.crumb-here", "Gallery"), livePill()],
+    h(
+      "main.gallery",
+      h(
+        "header.gallery-intro",
+        h("h2", "How curves look when something is wrong"),
+        h(
+          "p",
+          "Each curve is a real run of our laboratory, broken on purpose. A coloured band is a finding of the board, made without knowledge of the fault; grey and dashed are steps that a restart repeated. Drag to zoom; a double click or Escape shows the whole run.",
+        ),
+      ),
+      h("nav.gallery-index", { "aria-label": "Patterns" }),
+      h("div.gallery-groups"),
+      morePanels(),
+    ),
+  );
+
+/** The card of a pattern, its words and the place of its curve. */
+function card(pattern, curve) {
+  const words = [
+    ["What it looks like", pattern.look],
+    ["Why it happens", pattern.why],
+    ["What people do", pattern.remedy],
+    ["On this board", pattern.board],
+  ];
+  return h(
+    "article.panel.gallery-card",
+    { id: pattern.id },
+    h("h3", h("a.anchor", { href: `#${pattern.id}` }, pattern.title)),
+    h("div.chart.gallery-chart", { data: { curve: pattern.id, begin: pattern.begin } }),
+    h("div.legend", { data: { legend: pattern.id } }),
+    h("p.sub.gallery-made", `Laboratory, seed ${curve.seed}: ${curve.fault}.`),
+    h(
+      "dl",
+      words.map(([name, text]) => h("div", h("dt", name), h("dd", text))),
+    ),
+    h("p.sub", "Read: ", h("cite", pattern.source), "."),
+  );
+}
+
 export class GalleryPage {
+  static skeleton = skeleton;
+
   constructor(root, config) {
     this.root = root;
     this.config = config;
@@ -100,15 +145,16 @@ export class GalleryPage {
       drawBanner(this.live, this.trouble || null);
     }, 1000);
     this.fetch();
-    this.toPattern();
   }
 
   async fetch() {
     try {
       const answer = await fetch(address(this.config.curves));
       if (!answer.ok) throw new Error(`The curves are not there (${answer.status}).`);
-      this.curves = await answer.json();
+      const { patterns, groups, curves } = await answer.json();
+      this.curves = curves;
       this.trouble = null;
+      if (!this.gone) this.list(patterns, groups);
     } catch {
       this.trouble = "The curves could not be fetched.";
       if (!this.gone) this.again = setTimeout(() => this.fetch(), 3000);
@@ -120,6 +166,22 @@ export class GalleryPage {
       near.ask();
       this.near.push(near);
     }
+  }
+
+  /** Draw the words of all patterns. */
+  list(patterns, groups) {
+    fill(
+      this.root.querySelector(".gallery-index"),
+      patterns.map((one) => h("a.chip", { href: `#${one.id}` }, one.title)),
+    );
+    const cards = (group) => patterns.filter((one) => one.group === group).map((one) => card(one, this.curves[one.id]));
+    fill(
+      this.root.querySelector(".gallery-groups"),
+      Object.entries(groups).map(([group, title]) =>
+        h("section.gallery-group", h("h2", title), h("div.gallery-cards", cards(group))),
+      ),
+    );
+    this.toPattern();
   }
 
   /** Go to the pattern that the address names, and point at it. */

@@ -2,7 +2,7 @@
 // at once. What is chosen stands in the address.
 
 import { api } from "../core/api.js";
-import { choice, remember } from "../core/controls.js";
+import { choice, grow, remember, segments } from "../core/controls.js";
 import {
   byId,
   fill,
@@ -20,7 +20,7 @@ import { ago, duration, errorText, formatCount, moment, plural } from "../core/f
 import { appearanceOf, kindTable, tonedClass } from "../core/kinds.js";
 import { Live } from "../core/live.js";
 import { incidentHref } from "../core/route.js";
-import { askSoon } from "../navigation/rail.js";
+import { askSoon, frame, livePill, morePanels } from "../navigation/rail.js";
 import { drawBanner, drawPill } from "../run/header.js";
 
 // -- Equal incidents of one run as one row: the list of all runs shows what there is, not how often it was said.
@@ -201,7 +201,42 @@ const openWords = (counts) =>
     .filter(Boolean)
     .join(" · ");
 
+const skeleton = () =>
+  frame(
+    [h("h1.crumb-here", "Incidents"), h("span.chip", { id: "incidents-open" }), livePill()],
+    h(
+      "main.list.stack",
+      h(
+        "section.panel",
+        { "aria-label": "Incidents" },
+        h(
+          "div.panel-head.wrap",
+          h("div", { id: "incidents-search" }),
+          segments("incidents-state", "Which incidents", [
+            ["open", "Open"],
+            ["", "All"],
+            ["over", "Over"],
+          ]),
+          segments("incidents-severity", "Severity", [
+            ["", "Any"],
+            ["critical", "Critical"],
+            ["warning", "Warning and up"],
+          ]),
+          h("div.tools-row", { id: "incidents-more-filters" }),
+          grow(),
+          h("div.tools-row", { id: "incidents-chosen" }),
+        ),
+        h("div", { id: "incidents-list" }),
+        h("div.runs-more", { id: "incidents-foot", hidden: true }),
+        h("div", { id: "incidents-empty", hidden: true }),
+      ),
+      morePanels(),
+    ),
+  );
+
 export class IncidentsPage {
+  static skeleton = skeleton;
+
   constructor(root) {
     this.root = root;
     this.filters = filtersOf(location.search);

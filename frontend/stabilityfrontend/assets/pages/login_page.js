@@ -16,11 +16,28 @@ export function wantedPage(search, origin) {
   }
 }
 
+const skeleton = () =>
+  h(
+    "main",
+    h(
+      "form.panel.login",
+      { id: "login-form" },
+      h("h1.login-brand", h("span.mark"), h("span", "Stabilityboard")),
+      h("p", "Sign in. An administrator makes keys with “stabilityboard keys”."),
+      h("div", { id: "login-oidc" }),
+      h("label", { for: "login-key" }, "API key"),
+      h("input.field", { id: "login-key", type: "password", autocomplete: "current-password" }),
+      h("div", { id: "login-error", role: "alert" }),
+      h("button.button.primary", { id: "login-send", type: "submit" }, "Open the board"),
+    ),
+  );
+
 export class LoginPage {
+  static skeleton = () => [skeleton()];
+
   constructor(root) {
     this.form = root.querySelector("#login-form");
-    this.field = h("input.field", { id: "login-key", type: "password", autocomplete: "current-password" });
-    fill(byId("login-field"), this.field);
+    this.field = byId("login-key");
     this.field.focus();
     this.onSubmit = (event) => {
       event.preventDefault();

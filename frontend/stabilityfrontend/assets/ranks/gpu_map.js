@@ -1,6 +1,7 @@
 // The GPUs of a run, node by node, the eight of a node in one row: what each reads, and by its shape which one is sick.
 
 import { api } from "../core/api.js";
+import { grow, panelHead, segments } from "../core/controls.js";
 import { byId, fill, h, segmented, setClass, setShown, setText } from "../core/dom.js";
 import { clock, formatCount, moment, plural } from "../core/format.js";
 import { gpuTable } from "../core/kinds.js";
@@ -177,6 +178,30 @@ function story(gpu) {
   if (gpu.known) lines.push(["id", gpu.known.uuid]);
   return lines;
 }
+
+/** The panel, hidden until GPUs are known. */
+export const gpusPanel = () =>
+  h(
+    "section.panel",
+    { id: "gpus-panel", hidden: true },
+    panelHead(
+      "GPUs",
+      h("span.sub", { id: "gpus-note" }),
+      grow(),
+      segments("gpus-field", "What is shown", [
+        ["util", "Load"],
+        ["memory", "Memory"],
+        ["temp", "Temperature"],
+        ["power", "Power"],
+        ["throttle", "Throttling"],
+        ["ecc", "ECC"],
+      ]),
+    ),
+    h("p.ranks-summary", { id: "gpus-summary", hidden: true }),
+    h("div.cell-map", { id: "gpus" }),
+    h("div.cell-legend", { id: "gpus-legend" }),
+    h("div.gpus-none", { id: "gpus-none" }),
+  );
 
 export class GpuMap {
   constructor(page) {

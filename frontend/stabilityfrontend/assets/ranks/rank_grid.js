@@ -1,6 +1,7 @@
 // The ranks of a run: a wall of cells by node for many, cards with words for a few. Colour by state, phase, steps behind
 // or age; every rank's whole story under the pointer, and one line that says it all.
 
+import { grow, panelHead, segments } from "../core/controls.js";
 import { byId, fill, h, segmented, setClass, setShown, setText } from "../core/dom.js";
 import { ago, duration, formatAge, formatCount, plural, sentence } from "../core/format.js";
 import { incidentKind, rankTable } from "../core/kinds.js";
@@ -279,6 +280,32 @@ const nothingSeen = (health) =>
 
 /** The worst of some tones; that something is long is none of them. */
 const worstTone = (rows) => ["critical", "warning"].find((tone) => rows.some((row) => row.facts.tone === tone)) || "";
+
+/** The panel. */
+export const ranksPanel = () =>
+  h(
+    "section.panel",
+    { id: "ranks-panel" },
+    panelHead(
+      "Ranks",
+      h("span.sub", { id: "ranks-note" }),
+      grow(),
+      segments("ranks-order", "Order", [
+        ["node", "By node"],
+        ["worst", "Worst first"],
+      ]),
+      segments("ranks-color", "Colour by", [
+        ["state", "State"],
+        ["phase", "Phase"],
+        ["lag", "Step lag"],
+        ["age", "Age"],
+      ]),
+    ),
+    h("p.ranks-summary", { id: "ranks-summary", hidden: true }),
+    h("div.cell-map", { id: "ranks" }),
+    h("div.cell-legend", { id: "ranks-legend" }),
+    h("div.blind", { id: "blind", hidden: true }),
+  );
 
 export class RankGrid {
   constructor(page) {

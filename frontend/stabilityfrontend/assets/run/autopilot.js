@@ -1,6 +1,7 @@
 // The autopilot of a run: what it does now and why, its policy, what it did; setting it and stopping it.
 
 import { api } from "../core/api.js";
+import { foldedPanel, grow } from "../core/controls.js";
 import { byId, h, patch, setClass, setShown, setText, setTitle, toast, when } from "../core/dom.js";
 import { ago, errorText } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
@@ -35,6 +36,19 @@ export function chip(answer) {
   const held = answer.phase === "idle" || answer.phase === "off" ? "" : ` · ${answer.phase}`;
   return `${answer.mode}${held}`;
 }
+
+/** The panel, folded. */
+export const autopilotPanel = () =>
+  foldedPanel("autopilot", "Autopilot", [
+    h("span.chip", { id: "autopilot-mode", hidden: true }),
+    h("span.sub", { id: "autopilot-note", role: "status", "aria-live": "polite" }),
+    grow(),
+    h(
+      "button.button",
+      { id: "autopilot-stop", title: "No further actions from now on", hidden: true },
+      "Stop autopilot",
+    ),
+  ]);
 
 export class AutopilotPanel {
   /** `page` as in run_page.js. */

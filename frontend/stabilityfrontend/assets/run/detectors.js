@@ -2,6 +2,7 @@
 // settings before they are saved is detector_trial.js, what one clicks on an incident is sensitivity_menu.js.
 
 import { api } from "../core/api.js";
+import { foldedPanel, toolPlace } from "../core/controls.js";
 import { byId, fill, h, patch, setClass, setShown, setText, setTitle, toast, when } from "../core/dom.js";
 import { ago, duration, errorText, formatCount, plural, readable } from "../core/format.js";
 import { incidentKind, SEVERITIES, severityOf, statusFacts } from "../core/kinds.js";
@@ -390,6 +391,29 @@ const sorted = (settings) =>
   Object.keys(settings)
     .sort()
     .map((name) => [name, Object.entries(settings[name]).sort()]);
+
+/** The panel, folded. */
+export function detectorsPanel() {
+  const button = (id, words, title, more) => h("button.button", { id: `detectors-${id}`, title, ...more }, words);
+  return foldedPanel(
+    "detectors",
+    "Detectors",
+    h("span.sub", { id: "detectors-note" }),
+    h("div", { id: "detectors-rows" }),
+    h("div", { id: "detectors-found", hidden: true }),
+    h(
+      "div.detectors-foot",
+      h("div", { id: "detectors-result", role: "status", hidden: true }),
+      h("span.sub", { id: "detectors-draft", role: "status", "aria-live": "polite" }),
+      toolPlace("detectors-over"),
+      button("try", "Try on this run", "See what would have been found; nothing is changed"),
+      button("cancel", "Stop trying", "", { hidden: true }),
+      button("reset", "Reset to defaults", "Take back everything that was set for this run"),
+      button("save", "Save", "For what comes from now on; what was found stays", { class: "primary" }),
+    ),
+    h("div", { id: "detectors-history" }),
+  );
+}
 
 export class Detectors {
   /** `page` as in run_page.js. */

@@ -1,7 +1,7 @@
 // What a rank printed, beside the curve: the lines around the step under the pointer, else the newest as they come.
 
 import { api } from "../core/api.js";
-import { choice } from "../core/controls.js";
+import { choice, foldedPanel, grow, segments, toolPlace } from "../core/controls.js";
 import { byId, h, patch, segmented, setShown, setText } from "../core/dom.js";
 import { clock, formatCount, plural } from "../core/format.js";
 import { may } from "../navigation/account.js";
@@ -19,6 +19,29 @@ export function joined(lines, newer) {
   const known = new Set(lines.map((one) => one.id));
   return [...lines, ...newer.filter((one) => !known.has(one.id))].slice(-KEPT);
 }
+
+/** The panel, folded, and hidden until a line is there; whoever may not read lines has none. */
+export const outputPanel = () =>
+  foldedPanel(
+    "output",
+    "Output",
+    [
+      h("span.sub", { id: "output-note" }),
+      grow(),
+      h(
+        "div",
+        { id: "output-tools", hidden: true },
+        toolPlace("output-rank"),
+        segments("output-stream", "Which stream", [
+          ["", "Both"],
+          ["out", "stdout"],
+          ["err", "stderr"],
+        ]),
+        h("button.toggle.on", { id: "output-live", "aria-pressed": "true" }, "Live"),
+      ),
+    ],
+    h("ol", { id: "output-lines", tabindex: "0", "aria-label": "Lines that the rank printed" }),
+  );
 
 export class Output {
   /** `page` as in run_page.js. */

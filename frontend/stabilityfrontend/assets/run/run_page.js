@@ -10,8 +10,8 @@ import { SeriesStore } from "../chart/series_store.js";
 import { Derived } from "../chart/server_series.js";
 import { bandEnd, forks } from "../chart/traces.js";
 import { api } from "../core/api.js";
-import { remember } from "../core/controls.js";
-import { byId, pressed, setShown, toast, WhenNear } from "../core/dom.js";
+import { foldedPanel, grow, LINEAR_LOG, panelHead, remember, segments, toolPlace } from "../core/controls.js";
+import { byId, h, pressed, setShown, toast, WhenNear } from "../core/dom.js";
 import { firstMetrics, firstRequests } from "../core/first_requests.js";
 import { errorText, formatCount, plural } from "../core/format.js";
 import { statusFacts } from "../core/kinds.js";
@@ -22,20 +22,21 @@ import { OrderDialog, ordersMenu, TaskDialog } from "../dialogs/order_dialog.js"
 import { RollbackDialog } from "../dialogs/rollback_dialog.js";
 import { Headline } from "../metrics/headline.js";
 import { ExpressionFeed } from "../metrics/layout.js";
-import { MetricSections } from "../metrics/metric_sections.js";
+import { allMetrics, MetricSections } from "../metrics/metric_sections.js";
 import { fullScreen } from "../metrics/metric_tile.js";
 import { drawAttention } from "../navigation/attention.js";
-import { GpuMap } from "../ranks/gpu_map.js";
+import { crumbRuns, frame, morePanels } from "../navigation/rail.js";
+import { GpuMap, gpusPanel } from "../ranks/gpu_map.js";
 import { Health, withReadings } from "../ranks/health.js";
-import { RankGrid } from "../ranks/rank_grid.js";
+import { RankGrid, ranksPanel } from "../ranks/rank_grid.js";
 import { About } from "./about.js";
-import { AutopilotPanel } from "./autopilot.js";
-import { Detectors } from "./detectors.js";
+import { AutopilotPanel, autopilotPanel } from "./autopilot.js";
+import { Detectors, detectorsPanel } from "./detectors.js";
 import { drawCommandStrip, drawHeader } from "./header.js";
 import { drawKpis, median } from "./kpis.js";
 import { drawLineage, forgetLineage } from "./lineage.js";
 import { MixtureCurves } from "./mixture.js";
-import { Output } from "./output.js";
+import { Output, outputPanel } from "./output.js";
 import { RollbackCosts } from "./rollback_cost.js";
 import { drawWaiting, Feed } from "./run_feed.js";
 import { drawCheckpoints, drawIncidents, forgetRail } from "./sidebar.js";
@@ -299,6 +300,120 @@ const news = {
   },
 };
 
+/** The bar of the page. */
+function bar() {
+  const fact = (id, word) => h("span.fact", h("span.label", word), h("span.value", { id }));
+  const button = (id, ...words) => h("button.button", { id, disabled: true }, words);
+  return [
+    crumbRuns(),
+    h("h1.crumb-here", { id: "run-name", dir: "auto" }),
+    h("span.chip", { id: "run-segment" }),
+    h("a.pill", { id: "run-status" }),
+    h("button.chip.press", { id: "detectors-badge", hidden: true }),
+    h("button.chip.press", { id: "autopilot-badge", hidden: true }),
+    grow(),
+    fact("run-step", "step"),
+    fact("run-elapsed", "elapsed"),
+    h("span.pill.quiet", { id: "live-pill" }),
+    button("orders-open", "Actions"),
+    button("task-open", "Run a task …"),
+    button("checkpoint-open", "Checkpoint now"),
+    button("stop-open", "Stop …"),
+    button("rollback-open", h("span.icon.icon-back"), "Roll back …"),
+  ];
+}
+
+/** The regions below the bar, in the order in which they are read. */
+function body() {
+  const note = (id, label) => h("section", { id, hidden: true, "aria-label": label });
+  const railPanel = (title, id, ...parts) => h("section.panel", panelHead(title, parts), h("div.scroll", { id }));
+  const all = (id) => h("button.toggle", { id, hidden: true }, "All");
+  const detectors = "What finds incidents in this run, and how sensitive it is";
+  return [
+    note("command-strip", "The command that is under way"),
+    note("run-note", "What is wrong now"),
+    note("storage-note", "Storage"),
+    h("section.kpis.panel", { id: "kpis", "aria-label": "Now" }),
+    h(
+      "main.columns",
+      { id: "run-main" },
+      h(
+        "div.column",
+        focusPanel(),
+        outputPanel(),
+        foldedPanel("about", "About this run", h("div.about-line", { id: "about-line" })),
+        autopilotPanel(),
+        detectorsPanel(),
+        foldedPanel("watched", "Watched", h("span.sub", { id: "watched-note" })),
+        h("p.sub", { id: "log-notes", hidden: true }),
+        h("section.panels", { id: "panels", hidden: true, "aria-label": "Charts" }),
+        allMetrics(),
+        h("div.walls", { id: "walls" }, ranksPanel(), gpusPanel()),
+        morePanels(),
+      ),
+      h(
+        "aside.rail",
+        railPanel(
+          "Incidents",
+          "incidents",
+          h("span.chip", { id: "incidents-count" }),
+          grow(),
+          h("button.toggle", { id: "detectors-open", title: detectors, hidden: true }, "Detectors"),
+          all("incidents-all"),
+        ),
+        railPanel("Lineage", "lineage", h("span.sub", { id: "lineage-note" }), grow(), all("lineage-all")),
+        h(
+          "section.panel",
+          panelHead("Checkpoints", grow(), h("span.sub", { id: "checkpoints-note" })),
+          h("div.scroll.short", { id: "checkpoints" }),
+        ),
+      ),
+    ),
+    h("main", { id: "run-empty", hidden: true }),
+    h(
+      "section.foot",
+      { "aria-label": "Where its points are" },
+      h("div", { id: "run-foot" }),
+      h("div.storage", { id: "storage" }),
+    ),
+  ];
+}
+
+/** The large chart. */
+const focusPanel = () =>
+  h(
+    "section.panel",
+    { id: "focus-panel" },
+    h(
+      "div.panel-head",
+      h("h2", { id: "focus-title" }, "Learned steps"),
+      // In full, where the chart has no room for it (chart/line_chart.js).
+      h("span.sub", { id: "focus-metric" }),
+      h("span.sub", { id: "focus-note" }),
+      grow(),
+      h("div.legend", { id: "focus-legend" }),
+      h("button.toggle", { id: "zoom-reset", hidden: true }, "Reset zoom"),
+      segments("focus-window", "Newest steps shown", [
+        ["0", "All"],
+        ["2000", "2k"],
+        ["500", "500"],
+        ["100", "100"],
+      ]),
+    ),
+    h(
+      "div.tools",
+      toolPlace("focus-view"),
+      toolPlace("focus-x"),
+      toolPlace("focus-smooth"),
+      grow(),
+      h("button.toggle.on", { id: "focus-ghosts", "aria-pressed": "true" }, "Discarded"),
+      segments("focus-scale", "Y axis", LINEAR_LOG),
+    ),
+    h("div.chart.focus", { id: "chart-focus" }),
+    // Machines and processes, on the chart's own x axis (chart/health_lane.js).
+    h("div.health-lane", { id: "health-lane", hidden: true }),
+  );
+
 /** Regions other than charts are brought up to date this often at most. */
 const TICK_MS = 250;
 /** Ages change each second, those of a run that has ended are minutes and days. */
@@ -307,6 +422,8 @@ const BEATS = 1000 / TICK_MS;
 const HEALTH_MS = 700;
 
 export class RunPage {
+  static skeleton = () => frame(bar(), ...body());
+
   constructor(root, config) {
     this.root = root;
     this.id = root.dataset.run;

@@ -7,6 +7,7 @@ import { errorText, formatCount, plural } from "../core/format.js";
 import { Live } from "../core/live.js";
 import { boardUrl, go } from "../core/route.js";
 import { colorTheme } from "../core/theme.js";
+import { frame, livePill, morePanels } from "../navigation/rail.js";
 import { drawBanner, drawPill } from "../run/header.js";
 import { FilterBox } from "./filter_box.js";
 import { column } from "./run_cells.js";
@@ -186,7 +187,44 @@ const [SOON_MS, LATE_MS] = [2000, 30000];
 /** The order is held while somebody points at the table, until the pointer has rested so long, milliseconds. */
 const HELD_MS = 60000;
 
+const skeleton = () =>
+  frame(
+    [h("h1.crumb-here", "Runs"), h("span.chip", { id: "runs-count" }), livePill()],
+    h(
+      "main.list.all-runs",
+      h(
+        "section.panel.runs-panel",
+        h("div", { id: "runs-states", role: "group", "aria-label": "Runs by state" }),
+        h(
+          "div.panel-head",
+          { id: "runs-head", hidden: true },
+          h("div", { id: "runs-search" }),
+          h("div", { id: "runs-tools" }),
+          h("span.grow"),
+          h("div", { id: "runs-compare" }),
+        ),
+        h("div.note.critical", { id: "runs-trouble", role: "alert", hidden: true }),
+        h("div.note.warning", { id: "runs-notes", role: "status", hidden: true }),
+        h(
+          "div",
+          { id: "runs-scroll", hidden: true, tabindex: "-1" },
+          h(
+            "table.table.run-table",
+            { id: "runs-table" },
+            h("thead", h("tr", { id: "runs-heads" })),
+            h("tbody", { id: "runs-body" }),
+          ),
+        ),
+        h("div.runs-more", { id: "runs-more", hidden: true }, h("span.sub", { id: "runs-shown" })),
+        h("div", { id: "runs-empty", hidden: true }),
+      ),
+      morePanels(),
+    ),
+  );
+
 export class RunsPage {
+  static skeleton = skeleton;
+
   constructor(root) {
     this.root = root;
     this.state = readState(location.search);
