@@ -47,7 +47,7 @@ export const onlyKnown = (incident) => incident.alarm === false;
 export const offers = (incident, action) => (incident.actions || []).includes(action);
 
 // -- How bad something is, for people: word, tone and shape of incidents and of runs, from the server's one table
-// (schema/states/severity.py). Nothing else in the browser decides which word, colour or mark something gets.
+// (schema/severity.py). Nothing else in the browser decides which word, colour or mark something gets.
 
 /** What is shown of something that the table does not know: of a newer server. */
 const UNKNOWN = { tone: "calm", shape: "ring", order: 50 };
