@@ -16,20 +16,14 @@ from typing import Any, TypeVar
 
 __all__ = [
     "GIVEN",
-<<<<<<< HEAD
-=======
     "LIVE_PAGES",
->>>>>>> 5450e292 (Page: each page is made by its browser module alone; Python declares addresses and what the server draws)
     "MOVED",
     "Declarations",
     "DeclaredPage",
     "DeclaredPanel",
     "PagesError",
     "collect",
-<<<<<<< HEAD
     "functions_of",
-=======
->>>>>>> 5450e292 (Page: each page is made by its browser module alone; Python declares addresses and what the server draws)
     "page",
     "panel",
 ]
@@ -169,25 +163,15 @@ def panel(*, page: str, title: str) -> Callable[[Function], Function]:
     return lambda function: _declare(function, DeclaredPanel(MOVED.get(page, page), title, function))
 
 
-<<<<<<< HEAD
-def collect(functions: Iterable[Callable[..., Any]]) -> Declarations:
-    """Return the pages and panels that functions declare.
+def collect(functions: Iterable[Callable[..., Any]], live: Iterable[DeclaredPage] = ()) -> Declarations:
+    """Return the pages and panels that functions declare, beside the ``live`` pages.
 
     Raises:
-        PagesError: two pages have one path, a panel is for a page that is not there, or a function declares neither.
-    """
-    found = Declarations()
-    for one in [one for function in functions for one in _declared_by(function)]:
-=======
-def collect(modules: Iterable[ModuleType], live: Iterable[DeclaredPage] = ()) -> Declarations:
-    """Return all pages and panels of modules, beside the ``live`` pages.
-
-    Raises:
-        PagesError: two pages have one path, or a panel is for a page that is not there or takes none.
+        PagesError: two pages have one path, a panel is for a page that is not there or takes none, or a function
+            declares neither.
     """
     found = Declarations({one.path: one for one in live})
-    for one in (one for module in modules for one in _declarations(module)):
->>>>>>> 5450e292 (Page: each page is made by its browser module alone; Python declares addresses and what the server draws)
+    for one in [one for function in functions for one in _declared_by(function)]:
         if isinstance(one, DeclaredPanel):
             found.panels.append(one)
         elif (other := found.pages.setdefault(one.path, one)) is not one:

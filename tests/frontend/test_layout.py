@@ -13,12 +13,8 @@ import pytest
 import stabilityfrontend
 from stabilityfrontend import layout
 from stabilityfrontend.app import OUR_PAGES
-<<<<<<< HEAD
-from stabilityfrontend.declared import collect, functions_of
-=======
-from stabilityfrontend.declared import LIVE_PAGES, collect
+from stabilityfrontend.declared import LIVE_PAGES, collect, functions_of
 from stabilityfrontend.figures import first_requests
->>>>>>> 5450e292 (Page: each page is made by its browser module alone; Python declares addresses and what the server draws)
 from stabilityfrontend.parts import ServerParts
 
 PACKAGE = Path(stabilityfrontend.__file__).parent
@@ -50,19 +46,7 @@ def found_in(pattern: str, suffix: str) -> set[str]:
     return {one for path in PACKAGE.rglob(f"*{suffix}") for one in re.findall(pattern, path.read_text())}
 
 
-<<<<<<< HEAD
-def script_ids() -> set[str]:
-    """Return the ids that the scripts look up by a literal name."""
-    found: set[str] = set()
-    for script in ASSETS.rglob("*.js"):
-        found |= set(re.findall(r'byId\("([^"]+)"\)', script.read_text()))
-    return found
-
-
-DECLARED = collect(functions_of(OUR_PAGES))
-=======
-DECLARED = collect(OUR_PAGES, LIVE_PAGES)
->>>>>>> 5450e292 (Page: each page is made by its browser module alone; Python declares addresses and what the server draws)
+DECLARED = collect(functions_of(OUR_PAGES), LIVE_PAGES)
 TABLE = layout.page_table(DECLARED, ServerParts(DECLARED))
 SCRIPT_IDS = found_in(r'byId\("([^"]+)"\)', ".js")
 
