@@ -1,0 +1,66 @@
+"""The product stays small: lines of each package and of each room of the backend, which only a reason may raise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+_CODE = {".py", ".js", ".css", ".html"}
+_BACKEND = "backend/stabilitybackend"
+#: Package, or room of the backend -> most lines of its code. A commit that raises a number has its reason in the
+#: message, one that removes lines lowers it.
+BUDGET = {
+    "alerting/stabilityalerting": 7_000,
+    "client/stabilityclient": 24_100,
+    "frontend/stabilityfrontend": 31_600,
+    "plugins/stabilityplugins": 17_100,
+    _BACKEND: 400,
+    f"{_BACKEND}/access": 1_250,
+    f"{_BACKEND}/acting": 2_800,
+    f"{_BACKEND}/alerts": 1_400,
+    f"{_BACKEND}/base": 2_600,
+    f"{_BACKEND}/cli": 3_250,
+    f"{_BACKEND}/fleet": 2_550,
+    f"{_BACKEND}/ingest": 1_450,
+    f"{_BACKEND}/judging": 28_900,
+    f"{_BACKEND}/lineage": 3_000,
+    f"{_BACKEND}/run_table": 1_450,
+    f"{_BACKEND}/runs": 10_600,
+    f"{_BACKEND}/schema": 6_400,
+    f"{_BACKEND}/server": 4_400,
+    f"{_BACKEND}/storage": 9_250,
+}
+#: A number that is further above the lines than this share and these lines is out of date.
+SLACK, SLACK_LINES = 0.1, 300
+
+
+def test_no_package_has_more_lines_than_its_budget() -> None:
+    over = {place: lines for place, lines in sizes().items() if lines > BUDGET.get(place, 0)}
+
+    assert over == {}
+
+
+def test_a_budget_falls_with_its_package() -> None:
+    now = sizes()
+
+    loose = {
+        place: now.get(place, 0)
+        for place, most in BUDGET.items()
+        if place not in now or most > now[place] * (1 + SLACK) + SLACK_LINES
+    }
+
+    assert loose == {}
+
+
+def sizes() -> dict[str, int]:
+    """Return the lines of code of each package and room; files beside the rooms are those of the backend."""
+    packages = [place for place in BUDGET if not place.startswith(_BACKEND)]
+    folders = [path for path in (REPOSITORY / _BACKEND).iterdir() if path.is_dir() and path.name != "__pycache__"]
+    rooms = [str(folder.relative_to(REPOSITORY)) for folder in folders]
+    found = {place: lines(list((REPOSITORY / place).rglob("*"))) for place in (*packages, *rooms)}
+    return found | {_BACKEND: lines(list((REPOSITORY / _BACKEND).iterdir()))}
+
+
+def lines(files: list[Path]) -> int:
+    code = (file for file in files if file.is_file() and file.suffix in _CODE and "__pycache__" not in file.parts)
+    return sum(len(file.read_bytes().splitlines()) for file in code)
