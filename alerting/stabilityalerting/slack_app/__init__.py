@@ -1,4 +1,4 @@
-"""A Slack app as a receiver: one thread an incident, buttons. Needs ``stabilityboard[slack]``; see docs/slack.md."""
+"""A Slack app as a receiver: one thread an incident, buttons. Needs ``stabilityboard[slack]``."""
 
 from .receiver import SlackAppSink
 

@@ -20,7 +20,7 @@ TO_MEND = {
     "not_in_channel": "invite the app: /invite @Stabilityboard in that channel",
     "channel_not_found": "check STABILITY_SLACK_CHANNEL; a private channel has to invite the app first",
     "is_archived": "unarchive the channel, or name another one in STABILITY_SLACK_CHANNEL",
-    "missing_scope": "add the scope in the app's settings and install the app again (docs/slack.md)",
+    "missing_scope": "add the scope in the app's settings and install the app again (README of the Slack plug-in)",
     "restricted_action": "an administrator of the workspace has to let the app post there",
     "no_permission": "the app may not post there: an administrator of the workspace can change that",
 }

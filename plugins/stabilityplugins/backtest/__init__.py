@@ -1,4 +1,4 @@
-"""Judges runs of the past with the code that judges live ones. Prose: docs/backtest.md."""
+"""Judges runs of the past with the code that judges live ones. Prose: README.md."""
 
 from __future__ import annotations
 

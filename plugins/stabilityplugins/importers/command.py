@@ -43,9 +43,7 @@ def _show_formats(context: typer.Context, asked: bool) -> None:
 
 def import_paths(
     context: typer.Context,
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH...", help="Files or folders; see docs/import-export.md.")
-    ],
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files or folders; see --formats.")],
     run_id: Annotated[
         str | None, typer.Option(help="Put everything into one run of this id. (default: a run per file or folder)")
     ] = None,

@@ -1,4 +1,4 @@
-"""``stabilityboard mcp``: what assistants speak to. docs/mcp.md says how they are set up."""
+"""``stabilityboard mcp``: what assistants speak to. README.md says how they are set up."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Slack app: incidents as threads, with buttons and commands. Prose: docs/slack.md."""
+"""Slack app: incidents as threads, with buttons and commands. Prose: README of the Slack plug-in."""

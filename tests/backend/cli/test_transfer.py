@@ -121,7 +121,7 @@ def test_nothing_is_imported_into_a_run_that_a_job_logged(
 
 
 def test_the_formats_are_listed_and_the_documentation_names_each(program: Program) -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs/import-export.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "plugins/stabilityplugins/importers/README.md").read_text()
 
     code, out, _ = program("import", "--formats")
 

@@ -22,7 +22,7 @@ from stabilityplugins.backtest.settings import parse_settings
 from stabilityplugins.backtest.sources import read_files
 from support.server_stack import RunningServer
 
-#: What programs were promised, docs/backtest.md.
+#: What programs were promised, plugins/stabilityplugins/backtest/README.md.
 PROMISED = {
     "file", "kind", "step", "onset_step", "peak_step", "recovered_step", "severity", "dataset", "rank", "segment",
     "evidence", "suggestion",

@@ -280,7 +280,7 @@ _ROWS = st.fixed_dictionaries(
 
 
 def _plainly(row: dict[str, Any]) -> tuple[int, int, dict[str, str]] | None:
-    """Return (rank, step, values as text) of a row as docs/backtest.md says it, None where it is none."""
+    """Return (rank, step, values as text) of a row as the README has it, None where it is none."""
     step, rank = row["step"], row.get("rank", 0)
     if isinstance(step, bool) or step in (5.5, -1, "x") or rank == "x":
         return None

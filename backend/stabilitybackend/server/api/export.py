@@ -1,4 +1,4 @@
-"""``GET /api/v1/runs/{id}/export``: a whole run as one file, streamed. Shapes: docs/import-export.md."""
+"""``GET /api/v1/runs/{id}/export``: a whole run as one file, streamed. Shapes: README of the importers."""
 
 from __future__ import annotations
 

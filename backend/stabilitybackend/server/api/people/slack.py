@@ -1,4 +1,4 @@
-"""What people press in Slack, where Slack can reach the server (docs/slack.md). Socket Mode needs no route."""
+"""Button presses of Slack, where Slack can reach the server. Socket Mode needs no route."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ async def slack(request: Request) -> Response:
     apps = [sink.requests for sink in alerting.sinks if isinstance(sink, SlackAppSink) and sink.requests is not None]
     if not apps:
         raise NotFound(
-            "this server takes nothing from Slack over HTTP", hint="set STABILITY_SLACK_SIGNING_SECRET: docs/slack.md"
+            "this server takes nothing from Slack over HTTP",
+            hint="set STABILITY_SLACK_SIGNING_SECRET: README of the Slack plug-in",
         )
     body = await request.body()
     its = next((app for app in apps if app.signed(request.headers, body)), apps[0])  # each app has a secret of its own
@@ -34,7 +35,9 @@ async def slack(request: Request) -> Response:
             code="bad_signature",
         )
     if status == 400:
-        raise BadRequest("the request holds no payload of Slack", hint="it is for Slack alone: docs/slack.md")
+        raise BadRequest(
+            "the request holds no payload of Slack", hint="it is for Slack alone: README of the Slack plug-in"
+        )
     if status != 200:
         raise Unavailable("Redis is away, so it is not known whether this came before", hint="press again")
     return Response() if content is None else answer(SlackAnswer(**content))
