@@ -2858,17 +2858,17 @@ export interface ServedKind {
   band: boolean;
   stops_job: boolean;
   status: string;
-  blames: "" | "known" | "suspect";
-  curable: boolean;
-  damaging: boolean;
-  leads: boolean;
+  blame: "" | "known" | "suspect";
+  rollback_helps: boolean;
+  damages_weights: boolean;
+  root_cause: boolean;
   by_dataset: boolean;
-  trains: boolean;
+  recurring: boolean;
   patience_s: number;
   compared: boolean;
-  settles: boolean;
+  becomes_usual: boolean;
   since: string;
-  nearby: string;
+  nearby_label: string;
   advice: string;
   of_machine: boolean;
 }

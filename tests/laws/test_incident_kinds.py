@@ -73,8 +73,8 @@ def test_an_entry_stands_under_its_name_with_words_that_people_read(name: str) -
 
 
 def test_what_damages_the_model_can_be_gone_back_for_and_what_is_ill_in_a_machine_cannot() -> None:
-    assert kinds_where(lambda kind: kind.damaging and not kind.curable) == frozenset()
-    assert kinds_where(lambda kind: kind.curable and kind.of_machine) == frozenset()
+    assert kinds_where(lambda kind: kind.damages_weights and not kind.rollback_helps) == frozenset()
+    assert kinds_where(lambda kind: kind.rollback_helps and kind.of_machine) == frozenset()
     assert kinds_where(lambda kind: kind.stops_job and not kind.of_machine) == frozenset()
 
 
@@ -93,7 +93,7 @@ GOOD = {"name": "full_disk", "label": "Full disk", "short": "full disk"}
         ({"name": "My Kind"}, "an incident kind has the name 'My Kind', expected lower-case letters, digits and _"),
         ({"about": "modell"}, "has about='modell', expected one of 'model', 'data', 'process', 'gpu', 'user'"),
         ({"status": "nonsense"}, "has status='nonsense', expected one of '', 'running', 'stalled'"),
-        ({"blames": "all"}, "has blames='all', expected one of '', 'suspect', 'known'"),
+        ({"blame": "all"}, "has blame='all', expected one of '', 'suspect', 'known'"),
         ({"sign": "abcd"}, "has sign='abcd', expected one character, or none"),
         ({"band": "yes"}, "has band='yes', expected True or False"),
         ({"label": ""}, "has label='', expected text"),

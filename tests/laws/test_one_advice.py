@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from stabilitybackend.acting.commands.rollback_offer import way_back
-from stabilitybackend.judging.incidents.illness import beginning, stretches
+from stabilitybackend.acting.commands.rollback_offer import back_to
+from stabilitybackend.judging.incidents.affecting import damage_intervals, earliest_step
 from stabilitybackend.judging.incidents.rollback_target import GUARD_STEPS, UsableOf
 from stabilitybackend.judging.incidents.suggest import suggest
 from stabilitybackend.schema.incidents import Incident
@@ -19,7 +19,7 @@ from support.checkpoints import checkpoint
 from support.stored.incident import stored
 
 NOW = 3_000
-OF_MODEL = [name for name, kind in KINDS.items() if kind.curable]
+OF_MODEL = [name for name, kind in KINDS.items() if kind.rollback_helps]
 STEPS = st.integers(0, NOW)
 
 
@@ -71,8 +71,8 @@ def advised(every: list[Incident], checkpoints: list[Checkpoint]) -> list[Incide
 
 def harms(one: Incident) -> bool:
     """Whether weights from after its first sign may be ill: it is open or was given up, and counts."""
-    given_up = one.state == "resolved" and not kind_of(one.kind).leads
-    return (one.state == "open" or given_up) and not one.dead and one.severity != "info"
+    accepted = one.state == "resolved" and not kind_of(one.kind).root_cause
+    return (one.state == "open" or accepted) and not one.dead and one.severity != "info"
 
 
 @given(incidents(), CHECKPOINTS)
@@ -81,7 +81,7 @@ def test_the_advised_checkpoint_is_older_than_the_first_sign_of_all_that_is_open
     every: list[Incident], checkpoints: list[Checkpoint]
 ) -> None:
     steps = [one.suggestion.to_step for one in advised(every, checkpoints) if one.suggestion is not None]
-    signs = [beginning(one) for one in every if harms(one)]
+    signs = [earliest_step(one) for one in every if harms(one)]
     there = {c.step for c in checkpoints if c.usable}
     assert [step for step in steps if step is not None and (step not in there or step >= min(signs))] == []
 
@@ -91,7 +91,7 @@ def test_the_advised_checkpoint_is_older_than_the_first_sign_of_all_that_is_open
 def test_no_checkpoint_from_inside_of_damage_that_came_back_is_advised_where_an_older_one_is_from_outside(
     every: list[Incident], checkpoints: list[Checkpoint]
 ) -> None:
-    spoiled = stretches(every)
+    spoiled = damage_intervals(every)
     outside = {c.step for c in checkpoints if c.usable and not any(first <= c.step < over for first, over in spoiled)}
     steps = {one.suggestion.to_step for one in advised(every, checkpoints) if one.suggestion is not None} - {None}
     begun = [first for first, over in spoiled for step in steps if first <= step < over]
@@ -115,9 +115,9 @@ def test_only_the_advice_of_the_run_names_a_checkpoint_and_the_offer_names_the_s
 ) -> None:
     found = advised(every, checkpoints)
     to = {one.suggestion.to_step for one in found if one.suggestion is not None and one.suggestion.leads}
-    alone = {one.suggestion.to_step for one in found if one.suggestion is not None and not one.suggestion.leads}
-    assert alone <= {None}
-    assert to in (set(), {way_back(found, checkpoints, NOW).to_step})
+    without = {one.suggestion.to_step for one in found if one.suggestion is not None and not one.suggestion.leads}
+    assert without <= {None}
+    assert to in (set(), {back_to(found, checkpoints, NOW).to_step})
 
 
 @given(incidents(), CHECKPOINTS, st.integers(0, 500))
@@ -145,7 +145,7 @@ def test_no_batch_from_before_the_first_bad_one_is_left_out(
 @given(incidents())
 @settings(deadline=None)
 def test_where_no_checkpoint_is_clean_none_is_advised_and_that_is_said(every: list[Incident]) -> None:
-    first = min((beginning(one) for one in every if harms(one)), default=0)
+    first = min((earliest_step(one) for one in every if harms(one)), default=0)
     found = advised(every, [checkpoint(step) for step in range(first, NOW, 100)])
     of_run = [one.suggestion for one in found if one.suggestion is not None and one.suggestion.leads]
     assert [(s.to_step, s.action) for s in of_run if s.to_step is not None or s.action == "roll_back"] == []

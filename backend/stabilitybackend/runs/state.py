@@ -348,7 +348,7 @@ class RunState:
 
     def checkpoints(self, paths: Collection[str] | None = None) -> list[Checkpoint]:
         """Return the checkpoints, newest first; only those of ``paths`` where given."""
-        return checkpoints_of(self.fold, self.incidents.spoiling(), self.launch_sizes.size, paths)
+        return checkpoints_of(self.fold, self.incidents.affects_weights(), self.launch_sizes.size, paths)
 
     def usable(self) -> UsableCheckpoints:
         """Return the checkpoints that can be gone back to."""

@@ -188,7 +188,7 @@ class Incident(_Reported, frozen=True, kw_only=True):
         if kind.status == "stalled" and self.recovered_step is None:
             return "ended"  # no step came: its processes died, or somebody ended them
         curve = facts(self.evidence, CurveFacts)
-        settled = kind.settles or curve.level_after is not None
+        settled = kind.becomes_usual or curve.level_after is not None
         return "accepted" if settled and self.recovered_step is None and not curve.regained else "resolved"
 
     @property

@@ -22,7 +22,7 @@ RESTART_S = 60.0
 
 
 About = Literal["model", "data", "process", "gpu", "user"]
-Blames = Literal["", "suspect", "known"]
+Blame = Literal["", "suspect", "known"]
 
 
 class IncidentKind(msgspec.Struct, frozen=True):
@@ -30,25 +30,24 @@ class IncidentKind(msgspec.Struct, frozen=True):
 
     Attributes:
         name: as findings, incidents and detectors spell it.
-        label: what people read, a few words.
-        short: the same within a sentence and where there is little room: no capital, no stop.
-        about: what is ill. ``user``: the job itself raised it, so it is an alarm whatever its severity.
-        sign: one character, its mark in the health lane below the large chart; "" for one that is not drawn there.
-        band: it concerns a stretch of steps, which the charts shade.
-        stops_job: it stops the job or the sight of it. Of several open ones the first in the table is the cause.
-        status: the run's status that it is the reason for, "" for none.
-        blames: its ranks are the ones to blame: as suspects, or known for certain.
-        curable: a run goes back for it where that is advised...
-        damaging: ... or whatever is advised: what the model learned since the onset is not to be trusted.
-        leads: what begins while it lasts is put down to it, and its advice comes first there; it harms no weights.
+        label: a few words for titles. short: the same within a sentence: no capital, no stop.
+        about: the affected part. ``user``: raised by the job itself, so an alarm at any severity.
+        sign: one character, its mark in the health lane below the large chart; "" for none.
+        band: it spans steps, which the charts shade.
+        stops_job: it stops the job or the view of it. Of several open ones the first in the table is the cause.
+        status: status of a run with an open one, "" for no own status.
+        blame: whether its ranks are culprits: suspects, or certain.
+        rollback_helps: a rollback is the answer where it is advised...
+        damages_weights: ... or without advice: weights since the onset are suspect.
+        root_cause: incidents that begin while it lasts follow from it, and its advice comes first; no harm to weights.
         by_dataset: one data set may carry it.
-        trains: it comes again and again: what follows one like it soon, and is no graver, belongs to that one's train.
-        patience_s: it may heal by itself: a receiver is notified when it lasts longer, or comes again and again.
+        recurring: it repeats: a similar one soon after, no graver, joins the train of the first.
+        patience_s: it may heal by itself: receivers are notified after this time, or when it repeats.
         compared: the newest values are compared with those before its onset.
-        settles: where it ends without having come back, its level counts as the usual one since.
-        since: what the moment is that it counts from.
-        nearby: what it is called where it is named beside another incident, "" where it is not.
-        advice: what to do about it, a sentence or two, where no rule of ``incidents/suggest.py`` says more.
+        becomes_usual: its level counts as usual where it ends without recovery.
+        since: label of the moment it counts from.
+        nearby_label: label beside other incidents, "" to leave it out there.
+        advice: a sentence or two, used where ``incidents/suggest.py`` has no rule for the kind.
     """
 
     name: str
@@ -59,17 +58,17 @@ class IncidentKind(msgspec.Struct, frozen=True):
     band: bool = True
     stops_job: bool = False
     status: str = ""
-    blames: Blames = ""
-    curable: bool = False
-    damaging: bool = False
-    leads: bool = False
+    blame: Blame = ""
+    rollback_helps: bool = False
+    damages_weights: bool = False
+    root_cause: bool = False
     by_dataset: bool = False
-    trains: bool = False
+    recurring: bool = False
     patience_s: float = 0.0
     compared: bool = False
-    settles: bool = False
+    becomes_usual: bool = False
     since: str = "Beginning"
-    nearby: str = ""
+    nearby_label: str = ""
     advice: str = ""
 
     @property
@@ -95,62 +94,62 @@ KINDS: dict[str, IncidentKind] = {
     kind.name: kind
     for kind in (
         IncidentKind("process_death", "Process death", "process death", "process", sign="×", stops_job=True,
-                     status="crashed", blames="known", since="The process ended", nearby="process", trains=True,
+                     status="crashed", blame="known", since="The process ended", nearby_label="process", recurring=True,
                      patience_s=RESTART_S),
         IncidentKind("hang", "Hang", "hang", "process", sign="‖", stops_job=True,
-                     status="stalled", blames="suspect", since="Last progress", nearby="process"),
+                     status="stalled", blame="suspect", since="Last progress", nearby_label="process"),
         IncidentKind("agent_lost", "Agent lost", "agent lost", "process", sign="◌", band=False, stops_job=True,
-                     status="unreachable", since="Last report of the node", nearby="process"),
+                     status="unreachable", since="Last report of the node", nearby_label="process"),
         IncidentKind("quiet_log", "Quiet log", "quiet log", "process", sign="…", band=False, status="unreachable",
-                     since="Last new value", nearby="process",
+                     since="Last new value", nearby_label="process",
                      advice="Check the job where it runs: whether its processes are alive, whether they use their "
                      "GPUs, and whether the disk of the log is full. A long evaluation or save looks the same."),
         IncidentKind("gpu_fault", "GPU fault", "GPU fault", "gpu", sign="▴", band=False, stops_job=True,
-                     blames="known", since="First sign", nearby="gpu"),
-        IncidentKind("sdc_suspect", "Suspected SDC", "suspected SDC", "gpu", sign="≠", nearby="gpu"),
-        IncidentKind("straggler", "Straggler", "straggler", "process", sign="▾", blames="suspect", trains=True,
-                     nearby="straggler"),
-        IncidentKind("throughput", "Throughput drop", "throughput drop", "process", sign="▾", trains=True,
-                     nearby="throughput", settles=True),
-        IncidentKind("nonfinite", "NaN or Inf", "NaN or Inf", curable=True, damaging=True, by_dataset=True,
-                     compared=True),
+                     blame="known", since="First sign", nearby_label="gpu"),
+        IncidentKind("sdc_suspect", "Suspected SDC", "suspected SDC", "gpu", sign="≠", nearby_label="gpu"),
+        IncidentKind("straggler", "Straggler", "straggler", "process", sign="▾", blame="suspect", recurring=True,
+                     nearby_label="straggler"),
+        IncidentKind("throughput", "Throughput drop", "throughput drop", "process", sign="▾", recurring=True,
+                     nearby_label="throughput", becomes_usual=True),
+        IncidentKind("nonfinite", "NaN or Inf", "NaN or Inf", rollback_helps=True, damages_weights=True,
+                     by_dataset=True, compared=True),
         IncidentKind("frozen", "Frozen value", "frozen value", compared=True,
                      advice="Look at one batch: are its labels all masked, is a loss scale or a device returning "
                      "zeros, is the number that is logged the one of this step? What was learned since the onset is "
                      "nothing: correct the cause, and go back to a checkpoint from before it."),
-        IncidentKind("divergence", "Divergence", "divergence", curable=True, damaging=True, by_dataset=True,
-                     compared=True, settles=True),
-        IncidentKind("spike", "Spike", "spike", curable=True, damaging=True, by_dataset=True, compared=True,
-                     trains=True),
-        IncidentKind("resume_artifact", "Resume artifact", "resume artifact", curable=True, by_dataset=True,
-                     trains=True, patience_s=RESTART_S, settles=True),
+        IncidentKind("divergence", "Divergence", "divergence", rollback_helps=True, damages_weights=True,
+                     by_dataset=True, compared=True, becomes_usual=True),
+        IncidentKind("spike", "Spike", "spike", rollback_helps=True, damages_weights=True, by_dataset=True,
+                     compared=True, recurring=True),
+        IncidentKind("resume_artifact", "Resume artifact", "resume artifact", rollback_helps=True, by_dataset=True,
+                     recurring=True, patience_s=RESTART_S, becomes_usual=True),
         IncidentKind("order_not_followed", "Order not followed", "order that was not followed", band=False,
                      since="Rollback"),
-        IncidentKind("repeat_data", "Repeated data", "repeated data", "data", curable=True, by_dataset=True,
-                     trains=True, patience_s=RESTART_S),
+        IncidentKind("repeat_data", "Repeated data", "repeated data", "data", rollback_helps=True, by_dataset=True,
+                     recurring=True, patience_s=RESTART_S),
         IncidentKind("shared_data", "Data of another run", "data of another run", "data", band=False),
-        IncidentKind("data_mix_drift", "Data mix drift", "data mix drift", "data", curable=True, settles=True,
-                     trains=True, patience_s=RESTART_S),
-        IncidentKind("learning_rate", "Learning rate", "learning rate off its past", curable=True, leads=True,
-                     sign="η", nearby="learning_rate", settles=True),
-        IncidentKind("level_shift", "Level shift", "level shift", curable=True, by_dataset=True, compared=True,
-                     settles=True),
+        IncidentKind("data_mix_drift", "Data mix drift", "data mix drift", "data", rollback_helps=True,
+                     becomes_usual=True, recurring=True, patience_s=RESTART_S),
+        IncidentKind("learning_rate", "Learning rate", "learning rate off its past", rollback_helps=True,
+                     root_cause=True, sign="η", nearby_label="learning_rate", becomes_usual=True),
+        IncidentKind("level_shift", "Level shift", "level shift", rollback_helps=True, by_dataset=True, compared=True,
+                     becomes_usual=True),
         IncidentKind("plateau", "Plateau", "plateau"),
-        IncidentKind("grad_norm", "Gradient norm", "gradient norm", compared=True, settles=True),
-        IncidentKind("metric_jump", "Metric off its past", "metric off its past", compared=True, settles=True,
+        IncidentKind("grad_norm", "Gradient norm", "gradient norm", compared=True, becomes_usual=True),
+        IncidentKind("metric_jump", "Metric off its past", "metric off its past", compared=True, becomes_usual=True,
                      advice="Look at what it measures, and at the loss at the same steps: a change of data, code or "
                      "schedule moves it as well as a fault does."),
         IncidentKind("autopilot_gave_up", "Autopilot gave up", "autopilot that gave up", "user", band=False,
                      since="When it gave up",
                      advice="Open the incident that it is about, and decide: roll back, correct the cause, or stop. "
                      "Acknowledge this one when somebody is at it."),
-        IncidentKind("alert", "User alert", "user alert", "user", nearby="alert"),
+        IncidentKind("alert", "User alert", "user alert", "user", nearby_label="alert"),
     )
 }  # fmt: skip
 
 
 #: Fields that are one of a few words -> these words.
-_WORDS = {"about": get_args(About), "blames": get_args(Blames), "status": ("", *STATUSES)}
+_WORDS = {"about": get_args(About), "blame": get_args(Blame), "status": ("", *STATUSES)}
 
 
 def add(kind: IncidentKind) -> None:

@@ -58,9 +58,9 @@ def test_a_spike_that_comes_down_slowly_gets_more_time_but_not_without_end() -> 
 def test_a_spike_that_is_on_its_way_back_is_not_rolled_back(shape: str) -> None:
     # It lasts until a look after the end of the wait, and is over before the one after that.
     def loss(step: int, _: int) -> float:
-        sick = 400 <= step < (520 if shape == "falls a little" else 450)
+        affecting = 400 <= step < (520 if shape == "falls a little" else 450)
         fall = (step - 400) * 0.008 if shape == "falls a little" else 0.0
-        return falling(step) + sick * (2.5 - fall)
+        return falling(step) + affecting * (2.5 - fall)
 
     job = PilotedJob("wait_steps: 40", loss).train(700)
     assert any("is coming back: waits for it, until step 551 at most" in text for _, _, text in job.said)
@@ -75,9 +75,9 @@ def test_trouble_that_comes_again_is_met_further_back_with_less_rate_and_a_new_s
     (asked,) = job.asked
     assert asked.alarm
     assert asked.severity == "critical"
-    lead = job.state.incidents.get(asked.caused_by)
-    assert lead is not None, "alerting tells it behind the incident that it is about"
-    assert (lead.kind, lead.state) == ("divergence", "open"), "a spike that rises on"
+    primary = job.state.incidents.get(asked.caused_by)
+    assert primary is not None, "alerting tells it behind the incident that it is about"
+    assert (primary.kind, primary.state) == ("divergence", "open"), "a spike that rises on"
     assert "2 rollbacks did not cure it" in asked.text
     assert job.shown.phase == "handed over"
 

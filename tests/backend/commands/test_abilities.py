@@ -10,7 +10,7 @@ import pytest
 from stabilitybackend.acting.commands.abilities import Handlers
 from stabilitybackend.acting.commands.commands import CommandBook
 from stabilitybackend.acting.commands.request import JobView
-from stabilitybackend.acting.commands.rollback_offer import way_back
+from stabilitybackend.acting.commands.rollback_offer import back_to
 from stabilitybackend.base.errors import BadRequest
 from stabilitybackend.schema.commands import CommandRequest, Rollback
 from support.checkpoints import checkpoint
@@ -94,7 +94,7 @@ def test_what_a_bare_handler_is_asked_for_is_ordered_with_a_note() -> None:
 
 def test_nothing_is_suggested_that_the_job_can_not() -> None:
     spike = stored("spike", metric="loss", onset_step=220, recovery="none")
-    free, bound = (way_back([spike], [checkpoint(200)], 269, None, cannot) for cannot in ({}, handlers(None).cannot()))
+    free, bound = (back_to([spike], [checkpoint(200)], 269, None, cannot) for cannot in ({}, handlers(None).cannot()))
     assert (free.to_step, free.skip_batches, free.lr_scale, free.cannot) == (200, 120, 0.5, {})
     assert (bound.to_step, bound.skip_batches, bound.lr_scale) == (200, None, None)
     assert bound.checkpoints[0].skip_batches is None
@@ -104,7 +104,7 @@ def test_nothing_is_suggested_that_the_job_can_not() -> None:
 def test_the_range_of_bad_batches_is_offered_to_a_job_that_can_leave_out_one() -> None:
     spike = stored("spike", metric="loss", onset_step=220, recovery="none")
     able = [handlers(can).cannot() for can in (["skip_range"], ["skip_batches"], ["skip_batches", "skip_range"])]
-    offers = [way_back([spike], [checkpoint(200)], 269, None, cannot) for cannot in able]
+    offers = [back_to([spike], [checkpoint(200)], 269, None, cannot) for cannot in able]
     left_out = [(one.skip_range, one.skip_batches) for one in offers]
     assert left_out == [([220, 320], None), (None, 120), ([220, 320], 120)]
     assert issued(handlers(["skip_range"]), skip_range=[220, 320]).skip_range == (220, 320)

@@ -114,8 +114,8 @@ def test_a_node_is_left_out_on_hard_evidence_or_when_it_was_blamed_twice(
 
 
 def test_a_job_that_stands_starts_again_though_a_gpu_fault_that_it_outlived_is_open_too() -> None:
-    sick = _incident("gpu_fault", node="n1", evidence={"class": "drain"}, opened=NOW - 600.0, title="GPU 2 is sick")
-    plan = _plan(replace(JOB, status="stalled", incidents=[sick, _incident("hang", IO)]))
+    fault = _incident("gpu_fault", node="n1", evidence={"class": "drain"}, opened=NOW - 600.0, title="GPU 2 is sick")
+    plan = _plan(replace(JOB, status="stalled", incidents=[fault, _incident("hang", IO)]))
     assert (plan.action, plan.exclude_nodes) == ("relaunch_without", ["n1"])
     assert plan.text.startswith("GPU 2 is sick. Rank 5 stands. Start the job again without n1")
     assert [suspect.rank for suspect in plan.suspects] == [5]

@@ -10,9 +10,9 @@ import pytest
 
 from stabilitybackend.acting.commands.commands import CommandBook
 from stabilitybackend.acting.commands.request import JobView
-from stabilitybackend.acting.commands.rollback_offer import MAX_OFFERED, way_back
+from stabilitybackend.acting.commands.rollback_offer import MAX_OFFERED, back_to
 from stabilitybackend.base.errors import Conflict, NotFound
-from stabilitybackend.judging.incidents.illness import inside, spoiling
+from stabilitybackend.judging.incidents.affecting import affects_weights, damaged_by
 from stabilitybackend.runs.derived.rollback_offer import offer_of
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.commands import Command, CommandRequest
@@ -44,7 +44,7 @@ def chosen(offer: Offer) -> tuple[Any, ...]:
 
 
 def test_the_newest_checkpoint_from_before_the_open_spike_is_offered() -> None:
-    offer = way_back([incident()], TWO, 269)
+    offer = back_to([incident()], TWO, 269)
     assert chosen(offer) == (200, 120, "i-spike-220")
     assert [(one.step, one.skip_batches, one.where) for one in offer.checkpoints] == [
         (250, 70, "30 steps after the onset"),
@@ -54,53 +54,53 @@ def test_the_newest_checkpoint_from_before_the_open_spike_is_offered() -> None:
 
 def test_all_who_ask_get_the_same_whatever_incident_they_look_at() -> None:
     incidents = [incident(220), incident(240, "divergence"), incident(100, "plateau")]
-    assert {chosen(way_back(incidents, TWO, 269, about)) for about in (None, *incidents)} == {(200, 120, "i-spike-220")}
+    assert {chosen(back_to(incidents, TWO, 269, about)) for about in (None, *incidents)} == {(200, 120, "i-spike-220")}
 
 
 def test_an_open_incident_that_began_earlier_moves_the_offer_of_every_other_one() -> None:
     incidents = [incident(220), incident(150, "divergence")]
-    assert chosen(way_back(incidents, [*TWO, checkpoint(100)], 269))[0] == 100
+    assert chosen(back_to(incidents, [*TWO, checkpoint(100)], 269))[0] == 100
 
 
 def test_the_skip_grows_with_the_run() -> None:
-    assert way_back([incident()], TWO, 400).skip_batches == 420
+    assert back_to([incident()], TWO, 400).skip_batches == 420
 
 
 def test_without_an_open_incident_the_newest_checkpoint_is_offered_and_nothing_is_skipped() -> None:
     for over in ({"state": "recovered"}, {"dead": True}, {"severity": "info"}):
-        assert chosen(way_back([incident(**over)], TWO, 269)) == (250, None, None)
+        assert chosen(back_to([incident(**over)], TWO, 269)) == (250, None, None)
 
 
 def test_who_looks_at_a_spike_that_is_over_is_offered_the_checkpoint_before_it() -> None:
     over = incident(state="recovered", recovery="slow", recovered_step=240)
-    assert chosen(way_back([over], TWO, 269, over)) == (200, 70, "i-spike-220")
+    assert chosen(back_to([over], TWO, 269, over)) == (200, 70, "i-spike-220")
 
 
 def test_no_checkpoint_from_before_the_onset_is_no_suggestion() -> None:
-    offer = way_back([incident()], [checkpoint(250)], 269)
+    offer = back_to([incident()], [checkpoint(250)], 269)
     assert (offer.to_step, offer.skip_batches) == (None, None)
     assert "No checkpoint is sure to be from before" in offer.text
     assert [one.step for one in offer.checkpoints] == [250]
 
 
 def test_a_job_without_checkpoints_is_offered_none() -> None:
-    assert way_back([], [], None).checkpoints == []
-    assert way_back([incident()], [], 269).to_step is None
+    assert back_to([], [], None).checkpoints == []
+    assert back_to([incident()], [], 269).to_step is None
 
 
 def test_step_0_is_a_checkpoint_like_any_other() -> None:
-    assert chosen(way_back([incident(5, evidence={"now_step": 5})], [checkpoint(0)], 30)) == (0, 105, "i-spike-5")
+    assert chosen(back_to([incident(5, evidence={"now_step": 5})], [checkpoint(0)], 30)) == (0, 105, "i-spike-5")
 
 
 def test_what_can_not_be_loaded_is_not_offered() -> None:
     gone = [checkpoint(210, available=False), checkpoint(205, dead=True), checkpoint(300), *TWO]
-    offer = way_back([incident()], gone, 269)
+    offer = back_to([incident()], gone, 269)
     assert [one.step for one in offer.checkpoints] == [250, 200]
 
 
 def test_the_suggested_checkpoint_is_offered_however_many_came_after_the_onset() -> None:
     many = [checkpoint(step) for step in range(400, 220, -1)]
-    offer = way_back([incident()], [*many, *TWO], 500)
+    offer = back_to([incident()], [*many, *TWO], 500)
     assert len(offer.checkpoints) == MAX_OFFERED + 1
     assert offer.checkpoints[-1].step == offer.to_step == 200
 
@@ -108,12 +108,12 @@ def test_the_suggested_checkpoint_is_offered_however_many_came_after_the_onset()
 def test_a_level_that_was_meant_spoils_no_checkpoint() -> None:
     meant = incident(100, "level_shift", suggestion={"action": "none", "to_step": None})
     advised = incident(100, "level_shift", suggestion={"action": "roll_back", "to_step": 90})
-    assert [inside(250, spoiling([one])) is None for one in (meant, advised)] == [True, False]
+    assert [damaged_by(250, affects_weights([one])) is None for one in (meant, advised)] == [True, False]
 
 
 # --- ordering it -----------------------------------------------------------------------------------------------------
 
-JOB = JobView(269, 0.1, 1, 0, "", TWO, agents=1, spoiling=[incident()])
+JOB = JobView(269, 0.1, 1, 0, "", TWO, agents=1, affects_weights=[incident()])
 
 
 def issued(to_step: int, job: JobView = JOB, **more: Any) -> Command:
@@ -137,7 +137,7 @@ def test_a_checkpoint_from_inside_is_refused_with_the_incident_and_the_last_good
     [
         (250, JOB, {"accept_inside_incident": True}),
         (200, JOB, {}),
-        (250, replace(JOB, spoiling=[]), {}),
+        (250, replace(JOB, affects_weights=[]), {}),
     ],
     ids=["accepted", "before", "nothing open"],
 )

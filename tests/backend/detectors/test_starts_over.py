@@ -12,7 +12,7 @@ from stabilitybackend.judging.detectors.curve.detector import CurvesDetector
 from stabilitybackend.judging.detectors.engine.bank import DetectorBank
 from stabilitybackend.judging.detectors.engine.base import Finding, Mark
 from stabilitybackend.judging.detectors.starts_over import StartsOverDetector
-from stabilitybackend.judging.incidents.illness import given_up
+from stabilitybackend.judging.incidents.affecting import accepted
 from stabilitybackend.runs.state import RunState
 from support.job_frames import Job
 
@@ -105,6 +105,6 @@ def test_a_first_hour_again_is_not_given_up_once_training_has_come_down_to_where
     state, columns = RunState("run", lambda: 5_000.0), {"loss": hours(1.0, 1), **signs(which)}
     state.apply(Job().rows(range(900), columns), replayed=False)
     [told] = [one for one in state.incidents.all() if one.key == f"starts_over:loss:{AGAIN}"]
-    assert (told.state, told.recovered_step is not None, given_up(told)) == ("resolved", True, False)
+    assert (told.state, told.recovered_step is not None, accepted(told)) == ("resolved", True, False)
     assert told.suggestion is not None
     assert "did not come back" not in told.suggestion.text

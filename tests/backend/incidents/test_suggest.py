@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict, replace
 
-from stabilitybackend.judging.incidents.illness import beginning
+from stabilitybackend.judging.incidents.affecting import earliest_step
 from stabilitybackend.judging.incidents.recipe import Recipe, recipe_of
 from stabilitybackend.judging.incidents.rollback_target import UsableOf
 from stabilitybackend.judging.incidents.suggest import suggest
@@ -424,7 +424,7 @@ def test_of_what_may_have_begun_long_before_its_onset_no_more_is_claimed(first: 
 @pytest.mark.parametrize("onset", [0, 1, 16, 32])
 def test_nothing_began_before_the_first_step(onset: int) -> None:
     window = {"metric": "loss", "steps": [-33, -17, *range(onset, onset + 64, 16)], "values": [2.0] * 6}
-    assert beginning(incident(onset=onset, evidence={"window": window})) >= 0
+    assert earliest_step(incident(onset=onset, evidence={"window": window})) >= 0
 
 
 @pytest.mark.parametrize("now", [1_203, 3_000, 100_000])

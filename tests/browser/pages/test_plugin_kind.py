@@ -25,7 +25,7 @@ KIND = IncidentKind(
     short="skewed clock",
     about="process",
     sign="◷",
-    blames="known",
+    blame="known",
     advice="Start chronyd on the node.",
 )
 

@@ -1,7 +1,7 @@
 """Says what the autopilot does now: wait, go back, leave it to people. Pure.
 
 Whether and when to go back, to which checkpoint and with which changes says the advice of the run
-(``incidents/way.py``), and nothing here says it again. Here is what an order without a person needs beyond that: it
+(``incidents/advice.py``), and nothing here says it again. Here is what an order without a person needs beyond that: it
 waits longer, takes only what has been verified, stops where it went before, and asks people where the advice or the job
 is not plain. The same incidents, position and earlier orders give the same decision.
 """
@@ -17,8 +17,8 @@ from statistics import median
 from msgspec import structs
 
 from stabilitybackend.acting.autopilot.policy import Policy
+from stabilitybackend.judging.incidents.advice import Advice, advice_of, demand_of
 from stabilitybackend.judging.incidents.rollback_target import UsableOf, usual_wait
-from stabilitybackend.judging.incidents.way import Way, asks_of, way_of
 from stabilitybackend.schema.commands import NOT_CARRIED_OUT, OPEN_STATES, CommandRequest, State
 from stabilitybackend.schema.evidence import CurveFacts, facts
 from stabilitybackend.schema.incidents import Incident
@@ -96,33 +96,33 @@ IDLE = Decision("idle", "Nothing is open that one goes back for.")
 
 def decide(now: Situation, policy: Policy) -> Decision:
     """Return what the autopilot does now."""
-    way = way_of(now.incidents, _usable(now, policy), now.now_step)
-    if way is None:
+    advice = advice_of(now.incidents, _usable(now, policy), now.now_step)
+    if advice is None:
         return IDLE
-    lead = way.lead
-    if (why := _held(now, policy, way)) is not None:
-        return Decision(why[0], why[1], incident_id=lead.incident_id)
+    primary = advice.primary
+    if (why := _held(now, policy, advice)) is not None:
+        return Decision(why[0], why[1], incident_id=primary.incident_id)
     known = [one for one in now.entries if one.dry_run == policy.dry_run]
     if (before := _answered(known, now)) is not None:
-        return Decision(before[0], before[1], incident_id=lead.incident_id)
-    goes = _order(now, policy, way, known)
-    seen = _seen(way, policy)
-    until = max(seen + policy.wait_steps, way.until or 0)
-    what = _name(lead)
-    if way.action == "wait" or now.now_step < until:
+        return Decision(before[0], before[1], incident_id=primary.incident_id)
+    goes = _order(now, policy, advice, known)
+    seen = _seen(advice, policy)
+    until = max(seen + policy.wait_steps, advice.until or 0)
+    what = _name(primary)
+    if advice.action == "wait" or now.now_step < until:
         then = goes if isinstance(goes, str) else f"rolls back to step {goes.to_step:,}{_changes(goes)}"
         then = f"asks people: {then}" if isinstance(goes, str) else then
         text = f"The {what} may pass: waits until step {until:,}, then {then}."
         to_step = None if isinstance(goes, str) else goes.to_step
-        return Decision("waits", text, until, to_step, lead.incident_id)
-    patient = seen + _PATIENCE * max(policy.wait_steps, _usual(now, lead))
-    if now.now_step < patient and _comes_back(now, lead):
+        return Decision("waits", text, until, to_step, primary.incident_id)
+    patient = seen + _PATIENCE * max(policy.wait_steps, _usual(now, primary))
+    if now.now_step < patient and _comes_back(now, primary):
         text = f"The {what} is coming back: waits for it, until step {patient:,} at most."
-        return Decision("waits", text, patient, None, lead.incident_id)
+        return Decision("waits", text, patient, None, primary.incident_id)
     if isinstance(goes, str):
-        return gave_up(now, policy, lead, goes)
+        return gave_up(now, policy, primary, goes)
     taken = next(one for one in now.checkpoints if one.step == goes.to_step and one.usable)
-    entry = _entry(now, policy, lead, "roll_back", goes.reason, goes.to_step)
+    entry = _entry(now, policy, primary, "roll_back", goes.reason, goes.to_step)
     seed = None if goes.seed is None else int(hashlib.sha256(entry.entry_id.encode()).hexdigest(), 16) % _SEEDS
     entry = structs.replace(
         entry, to_step=goes.to_step, segment=taken.segment, skip_range=goes.skip_range,
@@ -130,19 +130,21 @@ def decide(now: Situation, policy: Policy) -> Decision:
     )  # fmt: skip
     would = "Would roll" if policy.dry_run else "Rolls"
     text = f"{would} back to step {goes.to_step:,}{_changes(goes)}."
-    return Decision("under way", text, None, goes.to_step, lead.incident_id, entry, replace(goes, seed=seed))
+    return Decision("under way", text, None, goes.to_step, primary.incident_id, entry, replace(goes, seed=seed))
 
 
-def gave_up(now: Situation, policy: Policy, lead: Incident, why: str) -> Decision:
+def gave_up(now: Situation, policy: Policy, primary: Incident, why: str) -> Decision:
     """Return the decision to leave an incident to people; why: a clause."""
-    entry = _entry(now, policy, lead, "gave_up", why, None)
-    return Decision("handed over", f"Leaves the {_name(lead)} to people: {why}.", None, None, lead.incident_id, entry)
+    entry = _entry(now, policy, primary, "gave_up", why, None)
+    return Decision(
+        "handed over", f"Leaves the {_name(primary)} to people: {why}.", None, None, primary.incident_id, entry
+    )
 
 
 # --- what holds it back --------------------------------------------------------------------------------------------
 
 
-def _held(now: Situation, policy: Policy, way: Way) -> tuple[PilotPhase, str] | None:
+def _held(now: Situation, policy: Policy, advice: Advice) -> tuple[PilotPhase, str] | None:
     """Return why nothing is ordered whatever the curves say, None where nothing is in the way."""
     live = [one for one in now.incidents if one.state == "open" and not one.dead]
     for one in live:
@@ -150,13 +152,13 @@ def _held(now: Situation, policy: Policy, way: Way) -> tuple[PilotPhase, str] | 
         if kind.stops_job or kind.about == "gpu" or one.kind == ORDER_NOT_FOLLOWED:
             return "held", f"Held back while this is open: {_name(one)}. The machines first."
     for one in live:
-        if one.kind == _NEVER and asks_of(one, now.now_step, now.incidents) is not None:
+        if one.kind == _NEVER and demand_of(one, now.now_step, now.incidents) is not None:
             return "held", f"Held back: a {_name(one)} is for people. It may be accounting and no damage."
-    if way.lead.kind not in policy.act_on:
+    if advice.primary.kind not in policy.act_on:
         allowed = ", ".join(policy.act_on)
-        return "held", f"The {_name(way.lead)} is left to people: the policy acts on {allowed}."
-    if way.action == "inspect" and not way.incurable:
-        return "held", f"The {_name(way.lead)} is to be looked at first: nothing is ordered."
+        return "held", f"The {_name(advice.primary)} is left to people: the policy acts on {allowed}."
+    if advice.action == "inspect" and not advice.incurable:
+        return "held", f"The {_name(advice.primary)} is to be looked at first: nothing is ordered."
     return None
 
 
@@ -177,26 +179,26 @@ def _answered(known: Sequence[PilotEntry], now: Situation) -> tuple[PilotPhase, 
 # --- the order ------------------------------------------------------------------------------------------------------
 
 
-def _order(now: Situation, policy: Policy, way: Way, known: Sequence[PilotEntry]) -> CommandRequest | str:
+def _order(now: Situation, policy: Policy, advice: Advice, known: Sequence[PilotEntry]) -> CommandRequest | str:
     """Return the rollback that the advice asks for, or in a clause why people are asked."""
     if now.no_rollback:
         return now.no_rollback
-    if way.incurable:
-        return f"{len(way.again)} rollbacks did not cure it, the cause is elsewhere"
-    if way.fix_first:
-        return f"a rollback helps only once this is corrected: {way.fix_first}"
+    if advice.incurable:
+        return f"{len(advice.again)} rollbacks did not cure it, the cause is elsewhere"
+    if advice.fix_first:
+        return f"a rollback helps only once this is corrected: {advice.fix_first}"
     if (failed := _failed(known, now)) is not None:
         return failed
     which = "verified" if policy.checkpoints == "verified" else "usable"
-    if way.back is None:
-        return f"no {which} checkpoint that it has not used is older than the first sign (step {way.sign:,})"
+    if advice.back is None:
+        return f"no {which} checkpoint that it has not used is older than the first sign (step {advice.sign:,})"
     begin = now.now_step - policy.limit.in_steps
     recent = sum(one.action == "roll_back" and one.step > begin and _done(one, now) for one in known)
     if recent >= policy.limit.actions:
         times = "once" if recent == 1 else f"{recent} times"
         return f"it has gone back {times} within {policy.limit.in_steps:,} steps, the policy allows no more"
     wanted = {
-        "skip_batches": way.back.bad is not None, "lr_scale": way.lr_scale is not None, "seed": way.reseed,
+        "skip_batches": advice.back.bad is not None, "lr_scale": advice.lr_scale is not None, "seed": advice.reseed,
     }  # fmt: skip
     refused = [name for name, needed in wanted.items() if needed and name not in policy.changes]
     if refused:
@@ -206,17 +208,17 @@ def _order(now: Situation, policy: Policy, way: Way, known: Sequence[PilotEntry]
     unable += ["skip_batches"] if wanted["skip_batches"] and blind else []
     if unable:
         return f"the advice asks for {_words(unable)}, and {now.cannot[unable[0]]}"
-    bad = way.back.bad
+    bad = advice.back.bad
     by_range = bad is not None and "skip_range" not in now.cannot
     return CommandRequest(
         "rollback",
-        to_step=way.back.to_step,
-        lr_scale=way.lr_scale,
-        seed=0 if way.reseed else None,
+        to_step=advice.back.to_step,
+        lr_scale=advice.lr_scale,
+        seed=0 if advice.reseed else None,
         skip_range=list(bad) if bad is not None and by_range else None,
-        skip_batches=None if bad is None or by_range else way.back.skip,
-        reason=f"{_name(way.lead)} has lasted until step {now.now_step:,}; newest {which} checkpoint from before its "
-        f"first sign (step {way.sign:,})",
+        skip_batches=None if bad is None or by_range else advice.back.skip,
+        reason=f"{_name(advice.primary)} has lasted until step {now.now_step:,}; newest {which} checkpoint "
+        f"from before its first sign (step {advice.sign:,})",
     )
 
 
@@ -255,9 +257,12 @@ def _comes_back(now: Situation, incident: Incident) -> bool:
     return min(median(heights[half:]), heights[-1]) <= _COMING_BACK * median(heights[:half])
 
 
-def _seen(way: Way, policy: Policy) -> int:
+def _seen(advice: Advice, policy: Policy) -> int:
     """Return the step at which the trouble was first seen: from then on it is waited for."""
-    return min([one.step for one in way.sick if one.state == "open" and one.kind in policy.act_on] or [way.lead.step])
+    return min(
+        [one.step for one in advice.affecting if one.state == "open" and one.kind in policy.act_on]
+        or [advice.primary.step]
+    )
 
 
 def _usual(now: Situation, incident: Incident) -> int:
@@ -271,13 +276,13 @@ _WORDS = {"skip_batches": "leaving out batches", "lr_scale": "a lower learning r
 
 
 def _entry(
-    now: Situation, policy: Policy, lead: Incident, action: PilotAction, text: str, to_step: int | None
+    now: Situation, policy: Policy, primary: Incident, action: PilotAction, text: str, to_step: int | None
 ) -> PilotEntry:
-    parts = (now.run_id, now.head_key, action, lead.incident_id, str(to_step), str(policy.dry_run))
+    parts = (now.run_id, now.head_key, action, primary.incident_id, str(to_step), str(policy.dry_run))
     entry_id = "p-" + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     return PilotEntry(
         entry_id=entry_id, action=action, dry_run=policy.dry_run, step=now.now_step, head_key=now.head_key,
-        incident_id=lead.incident_id, kind=lead.kind, onset_step=lead.onset_step, text=text,
+        incident_id=primary.incident_id, kind=primary.kind, onset_step=primary.onset_step, text=text,
     )  # fmt: skip
 
 

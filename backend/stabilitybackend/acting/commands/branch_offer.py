@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import asdict
 
-from stabilitybackend.judging.incidents.illness import where_from
+from stabilitybackend.judging.incidents.affecting import where_from
 from stabilitybackend.lineage.tree import FoldedSegment, SegmentTree
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kind_of
@@ -64,12 +64,12 @@ def _offered(
     alive_until = tree.dead_after(segment)
     begin = tree[segment].fork_step if alive_until is None else alive_until
     left_at = tree[segment].last_step or begin
-    sick = [
+    affecting = [
         one
         for one in incidents
-        if one.segment == segment and one.dead and kind_of(one.kind).curable and one.severity != "info"
+        if one.segment == segment and one.dead and kind_of(one.kind).rollback_helps and one.severity != "info"
     ]
-    first = min(sick, key=lambda one: (one.onset_step, one.incident_id), default=None)
+    first = min(affecting, key=lambda one: (one.onset_step, one.incident_id), default=None)
     return OfferedBranch(
         segment=segment,
         label="" if left_by is None else labels.get(left_by.id, ""),

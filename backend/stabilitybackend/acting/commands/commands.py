@@ -88,7 +88,7 @@ def new_rollback(new: NewCommand) -> Rollback:
             hint="give an earlier step: that of a checkpoint",
         )
     checkpoint = usable_checkpoint(request.to_step, job.checkpoints, accept_unverified=request.accept_unverified)
-    check_outside(request, job.checkpoints, job.spoiling)
+    check_outside(request, job.checkpoints, job.affects_weights)
     return _command(new, request.to_step, checkpoint)
 
 

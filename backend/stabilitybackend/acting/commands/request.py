@@ -9,7 +9,7 @@ from typing import Any
 
 from stabilitybackend.acting.commands.abilities import Handlers
 from stabilitybackend.base.errors import BadRequest, Conflict
-from stabilitybackend.judging.incidents.illness import inside
+from stabilitybackend.judging.incidents.affecting import damaged_by
 from stabilitybackend.schema.commands import KINDS, CommandRequest, Fence
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.json_data import NAME_CHARS, TEXT_CHARS
@@ -40,7 +40,7 @@ class JobView:
         checkpoints: newest first.
         agents: agents connected now.
         starts: node -> when the newest of its ranks' processes started, ns since 1970 by the node's own clock.
-        spoiling: the open incidents from whose onset on no checkpoint is good.
+        affects_weights: the open incidents from whose onset on no checkpoint is good.
         handler: what the job's ranks reported that they can change in a rollback.
         keepers: ranks that keep their newest batches.
         segment_keys: segment -> what the ranks call it, of those that nobody undid.
@@ -57,7 +57,7 @@ class JobView:
     checkpoints: Sequence[Checkpoint]
     agents: int
     starts: Mapping[str, int] = field(default_factory=dict)
-    spoiling: Sequence[Incident] = ()
+    affects_weights: Sequence[Incident] = ()
     handler: Handlers = field(default_factory=Handlers)
     keepers: int = 0
     segment_keys: Mapping[int, str] = field(default_factory=dict)
@@ -188,25 +188,27 @@ def unverified_refused(checkpoint: Checkpoint) -> Conflict:
     )
 
 
-def check_outside(request: CommandRequest, checkpoints: Sequence[Checkpoint], spoiling: Sequence[Incident]) -> None:
+def check_outside(
+    request: CommandRequest, checkpoints: Sequence[Checkpoint], affects_weights: Sequence[Incident]
+) -> None:
     """Raise Conflict where the named checkpoint is from inside an open incident, and that was not accepted."""
     if request.to_step is None or request.accept_inside_incident:
         return
-    found = inside(request.to_step, spoiling)
+    found = damaged_by(request.to_step, affects_weights)
     if found is None:
         return
     raise Conflict(
         f"the checkpoint of step {request.to_step} was {found.text} (incident {found.incident_id})",
-        hint=f"{last_good(checkpoints, spoiling)}; to go to step {request.to_step} all the same, say "
+        hint=f"{last_good(checkpoints, affects_weights)}; to go to step {request.to_step} all the same, say "
         "accept_inside_incident (on the command line: --accept-inside-incident)",
         code="inside_incident",
     )
 
 
-def last_good(checkpoints: Sequence[Checkpoint], spoiling: Sequence[Incident]) -> str:
+def last_good(checkpoints: Sequence[Checkpoint], affects_weights: Sequence[Incident]) -> str:
     """Return in words which usable checkpoint is the newest one from before all open incidents."""
     usable = (c.step for c in checkpoints if c.usable)
-    good = max((step for step in usable if inside(step, spoiling) is None), default=None)
+    good = max((step for step in usable if damaged_by(step, affects_weights) is None), default=None)
     return "no checkpoint is from before it" if good is None else f"the last good one is that of step {good}"
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from msgspec import UNSET
 
 from stabilitybackend.acting.commands.request import check_behind, check_outside, last_good, usable_checkpoint, withheld
-from stabilitybackend.judging.incidents.illness import inside, spoiling
+from stabilitybackend.judging.incidents.affecting import affects_weights, damaged_by
 from stabilitybackend.judging.incidents.incidents import stops_job
 from stabilitybackend.judging.liveness.format import sentence
 from stabilitybackend.schema.commands import CommandRequest
@@ -216,7 +216,7 @@ def _start_from(job: RestartFacts, request: CommandRequest | None) -> _PlannedSt
         (None, None, None) if request is None else (request.skip_batches, request.skip_range, request.lr_scale)
     )
     span = None if given is None else (given[0], given[1])
-    spoiled = spoiling(job.incidents)
+    spoiled = affects_weights(job.incidents)
     if request is not None and request.to_step is not None:
         path = usable_checkpoint(request.to_step, job.checkpoints, accept_unverified=request.accept_unverified)
         check_outside(request, job.checkpoints, spoiled)
@@ -235,7 +235,7 @@ def _start_from(job: RestartFacts, request: CommandRequest | None) -> _PlannedSt
         if chosen is None:
             return _PlannedStart(None, skip, span, scale)
         step, path = chosen.step, chosen.path
-    found, warning = inside(step, spoiled), None
+    found, warning = damaged_by(step, spoiled), None
     if found is not None:
         warning = f"The checkpoint of step {step} was {found.text}; {last_good(job.checkpoints, spoiled)}."
     if span is not None:

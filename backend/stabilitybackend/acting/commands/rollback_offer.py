@@ -11,20 +11,20 @@ from types import MappingProxyType
 from msgspec.structs import asdict
 
 from stabilitybackend.acting.commands.request import withheld
-from stabilitybackend.judging.incidents.illness import first_sign, ill, stretches, where_from
+from stabilitybackend.judging.incidents.advice import advice_of
+from stabilitybackend.judging.incidents.affecting import damage_intervals, first_sign, open_or_accepted, where_from
 from stabilitybackend.judging.incidents.rollback_target import UsableOf, bad_batches, target
-from stabilitybackend.judging.incidents.way import way_of
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.schema.lineage import Checkpoint, Offer, OfferedCheckpoint
 
-__all__ = ["MAX_OFFERED", "advised_way_back", "way_back"]
+__all__ = ["MAX_OFFERED", "advised_rollback", "back_to"]
 
 #: Checkpoints that are offered, newest first; the suggested one is always among them.
 MAX_OFFERED = 40
 
 
-def way_back(
+def back_to(
     incidents: Sequence[Incident],
     checkpoints: Sequence[Checkpoint],
     last_step: int | None,
@@ -42,36 +42,38 @@ def way_back(
     """
     usable = [c for c in checkpoints if c.usable and c.step <= (last_step or 0)]
     known, now = UsableOf(checkpoints), _now(incidents, last_step)
-    way = way_of(incidents, known, now)
-    sick = _sick(incidents, about)
-    lead = sick[0] if sick else None
+    advice = advice_of(incidents, known, now)
+    affecting = _affecting(incidents, about)
+    primary = affecting[0] if affecting else None
     chosen, bad, lr_scale, reseed = None, None, None, False
-    sign = first_sign(sick, incidents)
+    sign = first_sign(affecting, incidents)
     blind = {"skip_batches", "skip_range"} <= cannot.keys()
     if sign is None:
         chosen = max((c.step for c in usable), default=None)
         text = "No incident is open that one would go back for: the newest checkpoint, and nothing else is changed."
     else:
-        back = None if way is None else way.back
-        if way is None or sign < way.sign:
-            again = about is not None and kind_of(about.kind).damaging
+        back = None if advice is None else advice.back
+        if advice is None or sign < advice.sign:
+            again = about is not None and kind_of(about.kind).damages_weights
             suspects = bad_batches(about, now) if about is not None and again else None
-            back = target(sign, known, now, bad=suspects, spoiled=stretches(incidents))
-        if way is not None:
-            lr_scale, reseed = way.lr_scale, way.reseed
+            back = target(sign, known, now, bad=suspects, spoiled=damage_intervals(incidents))
+        if advice is not None:
+            lr_scale, reseed = advice.lr_scale, advice.reseed
         if back is not None:
             chosen, bad = back.to_step, None if blind else back.bad
-        elif way is not None and not way.good_data and not blind:
-            bad = bad_batches(way.lead, now)
-        text = _reason(sick[0], chosen, back is not None and back.bad is not None, blind)
-        if way is not None and way.incurable:
-            text = f"{len(way.again)} rollbacks did not cure it: correct the cause first, then go on from here. {text}"
+        elif advice is not None and not advice.good_data and not blind:
+            bad = bad_batches(advice.primary, now)
+        text = _reason(affecting[0], chosen, back is not None and back.bad is not None, blind)
+        if advice is not None and advice.incurable:
+            text = (
+                f"{len(advice.again)} rollbacks did not cure it: correct the cause first, then go on from here. {text}"
+            )
     behind = None if bad is None or "skip_batches" in cannot else bad[1]
     offered = usable[:MAX_OFFERED]
     offered += [c for c in usable[MAX_OFFERED:] if c.step == chosen][:1]
     return Offer(
-        incident_id=None if lead is None else lead.incident_id,
-        onset_step=None if lead is None else lead.onset_step,
+        incident_id=None if primary is None else primary.incident_id,
+        onset_step=None if primary is None else primary.onset_step,
         to_step=chosen,
         skip_batches=None if chosen is None or behind is None else behind - chosen,
         skip_range=None if chosen is None or bad is None or "skip_range" in cannot else list(bad),
@@ -83,7 +85,7 @@ def way_back(
             OfferedCheckpoint(
                 **asdict(c),
                 skip_batches=None if behind is None else max(0, behind - c.step),
-                where=_where(c.step, lead),
+                where=_where(c.step, primary),
             )
             for c in offered
         ],
@@ -91,14 +93,14 @@ def way_back(
     )
 
 
-def advised_way_back(
+def advised_rollback(
     incidents: Sequence[Incident], checkpoints: Sequence[Checkpoint], last_step: int | None
 ) -> Offer | None:
-    """Return the rollback that a run's incidents ask for, None for none; arguments as of ``way_back``."""
-    way = way_of(incidents, UsableOf(checkpoints), _now(incidents, last_step))
-    if way is None or way.back is None or not (way.action == "roll_back" or way.incurable):
+    """Return the rollback that a run's incidents ask for, None for none; arguments as of ``back_to``."""
+    advice = advice_of(incidents, UsableOf(checkpoints), _now(incidents, last_step))
+    if advice is None or advice.back is None or not (advice.action == "roll_back" or advice.incurable):
         return None
-    return way_back(incidents, checkpoints, last_step)
+    return back_to(incidents, checkpoints, last_step)
 
 
 def _now(incidents: Collection[Incident], last_step: int | None) -> int:
@@ -106,16 +108,16 @@ def _now(incidents: Collection[Incident], last_step: int | None) -> int:
     return max([last_step or 0, *(one.now_step for one in incidents if one.state == "open" and not one.dead)])
 
 
-def _sick(incidents: Collection[Incident], about: Incident | None) -> list[Incident]:
+def _affecting(incidents: Collection[Incident], about: Incident | None) -> list[Incident]:
     """Return what the checkpoint has to be older than, what began first first."""
-    every = {one.incident_id: one for one in ill(incidents)}
-    if about is not None and kind_of(about.kind).curable and not about.dead:
+    every = {one.incident_id: one for one in open_or_accepted(incidents)}
+    if about is not None and kind_of(about.kind).rollback_helps and not about.dead:
         every[about.incident_id] = about
     return sorted(every.values(), key=lambda one: (one.onset_step, one.incident_id))
 
 
-def _reason(lead: Incident, chosen: int | None, bad_data: bool, met_again: bool) -> str:
-    what = f"the {'open ' if lead.state == 'open' else ''}{kind_of(lead.kind).short} at step {lead.onset_step}"
+def _reason(primary: Incident, chosen: int | None, bad_data: bool, met_again: bool) -> str:
+    what = f"the {'open ' if primary.state == 'open' else ''}{kind_of(primary.kind).short} at step {primary.onset_step}"
     if chosen is None:
         return f"No checkpoint is sure to be from before {what}, so none is suggested."
     behind = "the batches behind it are left out" if bad_data else "no batches are left out, the data are not the cause"
@@ -124,6 +126,6 @@ def _reason(lead: Incident, chosen: int | None, bad_data: bool, met_again: bool)
     return f"The checkpoint of step {chosen} is from before {what}; {behind}."
 
 
-def _where(step: int, lead: Incident | None) -> str:
+def _where(step: int, primary: Incident | None) -> str:
     """Return where a checkpoint lies, seen from the onset; "" where there is none."""
-    return "" if lead is None else where_from(step, lead.onset_step)
+    return "" if primary is None else where_from(step, primary.onset_step)

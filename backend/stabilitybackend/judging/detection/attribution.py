@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from stabilitybackend.judging.detectors.stats.together import COMPANION_SHARE, MEAN_ERRORS
-from stabilitybackend.judging.incidents.way import RATE_RISE_PERCENT
+from stabilitybackend.judging.incidents.advice import RATE_RISE_PERCENT
 from stabilitybackend.schema.json_data import MAX_LISTED
 from stabilitybackend.schema.metric_roles import (
     BATCH_SIZE,

@@ -187,10 +187,10 @@ def _happened(
     for checkpoint in sorted(saved, key=lambda c: abs(c.step - onset))[:MAX_OF_A_SORT]:
         gone = "" if checkpoint.available else " (gone since)"
         yield _fact("checkpoint", checkpoint.step, onset, f"a checkpoint was saved at step {checkpoint.step}{gone}")
-    named = kinds_where(lambda kind: kind.nearby)
+    named = kinds_where(lambda kind: kind.nearby_label)
     others = incidents.near(named, low, high, time - NEAR_S, time + NEAR_S, but=finding.key)
     for step, kind, title in others[:MAX_OF_A_SORT]:
-        yield _fact(kind_of(kind).nearby, step, onset, title)
+        yield _fact(kind_of(kind).nearby_label, step, onset, title)
 
 
 def _went_back(segment: FoldedSegment) -> str:
@@ -338,7 +338,7 @@ class Evidence(Stateful):
             norm = next((name for name in store.metrics() if names.compared_as(name) == GRAD_NORM), None)
             band = _band(store, fold, finding, own, interval, norm)
             # What began within an earlier illness did not begin before it: the loss was no longer as low as ever.
-            earlier = [one.onset_step for one in incidents.spoiling() if one.onset_step < finding.onset_step]
+            earlier = [one.onset_step for one in incidents.affects_weights() if one.onset_step < finding.onset_step]
             if band is not None:
                 more["onset_band"] = [max(band[0], *earlier), band[1]] if earlier else band
             if not kind_of(finding.kind).of_machine:

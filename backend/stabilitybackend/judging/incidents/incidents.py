@@ -16,7 +16,13 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from stabilitybackend.judging.detectors.engine.base import SEVERITIES, Finding
-from stabilitybackend.judging.incidents.illness import interval_of, marked_by_rate, off_at, rates_of, spoiling
+from stabilitybackend.judging.incidents.affecting import (
+    affects_weights,
+    interval_of,
+    marked_by_rate,
+    rates_of,
+    rates_off_at,
+)
 from stabilitybackend.judging.incidents.rollback_target import Usable
 from stabilitybackend.judging.incidents.suggest import suggest
 from stabilitybackend.judging.incidents.suggestion import JobNow
@@ -194,7 +200,7 @@ class _Place(NamedTuple):
 def may_cause(incident: Incident) -> bool:
     """Say whether an incident may be the cause of another one: of notes a slow rank only, for which all others wait."""
     grave = incident.severity != "info" or incident.kind == "straggler"
-    return (incident.kind in _CAUSES or kind_of(incident.kind).leads) and grave
+    return (incident.kind in _CAUSES or kind_of(incident.kind).root_cause) and grave
 
 
 def cause_of(incident: Incident, every: Iterable[Incident]) -> str:
@@ -208,10 +214,10 @@ def cause_of(incident: Incident, every: Iterable[Incident]) -> str:
     if kind.about == "user":  # a message to people may name the incident that it is about
         of = facts(incident.evidence, MessageFacts).about
         return of if any(one.incident_id == of for one in every) else ""
-    if not rules and (kind.leads or not kind.curable):
+    if not rules and (kind.root_cause or not kind.rollback_helps):
         return ""
     others = [one for one in every if one.incident_id != incident.incident_id and may_cause(one)]
-    if kind.curable:
+    if kind.rollback_helps:
         rates = rates_of(others)
         found = marked_by_rate(incident, rates) if rates else []
     else:
@@ -359,18 +365,18 @@ class IncidentBook:
         """Return the incidents of some kinds, in the order in which they were opened."""
         return [incident for incident in self._incidents.values() if incident.kind in kinds]
 
-    def spoiling(self) -> list[Incident]:
+    def affects_weights(self) -> list[Incident]:
         """Return the open incidents that one would go back for."""
-        return spoiling(self._incidents.values())
+        return affects_weights(self._incidents.values())
 
     def rate_was_off(self, onset_step: int, interval: float) -> bool:
         """Say whether the learning rate was off its past at a step or right before; interval: of two points, steps."""
-        return bool(off_at(onset_step, interval, rates_of(self._incidents.values())))
+        return bool(rates_off_at(onset_step, interval, rates_of(self._incidents.values())))
 
     def culprits(self) -> set[int]:
         """Return the ranks that the verdicts of open incidents blame."""
         open_ones = (i for i in self._incidents.values() if i.state == "open" and not i.dead)
-        verdicts = [i.verdict for i in open_ones if kind_of(i.kind).blames]
+        verdicts = [i.verdict for i in open_ones if kind_of(i.kind).blame]
         return {rank for verdict in verdicts for rank in verdict.culprits}
 
     def segments(self) -> set[int]:
@@ -486,7 +492,7 @@ class IncidentBook:
         if own is None:
             return []
         follow = self._follow_from(own, time)
-        advised = self.refresh_suggestions(checkpoints, time) if kind_of(own.kind).curable else []
+        advised = self.refresh_suggestions(checkpoints, time) if kind_of(own.kind).rollback_helps else []
         again = {one.incident_id for one in advised}
         return [own, *(one for one in follow if one.incident_id not in again), *advised]
 
@@ -612,7 +618,7 @@ class IncidentBook:
 
     def _in_train(self, new: Incident) -> Incident:
         """Return an incident with its train; one that is critical where the first was not begins one, and counts on."""
-        if not kind_of(new.kind).trains or not new.alarm:
+        if not kind_of(new.kind).recurring or not new.alarm:
             return new
         if not new.train:
             # Also on a branch that was left: a job that goes back into the same spike again and again is one train.

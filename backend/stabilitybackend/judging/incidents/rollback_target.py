@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
-from stabilitybackend.judging.incidents.illness import beginning, behind_good, interval_of
+from stabilitybackend.judging.incidents.affecting import earliest_step, first_suspect_step, interval_of
 from stabilitybackend.judging.incidents.references import PALM
 from stabilitybackend.schema.incidents import Incident, RolledBack
 from stabilitybackend.schema.kinds import kind_of
@@ -125,7 +125,7 @@ def target(
         now_step: newest step of the run.
         below: only checkpoints of an earlier step; where there is none, the oldest one that fits otherwise.
         bad: first and last step whose batches are under suspicion; None where the data are not.
-        spoiled: stretches whose checkpoints are passed over where there is an older one (``illness.stretches``).
+        spoiled: intervals of damage (``damage_intervals``): their checkpoints are taken only where no older one is.
     """
     safe = sign - GUARD_STEPS
     oldest, source = checkpoints.oldest(), ""
@@ -169,7 +169,7 @@ def bad_batches(incident: Incident, now_step: int) -> tuple[int, int]:
     else:
         worst = 0 if incident.peak_step is None else incident.peak_step - onset + SKIP_PAST_ONSET_BATCHES
         reach = max(min(_rounded(2 * lasted), POCKET_BATCHES), min(worst, 2 * lasted))
-    return behind_good(incident), onset + max(SKIP_PAST_ONSET_BATCHES, reach)
+    return first_suspect_step(incident), onset + max(SKIP_PAST_ONSET_BATCHES, reach)
 
 
 def _rounded(batches: int) -> int:
@@ -211,7 +211,7 @@ def tried(incident: Incident, history: Iterable[Incident]) -> list[Tried]:
     """
     left: dict[int, list[tuple[Incident, RolledBack]]] = {}
     for other in history:
-        if other.rolled_back is not None and kind_of(other.kind).curable and other.severity != "info":
+        if other.rolled_back is not None and kind_of(other.kind).rollback_helps and other.severity != "info":
             left.setdefault(other.rolled_back.segment, []).append((other, other.rolled_back))
     found, front = list[Tried](), [incident]
     while front:
@@ -219,7 +219,7 @@ def tried(incident: Incident, history: Iterable[Incident]) -> list[Tried]:
         onset = min(one.onset_step for one in front if one.segment == segment)
         again = [(other, back) for other, back in left.pop(segment, []) if onset <= _due(other, back)]
         if again:
-            outside = all(back.step < beginning(other) for other, back in again)
+            outside = all(back.step < earliest_step(other) for other, back in again)
             found.append(Tried(again[0][1], outside))
         front = [one for one in front if one.segment != segment] + [other for other, _ in again]
     return found

@@ -2,7 +2,7 @@
 
 The advice is made from what is known at a step: the incidents with their evidence, the checkpoints, and what the run
 went through before. Whoever reads it decides; nothing here acts. All open incidents of a run that one goes back for
-have the one advice of the run (``way.py``) and each its own checklist.
+have the one advice of the run (``advice.py``) and each its own checklist.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stabilitybackend.judging.incidents import references as lit
-from stabilitybackend.judging.incidents.illness import alone, given_up, interval_of, where_from
+from stabilitybackend.judging.incidents.advice import Advice, advice_of, demand_of, jumped_rate
+from stabilitybackend.judging.incidents.affecting import accepted, in_one_dataset, interval_of, where_from
 from stabilitybackend.judging.incidents.recipe import recipe_checks
 from stabilitybackend.judging.incidents.rollback_target import GUARD_STEPS, Target, Usable
 from stabilitybackend.judging.incidents.suggestion import Case, JobNow, over, suggestion
-from stabilitybackend.judging.incidents.way import Way, asks_of, jumped_rate, way_of
 from stabilitybackend.schema.evidence import (
     SHARED_DATA,
     DeathFacts,
@@ -51,63 +51,64 @@ _FIX = {
 }
 
 
-def way_text(way: Way, incident: Incident, checkpoints: Usable, own: str = "", no_rollback: str = "") -> str:
+def advice_text(advice: Advice, incident: Incident, checkpoints: Usable, own: str = "", no_rollback: str = "") -> str:
     """Return the text of the suggestion of an open incident.
 
     Args:
-        way: the advice of the run.
+        advice: the advice of the run.
         incident: whose suggestion it is.
         checkpoints: those that can be gone back to.
         own: what is to be done about ``incident`` before, sentences.
         no_rollback: why nobody can order the job back, half a sentence; "" where somebody can.
     """
-    sentences = [_in_vain(way)]
-    if incident.incident_id != way.lead.incident_id:
+    sentences = [_in_vain(advice)]
+    if incident.incident_id != advice.primary.incident_id:
         sentences.append(
-            f"One advice for this run, led by the {kind_of(way.lead.kind).short} at step {way.lead.onset_step}."
+            f"One advice for this run, led by the {kind_of(advice.primary.kind).short} "
+            f"at step {advice.primary.onset_step}."
         )
-    sentences += [_schedule(way), _FIX.get(way.fix_first, ""), own]
-    if way.fix_first == "change":
-        sentences.append(f"Find out what changed at step {way.lead.onset_step}. If nothing was meant to:")
-    if way.back is None:
-        sentences.append(_no_checkpoint(way, checkpoints))
-    if way.action == "wait":
-        sentences.append(_wait(way))
-    if way.back is not None and way.incurable:
+    sentences += [_schedule(advice), _FIX.get(advice.fix_first, ""), own]
+    if advice.fix_first == "change":
+        sentences.append(f"Find out what changed at step {advice.primary.onset_step}. If nothing was meant to:")
+    if advice.back is None:
+        sentences.append(_no_checkpoint(advice, checkpoints))
+    if advice.action == "wait":
+        sentences.append(_wait(advice))
+    if advice.back is not None and advice.incurable:
         sentences.append(
-            f"With that corrected, go on from the checkpoint of step {way.back.to_step}, which is from before all of "
-            f"it. {_again(way.back)}"
+            f"With that corrected, go on from the checkpoint of step {advice.back.to_step}, which is from before "
+            f"all of it. {_again(advice.back)}"
         )
-    elif way.back is not None:
-        way_back = _way_back(way, way.back, no_rollback)
-        if way.action == "wait":
-            sentences.append(f"If it does not come back by itself: {way_back}")
-        elif way.lead.kind == "learning_rate":
-            sentences.append(f"While the loss is as it was, correct it and train on; if the loss has moved, {way_back}")
-        elif way.fix_first in _FIX:
-            sentences.append(f"Then, where it lasted for more than a small share of the run, {way_back}")
-        elif way.fix_first == "schedule":
-            sentences.append(f"Then {way_back}")
+    elif advice.back is not None:
+        back_to = _back_to(advice, advice.back, no_rollback)
+        if advice.action == "wait":
+            sentences.append(f"If it does not come back by itself: {back_to}")
+        elif advice.primary.kind == "learning_rate":
+            sentences.append(f"While the loss is as it was, correct it and train on; if the loss has moved, {back_to}")
+        elif advice.fix_first in _FIX:
+            sentences.append(f"Then, where it lasted for more than a small share of the run, {back_to}")
+        elif advice.fix_first == "schedule":
+            sentences.append(f"Then {back_to}")
         else:
-            sentences.append(way_back[0].upper() + way_back[1:])
+            sentences.append(back_to[0].upper() + back_to[1:])
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def _in_vain(way: Way) -> str:
+def _in_vain(advice: Advice) -> str:
     """Return the sentences about the rollbacks that did not help, "" where there was none."""
-    if not way.again:
+    if not advice.again:
         return ""
-    if not way.incurable:
+    if not advice.incurable:
         return (
-            f"The rollback to step {min(one.back.step for one in way.again)} did not cure it: look for a cause in the "
-            "program (optimizer, schedule, data order) first, for going further back helps only where the checkpoint "
-            "was ill."
+            f"The rollback to step {min(one.back.step for one in advice.again)} did not cure it: look for a cause "
+            "in the program (optimizer, schedule, data order) first, for going further back helps only where the "
+            "checkpoint was ill."
         )
-    first = "" if len(way.again) <= MAX_NAMED else f"{len(way.again) - MAX_NAMED} before, then "
-    steps = "; ".join(_tried(one.back) for one in reversed(way.again[:MAX_NAMED]))
+    first = "" if len(advice.again) <= MAX_NAMED else f"{len(advice.again) - MAX_NAMED} before, then "
+    steps = "; ".join(_tried(one.back) for one in reversed(advice.again[:MAX_NAMED]))
     return (
-        f"Another rollback will not help: {len(way.again)} did not cure it ({first}{steps}), and what causes it comes "
-        "again from any checkpoint. Find it in the code, the data or the schedule and correct it first."
+        f"Another rollback will not help: {len(advice.again)} did not cure it ({first}{steps}), and what causes it "
+        "comes again from any checkpoint. Find it in the code, the data or the schedule and correct it first."
     )
 
 
@@ -120,41 +121,45 @@ def _tried(back: RolledBack) -> str:
     return f"to step {back.step}{': ' if changed else ''}{', '.join(changed)}"
 
 
-def _schedule(way: Way) -> str:
+def _schedule(advice: Advice) -> str:
     """Return the sentences about a learning rate that left its past before the lead began, else ""."""
-    if way.rates or way.lead.kind == "learning_rate":
-        rate = min((*way.rates, *([way.lead] if way.lead.kind == "learning_rate" else [])), key=lambda i: i.onset_step)
+    if advice.rates or advice.primary.kind == "learning_rate":
+        rate = min(
+            (*advice.rates, *([advice.primary] if advice.primary.kind == "learning_rate" else [])),
+            key=lambda i: i.onset_step,
+        )
         known = f"Look at the schedule first: {rate.text[:1].lower()}{rate.text[1:]}"
         if rate.state == "open":
             return f"{known} While it stays so nothing else helps: a rollback goes back into the same rate."
-        if way.again:
+        if advice.again:
             return f"{known} It left its past after the rollback as well: the schedule sets it, and does so again."
         return f"{known} It is back, so that a rollback helps if nothing sets it again."
-    jump = jumped_rate(way.lead)
+    jump = jumped_rate(advice.primary)
     if not jump:
         return ""
     return f"Look at the schedule first: {jump}. While it stays so a rollback goes back into the same rate."
 
 
-def _wait(way: Way) -> str:
+def _wait(advice: Advice) -> str:
     based = (
-        f"{way.known} earlier {'spike' if way.known == 1 else 'spikes'} of this run"
-        if way.known
+        f"{advice.known} earlier {'spike' if advice.known == 1 else 'spikes'} of this run"
+        if advice.known
         else "this run had no earlier one"
     )
-    assert way.until is not None  # of every one that is waited for
-    steps = way.until - way.lead.onset_step
+    assert advice.until is not None  # of every one that is waited for
+    steps = advice.until - advice.primary.onset_step
     return (
-        f"Wait until step {way.until} ({steps} steps from the onset; {based}): a spike that comes at once mostly "
+        f"Wait until step {advice.until} ({steps} steps from the onset; {based}): a spike that comes at once mostly "
         "recovers."
     )
 
 
-def _way_back(way: Way, back: Target, no_rollback: str) -> str:
+def _back_to(advice: Advice, back: Target, no_rollback: str) -> str:
     """Return the sentences about a rollback, the first without a capital; of a job that takes none, about a restart."""
     does = "start the job again from" if no_rollback else "roll back to"
-    text = f"{does} the checkpoint of step {back.to_step}, {way.lead.onset_step - back.to_step} steps before the onset"
-    text += _why_there(way)
+    distance = advice.primary.onset_step - back.to_step
+    text = f"{does} the checkpoint of step {back.to_step}, {distance} steps before the onset"
+    text += _why_there(advice)
     if back.passed is not None:
         text += f" (the one of step {back.passed} was saved inside of damage that came back)"
     if back.bad is not None:
@@ -163,12 +168,12 @@ def _way_back(way: Way, back: Target, no_rollback: str) -> str:
         if last > back.to_step + back.lost:
             text += ", and where the bad ones end is not known yet"
         text += f" (a job that can only skip right behind the checkpoint: {back.skip})."
-    elif way.again:
+    elif advice.again:
         text += ", with a new seed."
     else:
         text += ". No batches are left out: the data are not the cause."
-    if way.lr_scale is not None:
-        text += f" Go on with {way.lr_scale:g} times the learning rate {LR_RELATIVE}."
+    if advice.lr_scale is not None:
+        text += f" Go on with {advice.lr_scale:g} times the learning rate {LR_RELATIVE}."
     text += f" {_again(back)}"
     return f"{text} A rollback can't be ordered: {no_rollback}." if no_rollback else text
 
@@ -178,31 +183,31 @@ def _again(back: Target) -> str:
     return f"The steps from {back.to_step + 1} on are trained again."
 
 
-def _why_there(way: Way) -> str:
+def _why_there(advice: Advice) -> str:
     """Return why the first sign lies before the onset, "" where it does not."""
-    first = way.sick[0]
-    if first.incident_id != way.lead.incident_id:
+    first = advice.affecting[0]
+    if first.incident_id != advice.primary.incident_id:
         since = "is open too" if first.state == "open" else "was given up and never came back"
         return f" and older than the {kind_of(first.kind).short} at step {first.onset_step}, which {since}"
-    if way.sign < way.lead.onset_step - GUARD_STEPS:
-        return f" and before the first sign, which may have been step {way.sign}"
+    if advice.sign < advice.primary.onset_step - GUARD_STEPS:
+        return f" and before the first sign, which may have been step {advice.sign}"
     return ""
 
 
-def _no_checkpoint(way: Way, checkpoints: Usable) -> str:
+def _no_checkpoint(advice: Advice, checkpoints: Usable) -> str:
     """Return the sentences about a run without a checkpoint from before the first sign: no surer than that one is."""
-    first, after = way.sick[0], way.sick[0].incident_id != way.lead.incident_id
-    lost, oldest, newest = checkpoints.lost(way.sign - GUARD_STEPS), checkpoints.oldest(), checkpoints.newest()
-    maybe = way.sign < first.onset_step - GUARD_STEPS
+    first, after = advice.affecting[0], advice.affecting[0].incident_id != advice.primary.incident_id
+    lost, oldest, newest = checkpoints.lost(advice.sign - GUARD_STEPS), checkpoints.oldest(), checkpoints.newest()
+    maybe = advice.sign < first.onset_step - GUARD_STEPS
     if maybe:
-        began = f"at step {way.sign}" if way.sign > 0 else "with the run's first steps"
+        began = f"at step {advice.sign}" if advice.sign > 0 else "with the run's first steps"
         text = f"No checkpoint is sure to be from before the {kind_of(first.kind).short} that shows since step "
         text += f"{first.onset_step}: it may have begun {began}"
     else:
-        text = f"No checkpoint from before step {way.sign}"
+        text = f"No checkpoint from before step {advice.sign}"
         text += f" (the {kind_of(first.kind).short} at step {first.onset_step})" if after else ""
         text += " is at hand, so there is nothing to go back to"
-    if way.sign < GUARD_STEPS and not maybe:
+    if advice.sign < GUARD_STEPS and not maybe:
         text += ": it began with the run's first steps, so start again with what is wrong corrected."
     elif lost is not None:
         text += f"; that of step {lost[0]} {lost[1]}."
@@ -356,12 +361,12 @@ def _gpu_fault(case: Case) -> Suggestion:
     if fault.asks == "application":
         text = "The job that met the error has to start again; the GPU replaces the memory row with its next reset."
         return suggestion("restart", text + _where(case), checklist=lit.GPU_CHECKS, sources=source)
-    way = _WAYS.get(fault.asks)
-    if way is None:
+    advice = _WAYS.get(fault.asks)
+    if advice is None:
         return suggestion(
             "inspect" if again else "wait", "Nothing to do now: watch whether it comes again.", sources=source
         )
-    text = f"{'Start the job again without this GPU' if critical else 'At the next stop'}: {way}."
+    text = f"{'Start the job again without this GPU' if critical else 'At the next stop'}: {advice}."
     if again:
         text += f" It is fault number {again} of this GPU in two weeks: take it out, don't only reset it."
     if critical:
@@ -453,25 +458,26 @@ def suggest(
         history: the run's incidents, oldest first; of this one what is given as ``incident`` counts.
         job: as it is now. Of one that is over only its death and its machines are worth advice.
     """
-    rule, advice = _RULES.get(incident.kind), kind_of(incident.kind).advice
-    if rule is None and not advice:
+    rule = _RULES.get(incident.kind)
+    general = kind_of(incident.kind).advice
+    if rule is None and not general:
         return None
     if job.over and incident.state == "open" and not _outlives(incident):
         return None
     others = [other for other in history if other.incident_id != incident.incident_id]
     case = Case(incident, checkpoints, now_step, others, job)
-    if asks_of(incident, now_step, others) is not None:
-        way = way_of([*others, incident], checkpoints, now_step)
-        if way is not None:
-            return _of_run(case, way)
-    if alone(incident):
+    if demand_of(incident, now_step, others) is not None:
+        advice = advice_of([*others, incident], checkpoints, now_step)
+        if advice is not None:
+            return _of_run(case, advice)
+    if in_one_dataset(incident):
         return _dataset(case)
-    if given_up(incident) and incident.kind != "level_shift":
-        return suggestion("none", _GIVEN_UP, checklist=_checks(case))
+    if accepted(incident) and incident.kind != "level_shift":
+        return suggestion("none", _ACCEPTED, checklist=_checks(case))
     if incident.state != "open" and incident.kind not in _ALSO_AFTERWARDS:
         return over(incident)
     if rule is None:
-        return suggestion("inspect", advice)
+        return suggestion("inspect", general)
     return rule(case)
 
 
@@ -480,7 +486,7 @@ def _outlives(incident: Incident) -> bool:
     return incident.kind == "process_death" or kind_of(incident.kind).about == "gpu"
 
 
-_GIVEN_UP = (
+_ACCEPTED = (
     "It did not come back, and its level counts as the usual one since. Until training is down at the level from "
     "before it, a rollback goes to a checkpoint from before it."
 )
@@ -489,31 +495,31 @@ _GIVEN_UP = (
 # --- what one goes back for ----------------------------------------------------------------------------------------
 
 
-def _of_run(case: Case, way: Way) -> Suggestion:
+def _of_run(case: Case, advice: Advice) -> Suggestion:
     """Return the advice of the run, with the checklist of this incident."""
-    action: Action = way.action
-    if action == "roll_back" and (way.back is None or case.job.no_rollback):
-        action = "wait" if way.back is None else "restart"
-    sources = [lit.MEGATRON] if way.lead.kind == "nonfinite" else []
-    if way.action == "wait" or way.again:
+    action: Action = advice.action
+    if action == "roll_back" and (advice.back is None or case.job.no_rollback):
+        action = "wait" if advice.back is None else "restart"
+    sources = [lit.MEGATRON] if advice.primary.kind == "nonfinite" else []
+    if advice.action == "wait" or advice.again:
         sources.insert(0, lit.IDEFICS)
-    elif way.lr_scale is not None:
+    elif advice.lr_scale is not None:
         sources.insert(0, lit.OPT)
-    if way.fix_first == "resume":
+    if advice.fix_first == "resume":
         sources.append(lit.RESUMES)
-    if way.back is not None:
-        sources.append(way.back.source)
-    until = way.until if way.action == "wait" else None
+    if advice.back is not None:
+        sources.append(advice.back.source)
+    until = advice.until if advice.action == "wait" else None
     return suggestion(
         action,
-        way_text(way, case.incident, case.checkpoints, _own(case), case.job.no_rollback),
-        way.back,
-        lr_scale=way.lr_scale,
-        reseed=way.reseed,
+        advice_text(advice, case.incident, case.checkpoints, _own(case), case.job.no_rollback),
+        advice.back,
+        lr_scale=advice.lr_scale,
+        reseed=advice.reseed,
         wait_steps=None if until is None else max(0, until - case.onset),
         until_step=until,
-        fix_first=way.fix_first,
-        leads=way.lead.incident_id,
+        fix_first=advice.fix_first,
+        leads=advice.primary.incident_id,
         checklist=_checks(case),
         sources=sources,
     )
@@ -718,8 +724,8 @@ def _level(case: Case) -> Suggestion:
         text += f"{case.onset}: labels, tokeniser, preprocessing, the code of the loss."
         return suggestion("none", text, checklist=_checks(case))
     before, after = case.curve.level_before, case.curve.level_after
-    if given_up(case.incident) and before is not None and after is not None and after > before:
-        text = f"Where that was not meant, find out what changed at step {case.onset}. {_GIVEN_UP}"
+    if accepted(case.incident) and before is not None and after is not None and after > before:
+        text = f"Where that was not meant, find out what changed at step {case.onset}. {_ACCEPTED}"
         return suggestion("inspect", text, checklist=_checks(case))
     return suggestion("none", "Nothing to do: the loss found another level.", checklist=_checks(case))
 

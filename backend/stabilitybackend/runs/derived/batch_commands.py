@@ -46,7 +46,7 @@ def own_commands(state: RunState, incidents: Iterable[Incident], time: float, no
     found: list[Command] = []
     late = now - time > KINDS["show_batches"].expires_s
     for incident in incidents if state.kept.on_spike and not late else ():
-        if incident.version == 1 and incident.nth == 1 and not incident.dead and kind_of(incident.kind).damaging:
+        if incident.version == 1 and incident.nth == 1 and not incident.dead and kind_of(incident.kind).damages_weights:
             key = hashlib.sha256(f"{state.run_id}\0{incident.incident_id}".encode()).hexdigest()[:16]
             request = CommandRequest(
                 "show_batches", incident_id=incident.incident_id, step=_first_step(incident),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stabilitybackend.acting.commands.restart_plan import MAX_FRUITLESS, RestartFacts, make_plan
-from stabilitybackend.acting.commands.rollback_offer import advised_way_back
+from stabilitybackend.acting.commands.rollback_offer import advised_rollback
 from stabilitybackend.runs.derived.stopped import status_of
 from stabilitybackend.schema.commands import CommandRequest
 from stabilitybackend.schema.plan import Plan
@@ -40,6 +40,6 @@ def plan_of(state: RunState, now: float, request: CommandRequest | None = None) 
     incidents = state.incidents.all()
     fruitless, settled = state.launch_sizes.fruitless(checkpoints), state.liveness.is_settled(now)
     # What a rollback's handler can't change is none of a new process's business: it has none yet.
-    offer = advised_way_back(incidents[::-1], checkpoints, state.view().last_step)
+    offer = advised_rollback(incidents[::-1], checkpoints, state.view().last_step)
     job = RestartFacts(status, note, incidents, checkpoints, nodes, fruitless, settled, offer, stopped is not None)
     return make_plan(state.run_id, job, now, request)

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from stabilitybackend.acting.commands.branch_offer import offered_branches
 from stabilitybackend.acting.commands.request import JobView
-from stabilitybackend.acting.commands.rollback_offer import way_back
+from stabilitybackend.acting.commands.rollback_offer import back_to
 from stabilitybackend.base.errors import NotFound
-from stabilitybackend.judging.incidents.illness import inside
+from stabilitybackend.judging.incidents.affecting import damaged_by
 from stabilitybackend.judging.liveness.world_size import newest_starts
 from stabilitybackend.lineage.checkpoints import LoggedCheckpoint
 from stabilitybackend.lineage.fold import LineageFold
@@ -30,17 +30,17 @@ UNDO_LISTED_S = 86_400.0
 
 
 def checkpoints_of(
-    fold: LineageFold, spoiling: Collection[Incident], world_size: int, paths: Collection[str] | None = None
+    fold: LineageFold, affects_weights: Collection[Incident], world_size: int, paths: Collection[str] | None = None
 ) -> list[Checkpoint]:
     """Return the checkpoints, newest first.
 
     Args:
-        spoiling: the open incidents from whose onset on no checkpoint is good.
+        affects_weights: the open incidents from whose onset on no checkpoint is good.
         world_size: ranks of the job now.
         paths: only those that lie there; None for all.
     """
     return [
-        _shown(c, dead, None if dead else inside(c.step, spoiling), world_size)
+        _shown(c, dead, None if dead else damaged_by(c.step, affects_weights), world_size)
         for c in (reversed(fold.checkpoints) if paths is None else fold.checkpoints.at(paths))
         for dead in [fold.tree.is_dead(c.segment, c.step)]
     ]
@@ -84,7 +84,7 @@ def job_of(state: RunState, clock: StepClock, now: float, *, for_command: bool) 
         # Who follows a log can't deliver anything.
         agents=sum(1 for agent in state.agents.values() if agent.connected and agent.agent_state.log is None),
         starts=newest_starts(state.agents.values()) if for_command else {},
-        spoiling=state.incidents.spoiling(),
+        affects_weights=state.incidents.affects_weights(),
         handler=state.handlers,
         keepers=state.kept.ranks,
         segment_keys={one.id: one.key for one in state.fold.tree if not one.undone} if for_command else {},
@@ -114,7 +114,7 @@ def offer_of(state: RunState, incident_id: str | None = None) -> Offer:
     if about is None and incident_id is not None:
         raise NotFound(f"run {state.run_id} has no incident {incident_id!r}", hint="list them with GET .../incidents")
     checkpoints, fold = state.checkpoints(), state.fold
-    offer = way_back(incidents, checkpoints, state.view().last_step, about, state.handlers.cannot())
+    offer = back_to(incidents, checkpoints, state.view().last_step, about, state.handlers.cannot())
     branches, size = offered_branches(fold.tree, fold.heads, checkpoints, incidents), state.launch_sizes.size
     return replace(
         offer,

@@ -61,7 +61,7 @@ export function timelineOf(incident, dump, commands) {
     add(verdict.since, `${kind.since}${step === null ? "" : `, step ${formatCount(step)}`}`);
   else if (since !== null && since < incident.opened) add(since, kind.since);
   // Nobody judges before anything is seen: the verdict's time is made of two clocks, to a tenth.
-  add(incident.opened, verdict && kind.blames === "suspect" ? "Suspected" : "Detected", severityOf(incident));
+  add(incident.opened, verdict && kind.blame === "suspect" ? "Suspected" : "Detected", severityOf(incident));
   if (dump && dump.time) add(dump.time, `Stacks of ${plural(stackedRanks(dump), "rank")} taken`);
   if (verdict && verdict.since && verdict.decidedAfter !== null)
     add(

@@ -183,7 +183,7 @@ function verdictParts(page) {
   const who = suspects(incident, verdict);
   const detector = !kind.of_machine && kind.about !== "user";
   const facts = factList([
-    [kind.blames === "suspect" ? "Suspect" : "Where", who || (nobody ? "no rank stands out" : "")],
+    [kind.blame === "suspect" ? "Suspect" : "Where", who || (nobody ? "no rank stands out" : "")],
     [
       "Since",
       since === null ? "" : h("span", h("b", clock(since)), h("span.sub.since-age", { "aria-live": "off" })),

@@ -14,9 +14,20 @@ from stabilitybackend.schema.lineage import SpoiledBy
 from stabilitybackend.schema.metric_roles import dataset_of
 
 __all__ = [
-    "RATE_POINTS", "alone", "beginning", "behind_good", "first_sign", "given_up", "ill", "inside", "interval_of",
-    "marked_by_rate", "off_at", "rates_of", "spoiling",
-    "stretches",
+    "RATE_POINTS",
+    "accepted",
+    "affects_weights",
+    "damage_intervals",
+    "damaged_by",
+    "earliest_step",
+    "first_sign",
+    "first_suspect_step",
+    "in_one_dataset",
+    "interval_of",
+    "marked_by_rate",
+    "open_or_accepted",
+    "rates_of",
+    "rates_off_at",
 ]  # fmt: skip
 
 #: A learning rate that was off until so many logged points before an onset may be its cause: the weights that it made
@@ -24,27 +35,27 @@ __all__ = [
 RATE_POINTS = 8
 
 
-def alone(incident: Incident) -> bool:
+def in_one_dataset(incident: Incident) -> bool:
     """Say whether it is a rise of one data set that the whole loss hardly shows: nobody goes back for that."""
     return incident.kind in ("spike", "level_shift", "divergence") and dataset_of(incident.metric or "") is not None
 
 
-def beginning(incident: Incident) -> int:
+def earliest_step(incident: Incident) -> int:
     """Return the step at which it may have begun, rather too early than too late.
 
     That is the step behind the last good point, the early end of its onset's band, or where another series had moved.
     """
     curve = facts(incident.evidence, CurveFacts)
     moved = [one.onset_step for one in curve.moved_first if one.onset_step is not None]
-    return min([behind_good(incident), *moved, *curve.onset_band[:1]])
+    return min([first_suspect_step(incident), *moved, *curve.onset_band[:1]])
 
 
-def behind_good(incident: Incident) -> int:
+def first_suspect_step(incident: Incident) -> int:
     """Return the first step after the last good point: what lies between two logged points, nobody saw."""
     return min(incident.onset_step, max(0, incident.onset_step - math.ceil(interval_of(incident)) + 1))
 
 
-def given_up(incident: Incident) -> bool:
+def accepted(incident: Incident) -> bool:
     """Say whether an incident is over without having come back: its level counts as the usual one since.
 
     What another one explains is that one's.
@@ -52,11 +63,11 @@ def given_up(incident: Incident) -> bool:
     kind, curve = kind_of(incident.kind), facts(incident.evidence, CurveFacts)
     return (
         incident.state == "resolved"
-        and kind.curable
-        and not kind.leads
+        and kind.rollback_helps
+        and not kind.root_cause
         and not incident.dead
         and incident.severity != "info"
-        and not alone(incident)
+        and not in_one_dataset(incident)
         and not curve.regained
         and not any(curve.explained_by)
     )
@@ -66,15 +77,15 @@ def _open(incident: Incident) -> bool:
     return incident.state == "open" and not incident.dead and incident.severity != "info"
 
 
-def ill(incidents: Iterable[Incident]) -> list[Incident]:
+def open_or_accepted(incidents: Iterable[Incident]) -> list[Incident]:
     """Return what the newest weights suffer from: what is open or was given up, of the kinds that one goes back for.
 
     What was given up counts until training came down to the level from before it: an incident that is open now and
     began at a usual loss no higher than that shows it.
     """
     every = list(incidents)
-    opened = [one for one in every if _open(one) and kind_of(one.kind).curable and not alone(one)]
-    return opened + [one for one in every if given_up(one) and not any(_outgrown(one, now) for now in opened)]
+    opened = [one for one in every if _open(one) and kind_of(one.kind).rollback_helps and not in_one_dataset(one)]
+    return opened + [one for one in every if accepted(one) and not any(_outgrown(one, now) for now in opened)]
 
 
 def _outgrown(old: Incident, now: Incident) -> bool:
@@ -85,16 +96,16 @@ def _outgrown(old: Incident, now: Incident) -> bool:
 
 def rates_of(incidents: Iterable[Incident]) -> list[Incident]:
     """Return the incidents of the learning rate that are not on a branch that was left."""
-    return [one for one in incidents if kind_of(one.kind).leads and not one.dead]
+    return [one for one in incidents if kind_of(one.kind).root_cause and not one.dead]
 
 
 def marked_by_rate(incident: Incident, rates: Iterable[Incident]) -> list[Incident]:
     """Return those of ``rates`` that were off when an incident began, or until right before."""
     others = (rate for rate in rates if rate.incident_id != incident.incident_id)
-    return off_at(incident.onset_step, interval_of(incident), others)
+    return rates_off_at(incident.onset_step, interval_of(incident), others)
 
 
-def off_at(onset_step: int, interval: float, rates: Iterable[Incident]) -> list[Incident]:
+def rates_off_at(onset_step: int, interval: float, rates: Iterable[Incident]) -> list[Incident]:
     """Return those of ``rates`` that were off at a step, or until right before.
 
     Args:
@@ -119,45 +130,45 @@ def first_sign(incidents: Iterable[Incident], history: Iterable[Incident] = ()) 
     signs = [
         sign
         for one in incidents
-        for sign in (beginning(one), *(beginning(rate) for rate in marked_by_rate(one, rates)))
+        for sign in (earliest_step(one), *(earliest_step(rate) for rate in marked_by_rate(one, rates)))
     ]
     return min(signs, default=None)
 
 
-def spoiling(incidents: Iterable[Incident]) -> list[Incident]:
+def affects_weights(incidents: Iterable[Incident]) -> list[Incident]:
     """Return the open incidents from whose onset on no checkpoint is good: those that one would go back for."""
     return [
         one
         for one in incidents
-        if kind_of(one.kind).curable
+        if kind_of(one.kind).rollback_helps
         and _open(one)
-        and not alone(one)
-        and (kind_of(one.kind).damaging or (one.suggestion is not None and one.suggestion.to_step is not None))
+        and not in_one_dataset(one)
+        and (kind_of(one.kind).damages_weights or (one.suggestion is not None and one.suggestion.to_step is not None))
     ]
 
 
-def stretches(incidents: Iterable[Incident]) -> list[tuple[int, int]]:
+def damage_intervals(incidents: Iterable[Incident]) -> list[tuple[int, int]]:
     """Return (first step that may be bad, first step that was good again) of each damage that came back by itself.
 
     What the weights were in between is not to be trusted, although the incident is over.
     """
     return [
-        (beginning(one), one.recovered_step)
+        (earliest_step(one), one.recovered_step)
         for one in incidents
         if one.state == "recovered"
         and one.recovered_step is not None
-        and kind_of(one.kind).damaging
+        and kind_of(one.kind).damages_weights
         and not one.dead
         and one.severity != "info"
-        and not alone(one)
+        and not in_one_dataset(one)
     ]
 
 
-def inside(step: int, spoiled: Collection[Incident]) -> SpoiledBy | None:
+def damaged_by(step: int, spoiled: Collection[Incident]) -> SpoiledBy | None:
     """Return which incident the state after ``step`` is from inside of, None where it is from before all of them.
 
     Args:
-        spoiled: what ``spoiling`` returned.
+        spoiled: what ``affects_weights`` returned.
 
     Returns:
         The one that began first.

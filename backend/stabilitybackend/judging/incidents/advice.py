@@ -11,15 +11,15 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from stabilitybackend.judging.incidents.illness import (
+from stabilitybackend.judging.incidents.affecting import (
     RATE_POINTS,
-    alone,
+    damage_intervals,
     first_sign,
-    ill,
+    in_one_dataset,
     interval_of,
     marked_by_rate,
+    open_or_accepted,
     rates_of,
-    stretches,
 )
 from stabilitybackend.judging.incidents.rollback_target import (
     Target,
@@ -34,7 +34,7 @@ from stabilitybackend.schema.evidence import CurveFacts, facts
 from stabilitybackend.schema.incidents import Fix, Incident
 from stabilitybackend.schema.metric_roles import GRAD_NORM, LR, role_of
 
-__all__ = ["Way", "asks_of", "jumped_rate", "way_of"]
+__all__ = ["Advice", "advice_of", "demand_of", "jumped_rate"]
 
 #: What the learning rate is multiplied with where a rollback alone is not expected to help.
 LR_SCALE = 0.5
@@ -61,7 +61,7 @@ _BY_DATA = frozenset({"divergence"})
 
 
 @dataclass(frozen=True, slots=True)
-class Asks:
+class Demand:
     """What one open incident asks for by itself.
 
     Args:
@@ -80,25 +80,25 @@ class Asks:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Advice:
     """The one advice of a run.
 
     Args:
-        lead: the incident that asks for most; of those that ask for a look the one whose cause is corrected first, of
-            equals the one that began first.
+        primary: the incident that asks for most; of those that ask for a look the one whose cause is corrected
+            first, of equals the one that began first.
         action, until, known, again: as it asks.
         fix_first: what has to be corrected before a rollback can help.
         incurable: rollbacks did not help, and another one will not.
         back: where a rollback goes, None where no checkpoint is from before the first sign; where none helps, where to
             go on from once the cause is corrected.
         sign: first step at which anything shows that is open or was given up.
-        sick: what the checkpoint has to be older than, the first one first.
+        affecting: what the checkpoint has to be older than, the first one first.
         rates: incidents of the learning rate that the lead began in, or right after.
         lr_scale, reseed: what else a rollback changes.
         good_data: nothing speaks for a bad batch.
     """
 
-    lead: Incident
+    primary: Incident
     action: Asked
     until: int | None
     known: int
@@ -107,14 +107,14 @@ class Way:
     incurable: bool
     back: Target | None
     sign: int
-    sick: tuple[Incident, ...]
+    affecting: tuple[Incident, ...]
     rates: tuple[Incident, ...]
     lr_scale: float | None
     reseed: bool
     good_data: bool
 
 
-def way_of(incidents: Collection[Incident], checkpoints: Usable, now_step: int) -> Way | None:
+def advice_of(incidents: Collection[Incident], checkpoints: Usable, now_step: int) -> Advice | None:
     """Return the one advice of a run, None where nothing is open that one would go back for.
 
     Args:
@@ -123,32 +123,34 @@ def way_of(incidents: Collection[Incident], checkpoints: Usable, now_step: int) 
         now_step: newest step of the run.
     """
     asked = {
-        one.incident_id: (one, asks) for one in incidents if (asks := asks_of(one, now_step, incidents)) is not None
+        one.incident_id: (one, asks) for one in incidents if (asks := demand_of(one, now_step, incidents)) is not None
     }
     if not asked:
         return None
-    lead, asks = min(asked.values(), key=_rank)
-    sick = sorted(ill([*incidents, *(one for one, _ in asked.values())]), key=lambda one: one.onset_step)
-    sick = list({one.incident_id: one for one in sick}.values())
-    rates = tuple(rate for rate in rates_of(incidents) if rate in marked_by_rate(lead, [rate]))
+    primary, asks = min(asked.values(), key=_rank)
+    affecting = sorted(
+        open_or_accepted([*incidents, *(one for one, _ in asked.values())]), key=lambda one: one.onset_step
+    )
+    affecting = list({one.incident_id: one for one in affecting}.values())
+    rates = tuple(rate for rate in rates_of(incidents) if rate in marked_by_rate(primary, [rate]))
     again = max((one.again for _, one in asked.values()), key=len)
-    fix_first: Fix = "schedule" if _broken(lead, rates, again) else _first_fix([one for one, _ in asked.values()])
-    sign = first_sign(sick, incidents)
+    fix_first: Fix = "schedule" if _broken(primary, rates, again) else _first_fix([one for one, _ in asked.values()])
+    sign = first_sign(affecting, incidents)
     assert sign is not None  # whoever asks is ill
     incurable = sum(one.outside for one in again) >= VAIN_ROLLBACKS
     tried_step = min((one.back.step for one in again), default=math.inf)
-    by_rate = bool(rates) or jumped_rate(lead) != ""
+    by_rate = bool(rates) or jumped_rate(primary) != ""
     suspects = [one for one, _ in asked.values() if one.kind in _BY_BATCH or (one.kind in _BY_DATA and one.dataset)]
     data = bool(suspects) and not by_rate and not again and fix_first in ("", "change")
     # Of what is waited for: as it will be when that is over.
     ranges = [bad_batches(one, max(now_step, asked[one.incident_id][1].until or 0)) for one in suspects]
     bad = (min(first for first, _ in ranges), max(last for _, last in ranges)) if data else None
     below = tried_step + 1 if incurable else tried_step
-    back = target(sign, checkpoints, now_step, below, bad, stretches(incidents))
+    back = target(sign, checkpoints, now_step, below, bad, damage_intervals(incidents))
     changes = back is not None and not incurable
     halves = changes and not by_rate and any(one.halves for _, one in asked.values())
-    return Way(
-        lead,
+    return Advice(
+        primary,
         "inspect" if incurable else asks.action,
         None if incurable else asks.until,
         asks.known,
@@ -157,7 +159,7 @@ def way_of(incidents: Collection[Incident], checkpoints: Usable, now_step: int) 
         incurable,
         back,
         sign,
-        tuple(sick),
+        tuple(affecting),
         rates,
         LR_SCALE if halves else None,
         changes and bool(again),
@@ -165,13 +167,13 @@ def way_of(incidents: Collection[Incident], checkpoints: Usable, now_step: int) 
     )
 
 
-def asks_of(incident: Incident, now_step: int, incidents: Collection[Incident]) -> Asks | None:
+def demand_of(incident: Incident, now_step: int, incidents: Collection[Incident]) -> Demand | None:
     """Return what an incident asks for by itself, None for one that nobody goes back for.
 
     Args:
         incidents: of the run; it may be among them.
     """
-    if incident.state != "open" or incident.dead or incident.severity == "info" or alone(incident):
+    if incident.state != "open" or incident.dead or incident.severity == "info" or in_one_dataset(incident):
         return None
     curve = facts(incident.evidence, CurveFacts)
     others = [one for one in incidents if one.incident_id != incident.incident_id]
@@ -180,24 +182,24 @@ def asks_of(incident: Incident, now_step: int, incidents: Collection[Incident]) 
         wait, known = usual_wait(incident, others)
         lost = incident.recovery == "none"
         if lost or now_step - incident.onset_step >= wait:
-            return Asks("roll_back", halves=lost or bool(again), again=again)
-        return Asks("wait", bool(again), incident.onset_step + wait, known, again)
+            return Demand("roll_back", halves=lost or bool(again), again=again)
+        return Demand("wait", bool(again), incident.onset_step + wait, known, again)
     if incident.kind == "divergence":
-        return Asks("roll_back", halves=True, again=again)
+        return Demand("roll_back", halves=True, again=again)
     if incident.kind == "nonfinite":
         if role_of(incident.metric or "") == GRAD_NORM:
-            return Asks("inspect", again=again)
+            return Demand("inspect", again=again)
         first = any(
             role_of(move.metric) == GRAD_NORM and move.onset_step is not None and move.onset_step < incident.onset_step
             for move in curve.moved_first
         )
-        return Asks("roll_back", halves=first or bool(again), again=again)
+        return Demand("roll_back", halves=first or bool(again), again=again)
     if incident.kind == "level_shift":
-        return None if any(curve.explained_by) else Asks("roll_back", again=again)
-    return Asks("inspect", again=again) if incident.kind in _FIXES else None
+        return None if any(curve.explained_by) else Demand("roll_back", again=again)
+    return Demand("inspect", again=again) if incident.kind in _FIXES else None
 
 
-def _rank(asked: tuple[Incident, Asks]) -> tuple[int, int, int, str]:
+def _rank(asked: tuple[Incident, Demand]) -> tuple[int, int, int, str]:
     """Return what incidents that ask for something are sorted by, the leading one first."""
     one, asks = asked
     causes = [*_FIXES] if asks.action == "inspect" else []
@@ -216,14 +218,14 @@ def jumped_rate(incident: Incident) -> str:
     return f"{jumps[0].text} at step {jumps[0].step}" if jumps and rising else ""
 
 
-def _broken(lead: Incident, rates: Collection[Incident], again: Collection[Tried]) -> bool:
+def _broken(primary: Incident, rates: Collection[Incident], again: Collection[Tried]) -> bool:
     """Say whether the schedule has to be corrected: a rate that is back on it by itself is no more broken.
 
     Where it left its past after a rollback as it did before, the schedule does it.
     """
     if rates:
         return bool(again) or any(rate.state == "open" for rate in rates)
-    return jumped_rate(lead) != ""
+    return jumped_rate(primary) != ""
 
 
 def _first_fix(incidents: Collection[Incident]) -> Fix:
