@@ -306,6 +306,16 @@ def test_the_example_of_the_readme_uses_the_client_as_it_is() -> None:
     assert [name for name in re.findall(r"rollback\.(\w+)", code) if not hasattr(rollback, name)] == []
 
 
+def test_the_page_of_the_client_names_every_call_of_a_run() -> None:
+    import stabilityclient
+
+    page = (REPOSITORY / "client/README.md").read_text()
+    calls = [name for name in dir(stabilityclient.Run) if not name.startswith("_")]
+
+    assert len(calls) > 20
+    assert [name for name in calls if not re.search(rf"run\.{name}\b", page)] == []
+
+
 #: Set by our own processes for each other.
 _INTERNAL = {
     *("STABILITY_JOB_PATH", "STABILITY_EXAMPLE_DIR"),
