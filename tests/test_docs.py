@@ -271,7 +271,7 @@ def test_the_map_names_every_room_and_file_of_the_backend() -> None:
 
 
 def test_what_can_be_done_on_each_page_is_in_the_code_of_the_pages() -> None:
-    chapter = (REPOSITORY / "docs/page.md").read_text().split("## What can be done on each page")[1].split("\n## ")[0]
+    chapter = (REPOSITORY / "docs/page.md").read_text().split("## Actions on each page")[1].split("\n## ")[0]
     code = "".join(
         file.read_text()
         for pattern in ("*.py", "*.js")
