@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
+from stabilitybackend.runs.archiving.archiver import compact
 from stabilitybackend.storage.archive.cache import ByteCache
-from stabilitybackend.storage.archive.compaction import compact
 from stabilitybackend.storage.archive.layout import Files
 from stabilitybackend.storage.archive.location import Location, open_location
 from stabilitybackend.storage.archive.part import Part, PartReader, write_part

@@ -26,10 +26,9 @@ from big_run import METRICS, row_values
 from parts.feeder import WireAgent
 from parts.server_process import ServerProcess
 
-from stabilitybackend.runs.archiving.archiver import MAX_ROWS, MERGE_PARTS
+from stabilitybackend.runs.archiving.archiver import MAX_ROWS, MERGE_PARTS, compact
 from stabilitybackend.runs.archiving.window import ARCHIVED_SHARE, FRAME_OVERHEAD_BYTES
 from stabilitybackend.storage.archive.cache import ByteCache
-from stabilitybackend.storage.archive.compaction import compact
 from stabilitybackend.storage.archive.layout import Part
 from stabilitybackend.storage.archive.location import Location, open_location
 from stabilitybackend.storage.archive.part import PartReader, write_part

@@ -1,6 +1,7 @@
 """One agent's connection: Hello, then frames and health in, answers and commands out.
 
-Several frames may be on their way to Redis at once; their answers go out in the frames' order.
+Several frames may be on their way to Redis together; their answers go out in the frames' order, stored ones confirmed
+in one message. Checks of frames look at steps and names as arrays, never at single values: a few microseconds.
 """
 
 from __future__ import annotations
@@ -8,35 +9,45 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+import math
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 from fastapi import WebSocket
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from stabilitybackend.base.errors import AgentGone, BadRequest, Forbidden, NotFound, TakesNoPart, Unavailable
-from stabilitybackend.base.keys import check_run_id, check_source_id
+from stabilitybackend.base.keys import check_run_id, check_source_id, is_of_file
 from stabilitybackend.base.tasks import end
-from stabilitybackend.ingest.answers import Answers
-from stabilitybackend.ingest.frame_checks import MAX_RECORDS, Checked, check_frame, check_node_frame, check_source
+from stabilitybackend.ingest.ingest import Apart, Duplicate, Gap, Outcome, StoredFrames
 from stabilitybackend.schema.json_data import check_data
 from stabilitybackend.storage.redis_link import as_unavailable
+from stabilityclient.node_frames import apart
 from stabilityclient.wire import (
     MAX_MESSAGE_BYTES,
+    MAX_NAME_CHARS,
+    MAX_STEP,
     NODE_FRAMES,
     PROTOCOL_VERSION,
+    Ack,
+    Acks,
     BadMessage,
     CommandMessage,
     Durable,
     Error,
+    EventBlock,
     Frame,
+    FramePart,
     Health,
     Hello,
     Message,
     Nack,
     NodeFrame,
     Output,
+    PointsBlock,
+    SourceInfo,
     Welcome,
     WrongVersion,
     decode_message,
@@ -46,7 +57,258 @@ from stabilityclient.wire import (
 if TYPE_CHECKING:
     from stabilitybackend.ingest.gateway import Gateway
 
-__all__ = ["AgentConnection"]
+__all__ = ["MAX_RECORDS", "AgentConnection", "check_frame"]
+
+#: Answers that may wait for Redis or for a slow agent on one connection; then nothing more is read from it.
+MAX_PENDING_ANSWERS = 16
+_LOG = logging.getLogger(__name__)
+
+#: A frame, its bytes, and what becomes of it; or a message that is an answer already.
+_Due = tuple[Frame | NodeFrame, bytes, asyncio.Future[Outcome]] | Message
+
+
+class Answers:
+    """What one connection still has to answer.
+
+    Args:
+        protocol: the newest version that the agent takes.
+    """
+
+    def __init__(self, gateway: Gateway, run_id: str, protocol: int) -> None:
+        self._gateway = gateway
+        self._run_id = run_id
+        self._gathers = protocol >= NODE_FRAMES
+        self._due: asyncio.Queue[_Due] = asyncio.Queue(MAX_PENDING_ANSWERS)
+        #: The newest number confirmed of each source since it was taken from here.
+        self.stored: dict[str, int] = {}
+
+    async def put(self, due: _Due) -> None:
+        """Take the next answer, or a frame to which it will be known; wait while too many are open."""
+        await self._due.put(due)
+
+    async def ready(self) -> AsyncIterator[Message]:
+        """Yield the answers, without end. To an agent of version 2 the last one of several confirmations is enough."""
+        due: _Due | None
+        unknown: _Due | None = None
+        while True:
+            due, unknown = unknown or await self._due.get(), None
+            stored: dict[str, int] = {}
+            while due is not None:
+                for answer in await self._answers(due):
+                    if isinstance(answer, Ack):
+                        stored[answer.source] = max(answer.last_seq, stored.get(answer.source, 0))
+                        continue
+                    for confirmed in self._confirmed(stored):
+                        yield confirmed
+                    stored = {}
+                    yield answer
+                due = self._due.get_nowait() if self._gathers and not self._due.empty() else None
+                if isinstance(due, tuple) and not due[2].done():  # it must not hold up what is confirmed
+                    due, unknown = None, due
+            for confirmed in self._confirmed(stored):
+                yield confirmed
+
+    def settled(self, last_seq: Mapping[str, int]) -> None:
+        """Take from ``stored`` what is durable, unless more has been stored since."""
+        for source, last in last_seq.items():
+            if self.stored.get(source) == last:
+                del self.stored[source]
+
+    def lost(self, sources: Iterable[str]) -> None:
+        """Take from ``stored`` what is not there any more: it is confirmed anew when it has come again."""
+        for source in sources:
+            self.stored.pop(source, None)
+
+    def _confirmed(self, stored: dict[str, int]) -> list[Message]:
+        self.stored |= stored
+        if self._gathers and len(stored) > 1:
+            return [Acks(stored)]
+        return [Ack(source, last_seq) for source, last_seq in stored.items()]
+
+    async def _answers(self, due: _Due) -> list[Message]:
+        if not isinstance(due, tuple):
+            return [due]
+        frame, data, storing = due
+        outcome = await self._outcome(storing, frame)
+        if isinstance(outcome, Error):
+            return [outcome]
+        if isinstance(outcome, StoredFrames):
+            with contextlib.suppress(Unavailable):  # only a hint: the frame is stored, whatever becomes of it
+                await self._gateway.services.frame_stored(self._run_id, outcome.stream_id, len(data))
+        if isinstance(outcome, Apart):
+            assert isinstance(frame, NodeFrame)
+            return [answer for one in apart(frame) for answer in await self._alone(one)]
+        if isinstance(frame, NodeFrame):  # stored, now or before
+            return [Ack(part.source.source, part.last_seq) for part in frame.parts]
+        source = frame.source.source
+        if isinstance(outcome, Gap):
+            text = f"frame {frame.first_seq}..{frame.last_seq} of {source} came, expected {outcome.expected_seq} next"
+            return [Nack(source, outcome.expected_seq, text)]
+        return [Ack(source, outcome.last_seq if isinstance(outcome, Duplicate) else frame.last_seq)]
+
+    async def _alone(self, frame: Frame) -> list[Message]:
+        """Store a frame that came with those of other sources, which could not be stored together."""
+        data = encode_message(frame)
+        return await self._answers((frame, data, await self._gateway.ingest.enqueue(self._run_id, [frame], data)))
+
+    async def _outcome(self, storing: asyncio.Future[Outcome], frame: Frame | NodeFrame) -> Outcome | Error:
+        try:
+            return await storing
+        except Unavailable as error:
+            self._gateway.counts.busy += 1
+            return Error("busy", error.message)
+        except Exception:
+            self._gateway.counts.busy += 1
+            source = (frame if isinstance(frame, Frame) else frame.parts[0]).source.source
+            _LOG.exception("run %s: a frame of %s could not be stored", self._run_id, source)
+            return Error("busy", "the server failed to store the frame; see its log")
+
+
+#: Largest sequence number: what Lua inside Redis still counts exactly.
+MAX_SEQ = 2**53 - 1
+#: Records that one source can have, and that one event can say to be lost: 10,000 a second for three years. A number
+#: beyond it is no count of anything, and whoever sent it would have all that the source sends later taken for stored.
+MAX_RECORDS = 10**12
+#: Largest rank, as agents take it.
+MAX_RANK = 2**31 - 1
+#: Longest event type, characters.
+MAX_TYPE_CHARS = 64
+_SHOWN_CHARS = 40
+#: Rows of a block up to which Python's own numbers are looked at quicker than an array.
+_FEW_ROWS = 64
+#: Sources and sets of names that are remembered as checked; names in all of the sets together.
+_REMEMBERED, _NAMES_REMEMBERED = 4_096, 200_000
+
+
+class Checked:
+    """What one connection has sent that was checked before and comes again with nearly each message."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, SourceInfo] = {}
+        self._names = set[tuple[str, ...]]()
+        self._in_names = 0
+
+    def source(self, info: SourceInfo) -> None:
+        """Do what ``check_source`` does."""
+        if self._sources.get(info.source) != info:
+            check_source(info)
+            if len(self._sources) >= _REMEMBERED:
+                self._sources.clear()
+            self._sources[info.source] = info
+
+    def names(self, names: Sequence[str]) -> None:
+        """Check the names of a block's metrics."""
+        row = tuple(names)
+        if row not in self._names:
+            _check_names(row)
+            if len(self._names) >= _REMEMBERED or self._in_names > _NAMES_REMEMBERED:
+                self._names.clear()
+                self._in_names = 0
+            self._names.add(row)
+            self._in_names += len(row)
+
+
+def check_frame(frame: Frame, checked: Checked | None = None) -> None:
+    """Check names, steps, times and numbers of a frame; ``checked`` is of its connection.
+
+    Raises:
+        BadRequest: something can't be stored; the message names it, what was given and what is expected.
+    """
+    records, checked = 0, checked or Checked()
+    for block in frame.blocks:
+        if isinstance(block, PointsBlock):
+            _check_points(block, checked)
+            records += len(block.steps) // 8
+        else:
+            records += _check_event(block)
+    _check_numbers(frame, records, checked)
+
+
+def check_node_frame(frame: NodeFrame, checked: Checked | None = None) -> None:
+    """Do the same for each source in a message; raise as ``check_frame``."""
+    checked = checked or Checked()
+    for table in frame.tables:
+        _check_points(table, checked)
+    for part in frame.parts:
+        records = 0
+        for one in part.blocks:
+            records += _check_event(one) if isinstance(one, EventBlock) else one[1]
+        _check_numbers(part, records, checked)
+
+
+def _check_numbers(frame: Frame | FramePart, records: int, checked: Checked) -> None:
+    checked.source(frame.source)
+    if frame.last_seq > MAX_SEQ:
+        raise BadRequest(f"sequence number is {frame.last_seq}, expected at most {MAX_SEQ}")
+    if is_of_file(frame.source.source):
+        if frame.last_seq > MAX_RECORDS:
+            raise BadRequest(f"sequence number is {frame.last_seq}, expected at most {MAX_RECORDS}")
+    elif frame.last_seq - frame.first_seq + 1 != records:
+        raise BadRequest(
+            f"frame numbers {frame.first_seq}..{frame.last_seq} stand for {frame.last_seq - frame.first_seq + 1} "
+            f"records, and it holds {records}"
+        )
+
+
+def check_source(info: SourceInfo) -> None:
+    """Check who says that it sends.
+
+    Raises:
+        BadRequest: its id, its rank, its start or another number of it is none that a process can have.
+    """
+    check_source_id(info.source)
+    if info.rank is not None and not 0 <= info.rank <= MAX_RANK:
+        raise BadRequest(f"rank of {info.source} is {info.rank}, expected 0 to {MAX_RANK} or none")
+    if not math.isfinite(info.started):
+        raise BadRequest(f"start of {info.source} is {info.started}, expected unix seconds")
+    for name in ("world_size", "local_rank", "pid", "generation"):
+        if abs(getattr(info, name) or 0) > MAX_STEP:
+            raise BadRequest(f"{name} of {info.source} is {getattr(info, name)}, expected at most {MAX_STEP}")
+
+
+def _lost(event: EventBlock) -> int:
+    """Return how many numbers a ``lost`` event stands for."""
+    records = event.data.get("records")
+    if type(records) is not int or not 1 <= records <= MAX_RECORDS:
+        raise BadRequest(f"lost records are {records!r:.40}, expected a whole number of 1 to {MAX_RECORDS}")
+    return records
+
+
+def _check_names(names: Sequence[str]) -> None:
+    for name in names:
+        if not 1 <= len(name) <= MAX_NAME_CHARS:
+            raise BadRequest(
+                f"metric name {name[:_SHOWN_CHARS]!r} has {len(name)} characters, expected 1 to {MAX_NAME_CHARS}"
+            )
+    if len(set(names)) != len(names):
+        raise BadRequest("a metric name is twice in one block, expected each once")
+
+
+def _check_points(block: PointsBlock, checked: Checked) -> None:
+    checked.names(block.names)
+    if not block.steps:
+        return
+    steps, times = np.frombuffer(block.steps, "<i8"), np.frombuffer(block.times, "<f8")
+    few: list[int] | None = steps.tolist() if len(steps) <= _FEW_ROWS else None
+    for step in (min(few), max(few)) if few is not None else (int(steps.min()), int(steps.max())):
+        if not 0 <= step <= MAX_STEP:
+            raise BadRequest(f"step is {step}, expected 0 to {MAX_STEP}")
+    if not (all(map(math.isfinite, times.tolist())) if few is not None else np.isfinite(times).all()):
+        raise BadRequest("a time is not finite, expected unix seconds")
+
+
+def _check_event(event: EventBlock) -> int:
+    """Check an event, and return how many numbers it stands for."""
+    if not 1 <= len(event.type) <= MAX_TYPE_CHARS:
+        raise BadRequest(f"event type has {len(event.type)} characters, expected 1 to {MAX_TYPE_CHARS}")
+    # -1 is "no step yet": a process may die before its first one.
+    if event.step is not None and not -1 <= event.step <= MAX_STEP:
+        raise BadRequest(f"step of event {event.type!r} is {event.step}, expected -1 to {MAX_STEP} or none")
+    if not np.isfinite(event.time):
+        raise BadRequest(f"time of event {event.type!r} is {event.time}, expected unix seconds")
+    check_data(event.data, f"event {event.type!r}")
+    return _lost(event) if event.type == "lost" else 1
+
 
 #: Seconds an agent has for its Hello after the connection is open.
 HELLO_TIMEOUT_S = 10.0
@@ -58,7 +320,6 @@ MAX_EARLY_COMMANDS = 100
 #: WebSocket close codes (RFC 6455, section 7.4).
 _CLOSE_NORMAL, _CLOSE_POLICY, _CLOSE_TRY_LATER = 1000, 1008, 1013
 _TOOK_OVER = "a newer connection of this agent took over"
-_LOG = logging.getLogger(__name__)
 
 
 class AgentConnection:

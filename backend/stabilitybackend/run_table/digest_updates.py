@@ -1,26 +1,211 @@
-"""Keeps the digests of the runs up to date: a bounded share of a core, live ones first, old ones if somebody looks."""
+"""Digests of whole runs for the table: curve, speed, tokens and goodput.
+
+Updated with a bounded share of a core: live runs first, old ones while the table is open.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 from redis.exceptions import RedisError
 
 from stabilitybackend.base.errors import StabilityBoardError
 from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.base.rounds import ROUND_S, in_rounds
 from stabilitybackend.base.tasks import in_thread
-from stabilitybackend.run_table.digest import digest_of
+from stabilitybackend.fleet.fleet import Fleet
+from stabilitybackend.judging.detection.naming.headline import main_of
 from stabilitybackend.run_table.table import RunTables
+from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
-from stabilitybackend.schema.pages.run_table import CURVE_BUCKETS, RunDigest
-from stabilitybackend.schema.runs import STATUSES, Run
+from stabilitybackend.schema.pages.run_table import CURVE_BUCKETS, CURVE_TOP, Curve, RunDigest
+from stabilitybackend.schema.runs import STATUSES, UNTIMED_KEY, Run
+from stabilitybackend.storage.query.lineage_view import LineageView
+from stabilitybackend.storage.query.query import primary_rank, select
+from stabilitybackend.storage.query.request import SeriesRequest
 
-__all__ = ["DigestUpdater", "is_stale"]
+__all__ = ["POINTS", "DigestUpdater", "curve", "curve_metric", "is_stale", "token_metric"]
+
+#: Points that a curve is made of: two buckets of the grid are no wider than a stretch, which gets their extremes.
+POINTS = 8 * CURVE_BUCKETS
+#: Two points further apart than so many usual distances have a hole between them.
+HOLE = 2.0
+#: Share of the stretches at each end that does not stretch the curve's height: a far spike leaves the rest in sight.
+CUT = 0.03
+#: Metrics that count the tokens seen so far, without a prefix such as ``train/``. Megatron-LM, Hugging Face's Trainer,
+#: OLMo, Composer, litgpt.
+TOKEN_COUNTS = (
+    "consumed_tokens", "tokens_seen", "total_tokens", "num_input_tokens_seen", "consumed_train_tokens",
+    "cumulative_tokens", "tokens_total", "seen_tokens", "time/token", "throughput/total_tokens",
+    "total_training_tokens", "n_tokens_seen", "ntokens_seen",
+)  # fmt: skip
+#: Names that may be of one step as well: they count where they rise over the whole run.
+MAY_COUNT = ("tokens", "num_tokens", "n_tokens", "ntokens")
+NO_TIMES = "its log has no times"
+_NO_TOKENS = "no metric counts the tokens seen: log one as consumed_tokens"
+
+
+def curve_metric(metrics: Iterable[str], loss: str | None) -> str | None:
+    """Return the metric of the small curve: the one that the large chart of the run shows."""
+    return main_of(metrics, loss)
+
+
+def token_metric(metrics: Iterable[str]) -> tuple[str, bool] | None:
+    """Return the metric that counts tokens, and whether its name alone says so; None where there is none.
+
+    Example:
+        >>> token_metric(["loss", "train/tokens_seen"]), token_metric(["tokens"]), token_metric(["tokens/web"])
+        (('train/tokens_seen', True), ('tokens', False), None)
+    """
+    plain = {name.lower().removeprefix("train/").replace("-", "_"): name for name in metrics}
+    for names, sure in ((TOKEN_COUNTS, True), (MAY_COUNT, False)):
+        for name in names:
+            if name in plain:
+                return plain[name], sure
+    return None
+
+
+def digest_of(worker: RunWorker, fleet: Fleet, now: float) -> Callable[[], RunDigest]:
+    """Return what works a run out as it is now. Call this on the event loop, and the answer in a thread."""
+    state, run = worker.state, worker.listing.run
+    metric, tokens = curve_metric(state.store.metrics(), run.loss_metric), token_metric(run.latest)
+    wanted = [name for name in (metric, tokens[0] if tokens else None) if name is not None]
+    primary = []  # of a large job the series of one rank, not those of thousands
+    for name in dict.fromkeys(wanted):
+        keys = state.store.keys(name)
+        rank = primary_rank(keys)
+        primary += [key for key in keys if key.rank == rank]
+    view, lineage = state.store.view_of(primary), LineageView.of(state.fold)
+    stops = fleet.stops(worker.run_id), fleet.stops(worker.run_id)
+    untimed = bool(run.config.get(UNTIMED_KEY))
+    costs = rollback_costs_of(state, now, stops, untimed=untimed)
+    step_time_s = state.job(for_command=False).step_time_s
+
+    def read(name: str) -> Curve | None:
+        request = SeriesRequest.of([name], view="effective", points=POINTS, rank="primary")
+        answer = select(view, lineage, request)
+        if not answer.series:
+            return None
+        steps, values = (np.concatenate([getattr(one, part) for one in answer.series]) for part in ("steps", "values"))
+        return curve(name, steps, values, 1 << answer.level)
+
+    def work() -> RunDigest:
+        digest = RunDigest(step=run.last_step, head=run.head, status=run.status, made=now)
+        digest.metric_count = run.metric_count
+        digest.curve = None if metric is None else read(metric)
+        if step_time_s is not None and step_time_s > 0 and not untimed:
+            digest.speed, digest.speed_unit = 1 / step_time_s, "steps/s"
+        _tokens(digest, tokens, run.latest, read)
+        try:
+            totals = costs().totals
+        except StabilityBoardError as error:
+            digest.goodput_why = error.message
+            return digest
+        digest.goodput = totals.goodput
+        digest.goodput_why = (
+            "" if totals.goodput is not None else NO_TIMES if untimed else "known from the second row on"
+        )
+        digest.gpus = totals.gpus if totals.gpus_from == "agents" else None
+        return digest
+
+    return work
+
+
+def _tokens(
+    digest: RunDigest,
+    tokens: tuple[str, bool] | None,
+    latest: Mapping[str, object],
+    read: Callable[[str], Curve | None],
+) -> None:
+    if tokens is None:
+        digest.tokens_why = _NO_TOKENS
+        return
+    name, sure = tokens
+    value = latest[name]
+    if not isinstance(value, int | float):
+        digest.tokens_why = f"the newest value of {name} is {value}"
+        return
+    if not sure and not _rises(read(name)):
+        digest.tokens_why = f"{name} does not rise over the run: it is of a step"
+        return
+    digest.tokens, digest.tokens_metric = float(value), name
+
+
+def _rises(found: Curve | None) -> bool:
+    if found is None:
+        return False
+    high = [value for value in found.high if value is not None]
+    return len(high) > 1 and high[-1] > high[0] and all(a <= b for a, b in pairwise(high))
+
+
+def curve(metric: str, steps: NDArray[np.int64], values: NDArray[np.float64], bucket: int = 1) -> Curve | None:
+    """Return the extremes of up to 60 stretches of a line; None of one with fewer than two steps.
+
+    Args:
+        steps: of the points, in any order. values: NaN and infinities are marked, and drawn nowhere.
+        bucket: the points are the extremes of each so many steps.
+    """
+    if len(steps) < 2 or int(steps.min()) == int(steps.max()):
+        return None
+    first, last = int(steps.min()), int(steps.max())
+    count = min(CURVE_BUCKETS, last - first + 1)
+    at = np.minimum(((steps - first) * count) // (last - first + 1), count - 1).astype(np.int64)
+    finite = np.isfinite(values)
+    low, high = np.full(count, np.inf), np.full(count, -np.inf)
+    np.minimum.at(low, at[finite], values[finite])
+    np.maximum.at(high, at[finite], values[finite])
+    there = np.isfinite(low)
+    odd = sorted({int(one) for one in at[~finite]})
+    if not there.any():
+        return Curve(metric, first, last, [None] * count, [None] * count, 0.0, 0.0, odd)
+    least, most = _range(low[there], high[there])
+    span = (most - least) or 1.0
+    passed = _passed_over(steps, finite, at, count, bucket)
+    for extreme in (low, high):
+        extreme[passed] = np.interp(passed, np.flatnonzero(there), extreme[there])
+    there[passed] = True
+
+    def scaled(of: NDArray[np.float64]) -> list[int | None]:
+        part = np.clip((of / span - least / span), 0.0, 1.0) if most > least else np.full(count, 0.5)
+        return [round(float(one) * CURVE_TOP) if is_there else None for one, is_there in zip(part, there, strict=True)]
+
+    with np.errstate(invalid="ignore"):
+        return Curve(metric, first, last, scaled(low), scaled(high), least, most, odd)
+
+
+def _passed_over(
+    steps: NDArray[np.int64], finite: NDArray[np.bool_], at: NDArray[np.int64], count: int, bucket: int
+) -> NDArray[np.int64]:
+    """Return the stretches that have no point though the log has no hole there: a line passes over them.
+
+    A job that logs each 50 steps, and a grid that keeps two points of each 8 steps, leave stretches without a point.
+    """
+    order = np.argsort(steps, kind="stable")
+    distances = np.diff(steps[order])
+    usual = float(np.median(distances[distances > 0]))
+    near = (distances <= max(HOLE * usual, 2.0 * bucket)) & finite[order][1:] & finite[order][:-1]
+    before, after = at[order][:-1][near], at[order][1:][near]
+    found = [np.arange(a + 1, b) for a, b in zip(before, after, strict=True) if b > a + 1]
+    return np.concatenate([np.empty(0, np.int64), *found])[:count]
+
+
+def _range(low: NDArray[np.float64], high: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the heights of a curve; what the first steps of a run, or a few spikes, would add to them is cut."""
+    least, most = float(low.min()), float(high.max())
+    if len(low) < 8:
+        return least, most
+    bottom, top = float(np.quantile(low, CUT)), float(np.quantile(high, 1 - CUT))
+    usual = top - bottom
+    # Only what is far away is cut: a curve that falls all the time keeps its whole height.
+    return (bottom if bottom - least > usual else least), (top if most - top > usual else most)
+
 
 #: Part of the time that rounds may take: all runs share one core.
 SHARE = 0.1

@@ -15,13 +15,12 @@ import polars as pl
 import pytest
 
 from stabilitybackend.base.errors import ArchiveError, SettingsError
-from stabilitybackend.storage.archive import object_store
+from stabilitybackend.runs.archiving.archiver import compact
+from stabilitybackend.storage.archive import location
 from stabilitybackend.storage.archive.aggregates import aggregate
 from stabilitybackend.storage.archive.cache import ByteCache
-from stabilitybackend.storage.archive.compaction import compact
 from stabilitybackend.storage.archive.layout import Files
-from stabilitybackend.storage.archive.location import INSTALLATION_FILE, Location, open_location
-from stabilitybackend.storage.archive.object_store import AWAY_S, ObjectStore
+from stabilitybackend.storage.archive.location import AWAY_S, INSTALLATION_FILE, Location, ObjectStore, open_location
 from stabilitybackend.storage.archive.part import Part, PartReader
 from stabilitybackend.storage.archive.series import Rows, SeriesKey
 from support.agent.s3_server import KEYS, needs, s3_server
@@ -110,7 +109,7 @@ def test_a_merge_asks_for_each_file_once_and_names_a_damaged_one_where_it_lies(
 def test_a_store_that_takes_a_file_and_falls_silent_is_given_up(
     s3: str, settings: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_store, "POLARS_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(location, "POLARS_TIMEOUT_S", 0.3)
     with store_proxy(s3) as proxy, ThreadPoolExecutor() as threads:
         settings.setenv("AWS_ENDPOINT_URL", proxy.url)
         place = open_location("s3://silent")

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stabilitybackend.base.errors import ArchiveError
+from stabilitybackend.runs.archiving.archiver import compact
 from stabilitybackend.storage.archive import aggregates, contents, location
 from stabilitybackend.storage.archive import part as reading
 from stabilitybackend.storage.archive.aggregates import Aggs, aggregate, row_counts
 from stabilitybackend.storage.archive.cache import ByteCache
-from stabilitybackend.storage.archive.compaction import compact
 from stabilitybackend.storage.archive.layout import Files
 from stabilitybackend.storage.archive.location import LocalFolder
 from stabilitybackend.storage.archive.part import Part, PartReader

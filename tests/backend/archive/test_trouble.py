@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from stabilitybackend.base.errors import ArchiveError, SettingsError
+from stabilitybackend.runs.archiving.archiver import compact
 from stabilitybackend.storage.archive.cache import ByteCache
-from stabilitybackend.storage.archive.compaction import compact
 from stabilitybackend.storage.archive.layout import Files
 from stabilitybackend.storage.archive.location import LocalFolder, open_location
 from stabilitybackend.storage.archive.part import Part, PartReader

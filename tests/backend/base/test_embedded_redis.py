@@ -24,8 +24,7 @@ from stabilitybackend.storage.redis_server.binary import (
     probe_binary,
     record_writer,
 )
-from stabilitybackend.storage.redis_server.bounded_log import BoundedLog
-from stabilitybackend.storage.redis_server.embedded import MAX_SOCKET_PATH_BYTES, EmbeddedRedis, running_url
+from stabilitybackend.storage.redis_server.embedded import MAX_SOCKET_PATH_BYTES, BoundedLog, EmbeddedRedis, running_url
 from support.waiting import wait_until
 
 #: What another Stabilityboard would do: start the server, say so, and live until it is killed.

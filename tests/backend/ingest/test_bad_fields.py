@@ -12,7 +12,7 @@ import pytest
 
 from stabilitybackend.base.errors import BadRequest
 from stabilitybackend.base.slices import at_once
-from stabilitybackend.ingest.frame_checks import check_frame
+from stabilitybackend.ingest.connection import check_frame
 from stabilitybackend.judging.gpus.view import gpus_view
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.derived.restart_plan import plan_of

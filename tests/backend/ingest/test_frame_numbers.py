@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.base.quiet_log import EVERY_S, QuietLog
-from stabilitybackend.ingest.frame_checks import MAX_RECORDS
+from stabilitybackend.ingest.connection import MAX_RECORDS
 from stabilityclient.wire import MAX_STEP, Ack, Error, EventBlock, Frame, Health, SourceInfo, Welcome
 from support.gateway_stack import SOURCE, RawAgent, RunningGateway, event_frame, frame, points
 

@@ -12,7 +12,7 @@ from redis import Redis
 
 from stabilitybackend.base.errors import RedisStartError
 from stabilitybackend.storage.redis_link import check_server, make_redis
-from stabilitybackend.storage.redis_link.acl import NEEDED, NEEDED_OF_CLUSTER, NEEDED_SINCE_7_2, acl_line
+from stabilitybackend.storage.redis_link.checks import NEEDED, NEEDED_OF_CLUSTER, NEEDED_SINCE_7_2, acl_line
 from support.plain_redis import PlainRedis
 from support.redis_servers.cluster import RedisNodes
 from support.redis_servers.users import PASSWORD, allow

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stabilitybackend.run_table.digest import POINTS, curve, curve_metric, token_metric
+from stabilitybackend.run_table.digest_updates import POINTS, curve, curve_metric, token_metric
 from stabilitybackend.run_table.rows import unit_of_speed
 from stabilitybackend.schema.pages.run_table import Curve
 from stabilitybackend.storage.query.query import select

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stabilitybackend.base.errors import BadRequest
-from stabilitybackend.run_table.grammar import MAX_CHARS, parse
-from stabilitybackend.run_table.matching import Filter
 from stabilitybackend.run_table.rows import TableRun
+from stabilitybackend.run_table.table import MAX_CHARS, Filter, parse
 from stabilitybackend.runs.shown_state import stated
 from stabilitybackend.schema.runs import Run, WorstIncident
 

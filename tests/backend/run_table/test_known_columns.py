@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from stabilitybackend.run_table.known_columns import KnownColumns
 from stabilitybackend.run_table.rows import TableRun
+from stabilitybackend.run_table.table import KnownColumns
 from stabilitybackend.schema.runs import Run
 
 

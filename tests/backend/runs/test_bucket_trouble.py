@@ -10,8 +10,7 @@ from redis.asyncio import Redis
 
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.storage.archive import object_store
-from stabilitybackend.storage.archive.location import Location
-from stabilitybackend.storage.archive.object_store import ObjectStore
+from stabilitybackend.storage.archive.location import Location, ObjectStore
 from support.agent.s3_server import KEYS, s3_server
 from support.agent.store_proxy import Mood, StoreProxy, store_proxy
 from support.job_frames import Job

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.ingest.frame_checks import check_frame
+from stabilitybackend.ingest.connection import check_frame
 from stabilityclient.agent.agent_events import AgentEvents
 from stabilityclient.agent.commands.agent_commands import CommandToRun, ProcessFence
 from stabilityclient.agent.commands.restart import Restarter

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stabilitybackend.ingest.frame_checks import check_frame
+from stabilitybackend.ingest.connection import check_frame
 from stabilitybackend.judging.liveness.stacks.dumps import ranks_of
 from stabilityclient.agent.agent_events import AgentEvents
 from stabilityclient.agent.watch.stacks import runs, stack_events, threads

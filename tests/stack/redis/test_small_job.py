@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stabilitybackend.storage.redis_link.acl import acl_line
+from stabilitybackend.storage.redis_link.checks import acl_line
 from support.outside.receiver_thread import ReceiverThread
 from support.plain_redis import PlainRedis
 from support.processes import Ranks, Server

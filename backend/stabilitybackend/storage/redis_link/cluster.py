@@ -15,7 +15,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from redis.asyncio.cluster import ClusterNode, RedisCluster
+from redis.asyncio.client import Pipeline
+from redis.asyncio.cluster import ClusterNode, RedisCluster, _ClusterNodePoolAdapter
 from redis.crc import key_slot
 from redis.exceptions import (
     AskError,
@@ -25,14 +26,161 @@ from redis.exceptions import (
     ExecAbortError,
     MovedError,
     RedisClusterException,
+    RedisError,
+    ResponseError,
     TryAgainError,
 )
 from redis.exceptions import TimeoutError as NoAnswerInTime
 
 from stabilitybackend.storage.redis_link.closed import noticing
-from stabilitybackend.storage.redis_link.node_calls import Room, exchange, first_to_answer
 
 __all__ = ["ClusterClient", "Command"]
+
+#: A further node is asked after so many seconds without an answer of those before: the delay of RFC 8305, section 5.
+NEXT_AFTER_S = 0.25
+
+
+class Room:
+    """Holds a place among the calls that run; waits for one."""
+
+    def __init__(self, room: asyncio.Semaphore, wait_s: float) -> None:
+        self._room = room
+        self._wait_s = wait_s
+
+    async def __aenter__(self) -> None:
+        if not self._room.locked():
+            await self._room.acquire()
+            return
+        try:
+            await asyncio.wait_for(self._room.acquire(), self._wait_s)
+        except TimeoutError:
+            raise ConnectionError("No connection available.") from None  # as redis-py's pool of a single server
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._room.release()
+
+
+async def exchange(node: ClusterNode, commands: Sequence[Sequence[Any]], *, asking: bool = False) -> list[Any]:
+    """Send commands on one connection of a node and return the answers, errors of Redis among them."""
+    connection = node.acquire_connection()
+    wire = [("ASKING",), *commands] if asking else commands
+    answers: list[Any] = []
+    try:
+        await node.disconnect_if_needed(connection)
+        await connection.send_packed_command(connection.pack_commands(wire))
+        for _ in wire:
+            try:
+                answers.append(await connection.read_response())
+            except ResponseError as error:
+                answers.append(error)
+    except BaseException:
+        await connection.disconnect(nowait=True)  # an answer that was not read must not meet the next command
+        raise
+    finally:
+        node.release(connection)
+    return answers[1:] if asking else answers
+
+
+async def first_to_answer(nodes: Sequence[ClusterNode]) -> ClusterNode:
+    """Return the first node that says who has which slots.
+
+    A machine that is gone answers nothing at all, not even that it has no such port: whoever asks one node after the
+    other waits for each of those as long as a connection may take.
+
+    Args:
+        nodes: at least one, the likeliest first.
+
+    Raises:
+        AuthenticationError: those that answer refuse the login.
+        ConnectionError: none answers.
+    """
+
+    async def ask(node: ClusterNode) -> ClusterNode:
+        (answer,) = await exchange(node, [("CLUSTER", "SLOTS")])
+        if isinstance(answer, Exception):
+            raise answer
+        return node
+
+    asked: set[asyncio.Task[ClusterNode]] = set()
+    errors: list[BaseException] = []
+    try:
+        for node in nodes:
+            asked.add(asyncio.create_task(ask(node)))
+            if (found := await _first(asked, errors, NEXT_AFTER_S)) is not None:
+                return found
+        while asked:
+            if (found := await _first(asked, errors, None)) is not None:
+                return found
+    finally:
+        for task in asked:
+            task.cancel()
+    refused = next((error for error in errors if isinstance(error, AuthenticationError)), None)
+    raise refused or ConnectionError(f"no node of the cluster says who has which slots ({errors[-1]})")
+
+
+async def _first(
+    asked: set[asyncio.Task[ClusterNode]], errors: list[BaseException], wait_s: float | None
+) -> ClusterNode | None:
+    """Return what one of the tasks has found within so many seconds; those that are done leave the set."""
+    done, _ = await asyncio.wait(asked, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+    asked -= done
+    found = None
+    for task in done:
+        try:
+            found = task.result()
+        except (RedisError, OSError) as error:
+            errors.append(error)
+    return found
+
+
+class ClusterBatch(Pipeline):
+    """Commands that are sent together.
+
+    Args:
+        transaction: all of them are of one slot, and are carried out together or not at all; with ``watch`` before
+            them only while nobody changes what is watched. Else each is for itself, and may be of any slot.
+    """
+
+    def __init__(self, client: ClusterClient, *, transaction: bool) -> None:
+        super().__init__(None, client.response_callbacks, transaction, None)  # type: ignore[arg-type]  # it has none yet
+        self._client = client
+
+    async def watch(self, *names: Any) -> Any:  # type: ignore[override]  # redis-py's own is one too
+        """Watch keys of one slot, on a connection that is held until ``reset``."""
+        await self._client.initialize()
+        node = self._client.nodes_manager.nodes_cache[self._client.master_of(names[0])]
+        self.connection_pool = _ClusterNodePoolAdapter(node)  # type: ignore[assignment]
+        try:
+            return await super().watch(*names)
+        except AskError as error:
+            raise await self._moved(error) from error
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Send the commands and return the answers.
+
+        Args:
+            raise_on_error: the first error among the answers is raised.
+        """
+        if self.watching or self.explicit_transaction:
+            try:
+                return await super().execute(raise_on_error)
+            except AskError as error:
+                raise await self._moved(error) from error
+        commands, self.command_stack = self.command_stack, []
+        if not commands:
+            return []
+        answers = await (self._client.together if self.is_transaction else self._client.scattered)(commands)
+        if raise_on_error:
+            for at, answer in enumerate(answers):
+                if isinstance(answer, Exception):
+                    self.annotate_exception(answer, at + 1, commands[at][0])
+                    raise answer
+        return answers
+
+    async def _moved(self, error: AskError) -> TryAgainError:
+        await self._client._redirected(error)
+        return TryAgainError("the slot moved while its keys were watched")
+
 
 #: Name and arguments, and what its reply is read with.
 Command = tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -181,8 +329,6 @@ class ClusterClient(RedisCluster):
 
     def pipeline(self, transaction: bool | None = True, shard_hint: Any = None) -> Any:
         """Return a batch of commands; with ``transaction`` all of one slot, carried out together or not at all."""
-        from stabilitybackend.storage.redis_link.batches import ClusterBatch
-
         return ClusterBatch(self, transaction=bool(transaction))
 
     async def on_node(self, name: str, commands: Sequence[Sequence[Any]]) -> list[Any]:
