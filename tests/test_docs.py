@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -109,6 +110,46 @@ def test_the_readme_names_every_command_of_the_program() -> None:
     readme = (REPOSITORY / "README.md").read_text()
 
     assert set(re.findall(r"^\| `stabilityboard (\w+)`", readme, re.MULTILINE)) == commands_of(program(load({})))
+
+
+def used_commands(page: str) -> list[list[str]]:
+    """Return the words of each command of the program in the code of a page: in a line, or between backquotes."""
+    text = re.sub(r"```.*?```", "", (REPOSITORY / page).read_text(), flags=re.DOTALL)
+    lines = [line for line in text.replace("\\\n", " ").splitlines() if line.startswith("    ")]
+    spans = [*lines, *(" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text))]
+    found = [re.search(r"(?:^|[\s/&(])(?<!SETUSER )stabilityboard (\w.*)", span) for span in spans]
+    return [re.split(r"\s(?:#|--|\||&&|>)\s", one[1] + " ")[0].split() for one in found if one]
+
+
+@pytest.fixture(scope="module")
+def whole_program() -> Any:
+    from stabilitybackend.cli.app import program
+    from stabilitybackend.plugins import load
+
+    return typer.main.get_command(program(load({})))
+
+
+@pytest.mark.parametrize("page", _PAGES)
+def test_commands_of_a_page_are_those_of_the_program(page: str, whole_program: Any) -> None:
+    wrong = [" ".join(words) for words in used_commands(page) if not is_known(words, whole_program)]
+
+    assert wrong == []
+
+
+def test_the_pages_show_the_commands_of_the_program() -> None:
+    assert sum(len(used_commands(page)) for page in _PAGES) > 100
+
+
+def is_known(words: list[str], command: Any) -> bool:
+    """Whether a command is of the program, and all of its long options are of that command."""
+    if words[0] not in command.commands:
+        return False
+    for word in words:
+        command = getattr(command, "commands", {}).get(word, command)
+    if command.context_settings.get("ignore_unknown_options"):  # it reads them by itself
+        return True
+    known = {"--help", *(name for one in command.params for name in (*one.opts, *one.secondary_opts))}
+    return {word.partition("=")[0] for word in words if word.startswith("--")} <= known
 
 
 def test_contributing_and_makefile_agree_on_the_targets() -> None:
