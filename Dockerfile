@@ -2,7 +2,7 @@
 #
 #     docker build --tag stabilityboard:0.1.0 --build-arg REVISION="$(git rev-parse HEAD)" .
 #
-# The base is pinned by its version. Who publishes an image pins its digest too, and signs what is built:
+# The base is pinned by version. A published image has its digest pinned and is signed:
 #     docker buildx build --sbom=true --provenance=mode=max --build-arg PYTHON=python:3.12.11-slim-bookworm@sha256:... .
 
 ARG PYTHON=python:3.12.11-slim-bookworm
@@ -12,7 +12,7 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN python -m venv /opt/stabilityboard
 ENV PATH=/opt/stabilityboard/bin:$PATH
 WORKDIR /src
-# The pinned packages first: this layer stays in the cache while only our own code changes.
+# Pinned packages first: this layer stays cached while only own code changes.
 COPY requirements/run.txt requirements/image.txt requirements/
 RUN pip install --only-binary :all: -r requirements/run.txt -r requirements/image.txt
 COPY LICENSE README.md pyproject.toml ./
@@ -46,7 +46,7 @@ ENV PATH=/opt/stabilityboard/bin:$PATH \
 USER 10001:10001
 VOLUME /data
 EXPOSE 8080
-# Whether the process answers. Whether it can work is /readyz: a restart heals no Redis that is away.
+# Liveness. Readiness is /readyz: a restart cures no absent Redis.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
   CMD ["python", "-c", "import os, urllib.request as r; r.urlopen(f\"http://127.0.0.1:{os.environ['STABILITY_PORT']}/livez\", timeout=2)"]
 STOPSIGNAL SIGTERM

@@ -1,37 +1,37 @@
-# The only door. `make` alone says what there is. Everything lives in .venv; nothing needs root, Docker, Node or a Redis.
+# All tasks; `make` alone lists them. Everything is in .venv, without root, Docker, Node or a Redis.
 
 VENV   := .venv
 BIN    := $(VENV)/bin
-# The first Python of at least 3.11 on the PATH; or give one: make demo PYTHON=/path/to/python3
+# The first Python >= 3.11 on the PATH, or: make demo PYTHON=/path/to/python3
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
             $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
-# Wheels only, so that no compiler is needed. PIP_ARGS adds to it, for example another index for a CPU-only torch.
+# Wheels only: no compiler. PIP_ARGS adds options, for example the index of a CPU-only torch.
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-input --only-binary :all: $(PIP_ARGS)
 
-# Node is a wheel of requirements/test.txt; what checks the browser's code, and the OpenID provider of the tests, are
-# pinned in package.json; none is shipped.
+# Node is a wheel of requirements/test.txt. package.json pins the checkers of the browser's code and the tests' OpenID
+# provider; none is shipped.
 NODE   := PATH="$(CURDIR)/$(BIN):$$PATH"
 BIOME  := $(NODE) node_modules/.bin/biome
 
 DEMO_ARGS   ?=
 UP_ARGS     ?=
 PYTEST_ARGS ?=
-# Much of a test's time is waiting for processes: five at once fill two cores. A file stays in one process, its fixtures
-# are shared. Each process would compile all tests for itself: they are collected once before, beside the modules' tests.
+# Tests wait for processes: five jobs fill two cores. A file stays in one job, with its fixtures. One collection before,
+# beside the modules' tests, compiles all files once.
 TEST_JOBS   ?= 5
 FRAMEWORKS  ?= $(patsubst requirements/integrations/%.txt,%,$(wildcard requirements/integrations/*.txt))
-# Tests that one of these environments runs; what it lacks is skipped.
+# Tests of one such environment; missing packages skip theirs.
 INTEGRATED  ?= tests/client/integrations tests/client/tee tests/stack/frameworks tests/stack/test_teed.py \
                tests/plugins/importers tests/backend/cli/test_follow.py
 BENCH       ?= batch_ids client_overhead metric_sets live_latency rollback_peers fold archive backtest timeline gpu_poll page_figures growth ingest
 
-# Some containers set it: each of the hundred processes that the tests start would then compile all our code anew.
+# Set in some containers: each of a hundred test processes would compile all code again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up test check fix soak scores integrations bench screenshots types docs clean
 
-help: ## say what there is
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 demo: $(VENV)/.demo ## a real training job on a live dashboard: it spikes, you roll it back (DEMO_ARGS="--headless --json")
@@ -55,7 +55,7 @@ check: $(VENV)/.test $(VENV)/.node ## lint, format, types, import arrows, compos
 	@if docker compose version >/dev/null 2>&1; then VALKEY_PASSWORD=of-the-check docker compose config --quiet && echo "compose: valid"; \
 	else echo "compose: not checked, docker compose is not here"; fi
 
-fix: $(VENV)/.test $(VENV)/.node ## repair what the linter can, and format
+fix: $(VENV)/.test $(VENV)/.node ## repair lint and format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 	@$(BIOME) check --write
@@ -63,10 +63,10 @@ fix: $(VENV)/.test $(VENV)/.node ## repair what the linter can, and format
 soak: $(VENV)/.test ## the long tests: minutes to hours
 	@$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
 
-scores: $(VENV)/.test ## F1 and false alarms beside the rules of frameworks, on logs made of seeds drawn anew (20 s)
+scores: $(VENV)/.test ## F1 and false alarms beside the rules of frameworks, on logs of fresh random seeds (20 s)
 	@$(BIN)/python benchmarks/laboratory/detection.py --made 2
 
-integrations: $(VENV)/.test $(FRAMEWORKS:%=$(VENV)/integrations/%/.made) ## jobs of other people's frameworks, wheels on each Python that is here (FRAMEWORKS=huggingface for one)
+integrations: $(VENV)/.test $(FRAMEWORKS:%=$(VENV)/integrations/%/.made) ## jobs of other frameworks, wheels on each Python found (FRAMEWORKS=huggingface for one)
 	@for name in $(FRAMEWORKS); do echo "== $$name"; \
 	  $(VENV)/integrations/$$name/bin/python -m pytest -m "" $(INTEGRATED) $(PYTEST_ARGS) || exit 1; done
 	@$(BIN)/python -m pytest -m integrations $(PYTEST_ARGS)
@@ -76,7 +76,7 @@ bench: $(VENV)/.bench ## measure against peers and floors, about 25 minutes (BEN
 	@missed=0; for name in $(BENCH); do echo "== benchmarks/$$name.py"; \
 	STABILITY_PEERS_PYTHON="$(CURDIR)/$(VENV)/peers/bin/python" $(BIN)/python benchmarks/$$name.py || missed=1; done; exit $$missed
 
-screenshots: $(VENV)/.test ## take all pictures again: of docs/screenshots, and of each page at each size (needs Chromium)
+screenshots: $(VENV)/.test ## pictures of docs/screenshots, and of each page at each size (needs Chromium)
 	@STABILITY_SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest tests/browser -k screenshot
 	@STABILITY_PICTURES=build/pictures $(BIN)/python -m pytest \
 		tests/browser/pages/test_pictures.py tests/browser/test_foreign_jobs.py
@@ -84,15 +84,15 @@ screenshots: $(VENV)/.test ## take all pictures again: of docs/screenshots, and 
 types: $(VENV)/.run ## write frontend/types/api.d.ts from the types of the server
 	@$(BIN)/python frontend/types/generate.py
 
-docs: $(VENV)/.test ## check that the documentation names what the code has, and that its links lead somewhere
+docs: $(VENV)/.test ## check names, commands, settings and links of the documentation
 	@$(BIN)/python -m pytest tests/test_packaging.py tests/test_docs.py -q
 
-clean: ## remove .venv and all caches; recorded runs in .stabilityboard stay
+clean: ## remove .venv and all caches; recorded runs stay
 	@rm -rf $(VENV) node_modules build dist htmlcov .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# --- the environment: a stamp file for each set of packages, made again when its list changes (all it says goes to
-# stderr, so that `make demo DEMO_ARGS="--headless --json" > result.json` holds JSON only) ---------------------
+# --- the environment: a stamp file for each set of packages, renewed with its list; output goes to stderr, so that
+# `make demo DEMO_ARGS="--headless --json" > result.json` holds JSON only -----------------------------------------
 
 $(VENV)/.made:
 	@test -n "$(PYTHON)" || { echo "Stabilityboard needs Python 3.11 or newer; found: $$(python3 --version 2>&1)."; \
@@ -127,7 +127,7 @@ $(VENV)/.bench: $(VENV)/.test requirements/bench.txt
 	@$(PIP) -r requirements/bench.txt >&2
 	@touch $@
 
-# Each in an environment of its own, with ours behind it: what they need does not fit together, and torch is there once.
+# One environment each, with .venv behind it: their needs exclude each other, and torch exists once.
 $(VENV)/integrations/%/.made: requirements/integrations/%.txt $(VENV)/.test
 	@echo "== Installing $* into $(@D)" >&2
 	@$(BIN)/python -m venv $(@D)
@@ -136,10 +136,10 @@ $(VENV)/integrations/%/.made: requirements/integrations/%.txt $(VENV)/.test
 	@$(@D)/bin/python -m pip install --disable-pip-version-check --no-input --no-deps --ignore-installed $(PIP_ARGS) -r $< >&2
 	@touch $@
 
-# Its package says 3.12; what we test of it runs on 3.11, too.
+# Declared for 3.12; its tested parts run on 3.11 too.
 $(VENV)/integrations/megatron/.made: private export PIP_IGNORE_REQUIRES_PYTHON = 1
 
-# In an environment of its own: what these trackers need does not fit together with what ours needs.
+# An own environment: the needs of these trackers exclude those of .venv.
 $(VENV)/.peers: $(VENV)/.made requirements/peers.txt
 	@echo "== Installing MLflow, Aim and W&B into $(VENV)/peers" >&2
 	@$(BIN)/python -m venv $(VENV)/peers
