@@ -20,24 +20,23 @@ from rich.markup import escape
 
 from stabilitybackend.base.errors import WRONG_USE, BadRequest, SettingsError, StabilityBoardError
 from stabilitybackend.base.settings import Settings
-from stabilitybackend.cli import archive
+from stabilitybackend.cli import archive, keys
+from stabilitybackend.cli.audit import audit
+from stabilitybackend.cli.autopilot import autopilot
 from stabilitybackend.cli.batches import show_batches
+from stabilitybackend.cli.boundary import checkpoint, stop
 from stabilitybackend.cli.detectors import detectors
 from stabilitybackend.cli.doctor import doctor
-from stabilitybackend.cli.drill import drill
+from stabilitybackend.cli.echo import printable
 from stabilitybackend.cli.exporting import export_run
 from stabilitybackend.cli.interruptions import interruptions
 from stabilitybackend.cli.options import AsJson, show_json
-from stabilitybackend.cli.orders.autopilot import autopilot
-from stabilitybackend.cli.orders.boundary import checkpoint, stop
-from stabilitybackend.cli.output.echo import printable
-from stabilitybackend.cli.people import keys
-from stabilitybackend.cli.people.audit import audit
-from stabilitybackend.cli.people.proposals import approve, decline, list_commands
 from stabilitybackend.cli.plan import dump, plan, restart, task
+from stabilitybackend.cli.proposals import approve, decline, list_commands
 from stabilitybackend.cli.rollback import roll_back
 from stabilitybackend.cli.runs import list_runs
 from stabilitybackend.plugins import Plugins, load
+from stabilityplugins.drill.cli import drill
 
 __all__ = ["main", "program"]
 

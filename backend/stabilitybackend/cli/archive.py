@@ -18,8 +18,8 @@ from rich.text import Text
 from stabilitybackend.base.api_client import ApiClient, run_path
 from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, check_unasked, connect, show_json
-from stabilitybackend.cli.output.tables import Column, print_table
 from stabilitybackend.cli.own_redis import own_redis
+from stabilitybackend.cli.tables import Column, print_table
 
 __all__ = ["app"]
 

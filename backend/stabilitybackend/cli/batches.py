@@ -12,8 +12,8 @@ from rich.table import Table
 
 from stabilitybackend.base.api_client import run_path
 from stabilitybackend.base.errors import Conflict
+from stabilitybackend.cli.echo import printable
 from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
-from stabilitybackend.cli.output.echo import printable
 from stabilitybackend.cli.runs import follow, issue
 from stabilitybackend.schema.batches import BatchSample, BatchSamples
 from stabilitybackend.schema.commands import CommandRequest

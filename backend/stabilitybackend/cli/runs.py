@@ -14,7 +14,7 @@ from rich.text import Text
 from stabilitybackend.base.api_client import ApiClient, run_path
 from stabilitybackend.base.errors import Unavailable
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
-from stabilitybackend.cli.output.tables import Column, print_table
+from stabilitybackend.cli.tables import Column, print_table
 from stabilitybackend.schema.commands import END_STATES, WORDS, Command, CommandRequest, read_command
 
 __all__ = ["follow", "issue", "list_runs"]

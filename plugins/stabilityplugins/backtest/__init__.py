@@ -9,6 +9,6 @@ from stabilitybackend.hooks import hook
 
 @hook
 def commands_of_the_program(cli: typer.Typer) -> None:
-    from stabilityplugins.backtest.command import backtest_command
+    from stabilityplugins.backtest.cli import backtest_command
 
     cli.command("backtest")(backtest_command)

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from stabilitybackend.cli.detectors import detector_table
-from stabilitybackend.cli.output.echo import echo
+from stabilitybackend.cli.echo import echo
 from stabilitybackend.judging.detectors.engine.base import SEVERITIES
 from stabilitybackend.schema.watched import Watched, WatchedMetric
 from stabilityplugins.backtest.judged import Judged

@@ -10,6 +10,6 @@ from stabilitybackend.hooks import hook
 
 @hook
 def commands_of_the_program(cli: typer.Typer) -> None:
-    from stabilityplugins.importers.command import import_paths
+    from stabilityplugins.importers.cli import import_paths
 
     cli.command("import")(import_paths)

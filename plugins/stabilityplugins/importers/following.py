@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from stabilitybackend.cli.output.echo import echo
+from stabilitybackend.cli.echo import echo
 from stabilityclient.agent.upload.door import agent_url
 from stabilityplugins.importers.base import Importer, ImportPlan
 from stabilityplugins.importers.follow import Follower, FollowOptions

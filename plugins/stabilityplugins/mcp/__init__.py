@@ -9,6 +9,6 @@ from stabilitybackend.hooks import hook
 
 @hook
 def commands_of_the_program(cli: typer.Typer) -> None:
-    from stabilityplugins.mcp.command import serve_mcp
+    from stabilityplugins.mcp.cli import serve_mcp
 
     cli.command("mcp")(serve_mcp)

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from stabilitybackend.base.errors import BadRequest
 from stabilitybackend.cli import app
-from stabilitybackend.cli.output.echo import echo
-from stabilitybackend.cli.output.tables import Column, print_table
+from stabilitybackend.cli.echo import echo
+from stabilitybackend.cli.tables import Column, print_table
 
 #: Sets the title of a terminal, clears the screen, turns the direction of a line.
 HOSTILE = "run\x1b]0;owned\x07\x1b[2J\u202egnp.txt"

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from stabilitybackend.cli.output.tables import SHORT, Column, print_table
 from stabilitybackend.cli.runs import _COLUMNS as RUNS
+from stabilitybackend.cli.tables import SHORT, Column, print_table
 
 LONG = "llama-70b-stage-2-restart-after-the-node-failure-2026-11-20-16-41-07-seed-1234567890"
 ROW = [LONG, "training", "123456", "2.345", "3", "12 min ago", "a name that goes on and on and on", "vision", "8", "2"]

@@ -126,7 +126,7 @@ def _fly(
 ) -> bool:
     """Print what the autopilot would have done in each log, one after another; return whether all could be judged."""
     from stabilitybackend.acting.autopilot.policy import read_policy
-    from stabilitybackend.cli.orders.autopilot import policy_text
+    from stabilitybackend.cli.autopilot import policy_text
     from stabilityplugins.backtest.autopilot import Assumed, Flight, fly
     from stabilityplugins.backtest.flights import report_flights
     from stabilityplugins.backtest.judged import Judged

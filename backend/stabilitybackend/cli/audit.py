@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import typer
 
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
-from stabilitybackend.cli.output.tables import Column, print_table
+from stabilitybackend.cli.tables import Column, print_table
 
 __all__ = ["audit"]
 

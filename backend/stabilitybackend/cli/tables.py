@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stabilitybackend.cli.output.echo import printable
+from stabilitybackend.cli.echo import printable
 
 __all__ = ["Column", "print_table"]
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from stabilitybackend.base.errors import WRONG_USE, BadRequest
-from stabilitybackend.cli.output import drill_output as output
+from stabilityplugins.drill import output
 
 __all__ = ["drill"]
 

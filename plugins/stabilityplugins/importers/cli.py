@@ -19,8 +19,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from stabilitybackend.base.api_client import ApiClient, run_path
 from stabilitybackend.base.errors import BadRequest, StabilityBoardError
+from stabilitybackend.cli.echo import echo, printable
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
-from stabilitybackend.cli.output.echo import echo, printable
 from stabilityplugins.importers.after_import import bring_annotations, inferred_lineage
 
 if TYPE_CHECKING:

@@ -1,1 +1,0 @@
-"""Commands of the terminal that order something of a job."""

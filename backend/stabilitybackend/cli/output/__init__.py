@@ -1,1 +1,0 @@
-"""How commands print what they found."""
