@@ -36,14 +36,11 @@ from stabilitybackend.cli.proposals import approve, decline, list_commands
 from stabilitybackend.cli.rollback import roll_back
 from stabilitybackend.cli.runs import list_runs
 from stabilitybackend.plugins import Plugins, load
-from stabilityplugins.drill.cli import drill
 
 __all__ = ["main", "program"]
 
 #: What a wrong option raises where typer does not say it by itself: with ``--json``.
 _UsageError: Any = typer.BadParameter.__bases__[0]
-#: Of a command that parses its arguments itself.
-_OWN_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 _DATA_DIR_HELP = "Folder of everything that is kept."
 
 
@@ -141,13 +138,6 @@ def _up(
     run_up(settings, announce, plugins)
 
 
-def _demo(context: typer.Context) -> None:
-    """Run the demo: a real training job that spikes, and is rolled back. Options: stabilityboard demo --help."""
-    from stabilityplugins.demo import main as demo_main  # its own argument parser; torch only where it is asked for
-
-    raise typer.Exit(demo_main(context.args) or 0)
-
-
 # In the order of --help.
 _COMMANDS: dict[str, Callable[..., None]] = {
     "up": _up,
@@ -165,7 +155,6 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "batches": show_batches,
     "task": task,
     "detectors": detectors,
-    "drill": drill,
     "export": export_run,
     "interruptions": interruptions,
     "audit": audit,
@@ -189,7 +178,6 @@ def program(plugins: Plugins) -> typer.Typer:
     cli.callback()(_root)
     for name, command in _COMMANDS.items():
         cli.command(name)(command)
-    cli.command("demo", context_settings=_OWN_ARGUMENTS)(_demo)
     cli.add_typer(keys.app, name="keys")
     cli.add_typer(archive.app, name="archive")
     plugins.call("commands_of_the_program", cli=cli)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -11,10 +11,12 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from stabilitybackend.base.api_client import run_path
-from stabilitybackend.base.errors import BadRequest
+from stabilitybackend.base.errors import WRONG_USE, BadRequest
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
 
-__all__ = ["detector_table", "detectors"]
+__all__ = ["detector_table", "detectors", "parse_settings"]
+
+_HINT = "stabilityboard detectors shows every detector, its parameters and their ranges"
 
 
 def detectors(
@@ -29,8 +31,6 @@ def detectors(
     data_dir: DataDir = None,
 ) -> None:
     """Show the detectors and settings of a run, or change them from now on: --set curve.sensitivity=0.5 is quieter."""
-    from stabilityplugins.backtest.settings import parse_settings  # loads NumPy, which no other command waits for
-
     wished = parse_settings(sets or [])
     if run_id is None and (wished or reset):
         raise BadRequest("--set and --reset need a run", hint="stabilityboard detectors RUN_ID --set ...")
@@ -57,6 +57,34 @@ def detectors(
     for change in shown["changes"][:1]:
         holds = "holds for what came after that" if change["position"] else "waits: no worker follows the run"
         typer.echo(f"last changed by {change['who']}; it {holds}")
+
+
+def parse_settings(texts: Iterable[str]) -> dict[str, dict[str, float]]:
+    """Return ``detector.parameter=value`` texts as settings; of two that name the same the last one counts.
+
+    Raises:
+        BadRequest: a text is not of that form, a name is unknown (the message lists what exists) or a value is out of
+            its range.
+    """
+    # Here and not above: they load NumPy, which no other command waits for.
+    from stabilitybackend.judging.detectors.engine.base import DetectorSettingError
+    from stabilitybackend.judging.detectors.registry import check_settings
+
+    settings: dict[str, dict[str, float]] = {}
+    for text in texts:
+        place, equals, value = text.partition("=")
+        detector, dot, parameter = place.strip().partition(".")
+        try:
+            number = float(value)
+        except ValueError:
+            equals = ""
+        if not equals or not dot:
+            raise BadRequest(f"--set is {text!r}, expected detector.parameter=number", hint=_HINT, code=WRONG_USE)
+        settings.setdefault(detector, {})[parameter] = number
+    try:
+        return check_settings(settings)
+    except DetectorSettingError as error:
+        raise BadRequest(f"--set: {error}".strip(), hint=_HINT, code=WRONG_USE) from error
 
 
 def detector_table(listed: Sequence[Mapping[str, Any]], settings: Mapping[str, Mapping[str, float]]) -> Table:

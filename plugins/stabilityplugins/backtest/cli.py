@@ -7,7 +7,7 @@ import gc
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ import typer
 
 from stabilitybackend.base.api_client import run_path
 from stabilitybackend.base.errors import WRONG_USE, BadRequest, StabilityBoardError, Unavailable
+from stabilitybackend.cli.detectors import parse_settings
 from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
 from stabilitybackend.plugins import load
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["backtest_command"]
 
+_HINT = "stabilityboard backtest --list shows every detector, its parameters and their ranges"
 #: What ends so is meant as a file, also where there is none.
 _FILE_SUFFIXES = (".jsonl", ".gz", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".wandb", ".log", ".txt")
 
@@ -79,7 +81,6 @@ def backtest_command(
     from stabilityplugins.backtest import output
     from stabilityplugins.backtest.judged import Filter
     from stabilityplugins.backtest.page import write_page
-    from stabilityplugins.backtest.settings import parse_only, parse_settings
     from stabilityplugins.importers.formats import formats_of
     from stabilityplugins.importers.names import parse_renames
 
@@ -90,7 +91,7 @@ def backtest_command(
         raise BadRequest("no log is given, expected FILE...", hint="stabilityboard backtest --help", code=WRONG_USE)
     if severity not in SEVERITIES:
         raise BadRequest(f"--severity is {severity!r}, expected one of {', '.join(SEVERITIES)}", code=WRONG_USE)
-    settings, shown = parse_settings(sets or []), Filter(severity, parse_only(only or []))
+    settings, shown = parse_settings(sets or []), Filter(severity, _only(only or []))
     reading = _Reading(step_key, parse_renames(rename or []), formats_of(context.obj), (url, api_key, data_dir))
     if plot is not None:
         _check_page(plot)
@@ -141,6 +142,25 @@ def _fly(
             for log in logs
         )
         return report_flights(flights, given, as_json)
+
+
+def _only(texts: Iterable[str]) -> frozenset[str]:
+    """Return the detectors and kinds that comma-separated texts name.
+
+    Raises:
+        BadRequest: one of them is no detector and no kind of any.
+    """
+    from stabilitybackend.judging.detectors.registry import DETECTORS
+
+    wanted = [name.strip() for text in texts for name in text.split(",") if name.strip()]
+    kinds = {kind for make in DETECTORS.values() for kind in make().kinds}
+    for name in wanted:
+        if name not in DETECTORS and name not in kinds:
+            others = ", ".join(sorted(kinds - set(DETECTORS)))
+            more = f", or a kind: {others}" if others else ""
+            what = f"there is no detector {name!r}, expected one of {', '.join(DETECTORS)}{more}"
+            raise BadRequest(f"--only: {what}", hint=_HINT, code=WRONG_USE)
+    return frozenset(wanted)
 
 
 def _check_page(plot: Path) -> None:

@@ -16,9 +16,9 @@ from rich.table import Column, Table
 from stabilitybackend.cli.detectors import detector_table
 from stabilitybackend.cli.echo import echo
 from stabilitybackend.judging.detectors.engine.base import SEVERITIES
+from stabilitybackend.judging.detectors.registry import detector_list
 from stabilitybackend.schema.watched import Watched, WatchedMetric
 from stabilityplugins.backtest.judged import Judged
-from stabilityplugins.backtest.settings import detector_list
 
 __all__ = ["JSON_KEYS", "report", "report_detectors"]
 

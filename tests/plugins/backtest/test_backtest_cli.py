@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from stabilitybackend.base.errors import BadRequest
 from stabilitybackend.cli.app import main, program
+from stabilitybackend.cli.detectors import parse_settings
 from stabilitybackend.plugins import load
 from stabilityplugins.backtest.judged import Filter, judge
 from stabilityplugins.backtest.page import page
-from stabilityplugins.backtest.settings import parse_settings
 from stabilityplugins.backtest.sources import read_files
 from support.server_stack import RunningServer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from stabilitybackend.base.registering import check_class
@@ -21,7 +22,7 @@ from .starts_over import StartsOverDetector
 from .straggler import StragglerDetector
 from .throughput import ThroughputDetector
 
-__all__ = ["DETECTORS", "DetectorFactory", "Settings", "add", "check_settings", "renamed"]
+__all__ = ["DETECTORS", "DetectorFactory", "Settings", "add", "check_settings", "detector_list", "renamed"]
 
 #: Makes a fresh detector. Must be importable, so that a law test can name it.
 DetectorFactory = Callable[[], Detector]
@@ -64,6 +65,19 @@ def add(detector: type[Detector]) -> None:
     check_class(detector, Detector, ("name", "kinds", "wants", "update"), DETECTORS)
     detector()  # an error of its constructor stops the start, not the first run
     DETECTORS[detector.name] = detector
+
+
+def detector_list() -> list[dict[str, Any]]:
+    """Return all detectors, in the order of their right to an event, with what can be set."""
+    return [
+        {
+            "name": name,
+            "title": type(detector).title or name,
+            "kinds": list(detector.kinds),
+            "parameters": [{"name": one, **asdict(known)} for one, known in detector.parameters.items()],
+        }
+        for name, detector in ((name, make()) for name, make in DETECTORS.items())
+    ]
 
 
 def check_settings(settings: object) -> dict[str, dict[str, float]]:

@@ -13,7 +13,7 @@ from stabilitybackend.judging.detection.naming.headline import headline_of
 from stabilitybackend.judging.detection.naming.mixture_curves import MAX_BUCKETS, mixture_of_run, with_curves
 from stabilitybackend.judging.detection.naming.watched_report import watched_of
 from stabilitybackend.judging.detectors.engine.base import Detector
-from stabilitybackend.judging.detectors.registry import DETECTORS
+from stabilitybackend.judging.detectors.registry import DETECTORS, detector_list
 from stabilitybackend.schema.detectors import Detectors, ListedRunDetectors, RunDetectors
 from stabilitybackend.schema.kinds import IncidentKinds, served
 from stabilitybackend.schema.mixture import Mixture
@@ -22,7 +22,6 @@ from stabilitybackend.schema.watched import Watched
 from stabilitybackend.server.api.access import Commander, Reader, Recorded, Worker
 from stabilitybackend.server.api.answers import answer, answers
 from stabilitybackend.server.api.reading import Threads
-from stabilityplugins.backtest.settings import detector_list
 
 __all__ = ["SettingsBody", "router"]
 
