@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from stabilityalerting import Sink
+    from stabilitybackend.base.settings import Settings
+    from stabilitybackend.cli.checkup import CheckResult
     from stabilitybackend.judging.detectors.engine.base import Detector
     from stabilitybackend.judging.gpus.signs import Meaning
     from stabilitybackend.schema.kinds import IncidentKind
@@ -48,6 +50,12 @@ def commands_of_the_program(cli: typer.Typer) -> None:
     Args:
         cli: the program; its own commands are there already.
     """
+
+
+@_seam
+def checks() -> Iterable[Callable[[Settings], CheckResult | None]]:
+    """Return checks of ``stabilityboard doctor``; one that does not apply returns None."""
+    return ()
 
 
 @_seam

@@ -1,6 +1,7 @@
 """Checks this machine the way the server and the client will, and says what works.
 
-Each check is a function of the settings that returns one Result and never raises: a doctor that falls over is no help.
+Each check is a function of the settings that returns one result; its name is that of the result. An exception of one
+becomes a failed result, and the others are still made.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import shutil
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import Any, Literal, TypeVar
 
 from redis.exceptions import RedisError
@@ -21,19 +22,19 @@ from stabilitybackend.base.api_client import ApiClient
 from stabilitybackend.base.errors import ArchiveError, StabilityBoardError
 from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.serving import bind, read_server_file
+from stabilitybackend.plugins import Plugins
 from stabilitybackend.storage.archive.location import open_location
 from stabilitybackend.storage.redis_link import check_server, examine_redis, make_redis, shown_url
 from stabilitybackend.storage.redis_server.binary import choose_binary
 from stabilitybackend.storage.redis_server.embedded import running_url
-from stabilityplugins.scale.membership.members import Member, Members
-from stabilityplugins.scale.membership.versions import allowed, taking_no_part
 
-__all__ = ["CheckResult", "examine"]
+__all__ = ["CheckResult", "ask", "examine"]
 
 #: Below this many free bytes a long run fills the disk soon: a note, not a failure.
 LOW_DISK_BYTES = 2 * 1024**3
 OLDEST_PYTHON = (3, 11)
 _Answer = TypeVar("_Answer")
+_Found = TypeVar("_Found", "CheckResult", "CheckResult | None")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +54,27 @@ class CheckResult:
     advice: str = ""
 
 
-def examine(settings: Settings, *, url: str | None = None, api_key: str | None = None) -> list[CheckResult]:
+def examine(
+    settings: Settings, plugins: Plugins, *, url: str | None = None, api_key: str | None = None
+) -> list[CheckResult]:
     """Return the results of all checks, in the order in which they matter.
 
     Args:
-        settings: what the server would run with here.
+        settings: of a server here.
+        plugins: with checks of their own.
         url: the server that jobs on this machine send to (``STABILITY_URL``); None: the one on the data folder, if any.
         api_key: the key they send.
     """
-    local = [_python, _data_folder, _archive, _redis, _installation, _port]
-    if settings.oidc_issuer is not None:
-        local.append(_sign_in)
-    results = [_guarded(check, settings) for check in local]
-    at = next(at for at, result in enumerate(results) if result.name == "redis") + 1
-    if settings.redis_url is not None and results[at - 1].state == "ok":
-        results[at:at] = [*_redis_notes(settings.redis_url), _guarded(_processes, settings)]
+    results = [_guarded(check, settings) for check in (_python, _data_folder, _archive, _redis)]
+    if settings.redis_url is not None and results[-1].state == "ok":
+        results += _redis_notes(settings.redis_url)
+    results += [_guarded(check, settings) for check in (_installation, _port)]
     results.append(_guarded(lambda given: _server(given, url, api_key), settings, "server"))
-    return results + [_guarded(check, settings) for check in (_gpu, _kernel_log, _demo)]
+    added = [_guarded(check, settings) for check in plugins.of("checks")]
+    return [*results, _guarded(_gpu, settings), _guarded(_kernel_log, settings), *filter(None, added)]
 
 
-def _guarded(check: Callable[[Settings], CheckResult], settings: Settings, name: str = "") -> CheckResult:
+def _guarded(check: Callable[[Settings], _Found], settings: Settings, name: str = "") -> _Found | CheckResult:
     name = name or check.__name__.strip("_").replace("_", " ")
     try:
         return check(settings)
@@ -109,11 +111,11 @@ def _archive(settings: Settings) -> CheckResult:
 
 def _redis(settings: Settings) -> CheckResult:
     if settings.redis_url is not None:
-        found = asyncio.run(_ask(settings.redis_url, check_server))
+        found = asyncio.run(ask(settings.redis_url, check_server))
         return CheckResult("redis", "ok", f"{found} at {shown_url(settings.redis_url)}")
     running = running_url(settings.data_dir)
     if running is not None:
-        return CheckResult("redis", "ok", f"{asyncio.run(_ask(running, check_server))} runs in the data folder")
+        return CheckResult("redis", "ok", f"{asyncio.run(ask(running, check_server))} runs in the data folder")
     binary = choose_binary(settings.data_dir / "redis", settings.redis_server)
     return CheckResult("redis", "ok", f"the embedded server will be {binary}")
 
@@ -146,36 +148,10 @@ def _installation(settings: Settings) -> CheckResult:
 
 def _redis_notes(url: str) -> list[CheckResult]:
     try:
-        notes = asyncio.run(_ask(url, examine_redis))
+        notes = asyncio.run(ask(url, examine_redis))
     except Exception as error:  # it answered a moment ago
         return [CheckResult("redis", "note", f"what is to be mended about it is not known: {error}", "try it again")]
     return [CheckResult("redis", "note", note.text, note.advice) for note in notes]
-
-
-def _processes(settings: Settings) -> CheckResult:
-    """Who works on the Redis, and whether this version may work beside them."""
-    assert settings.redis_url is not None
-    us = Member("doctor", (), "", version("stabilityboard"))
-
-    async def seen(redis: Any, url: str) -> Members:
-        members = Members(redis, us)
-        await members.refresh()
-        return members
-
-    members = asyncio.run(_ask(settings.redis_url, seen))
-    there = members.in_order()
-    if not there:
-        return CheckResult("processes", "ok", "none with a role works on this Redis")
-    if (why := members.trouble(0.0)) is not None:
-        return CheckResult("processes", "note", why.problem, why.hint)
-    versions = sorted({one.version for one in there})
-    work = f"{len(there)} with roles work on this Redis, of version {' and '.join(versions)}"
-    if us in taking_no_part([*there, us], lambda one: one.version):
-        return CheckResult(
-            "processes", "fail", f"{work}; here is {us.version}, which would take no part",
-            f"install version {allowed(versions)}: upgrade by one minor version at a time",
-        )  # fmt: skip
-    return CheckResult("processes", "ok", work)
 
 
 def _port(settings: Settings) -> CheckResult:
@@ -190,26 +166,6 @@ def _port(settings: Settings) -> CheckResult:
         text = f"{place} is free, and people come to it as {settings.public_url or ', '.join(settings.trusted_hosts)}"
         return CheckResult("port", "note", text, "up needs an API key there: stabilityboard keys create NAME")
     return CheckResult("port", "ok", f"{place} is free")
-
-
-def _sign_in(settings: Settings) -> CheckResult:
-    from stabilityplugins.oidc.refusals import SignInRefused
-    from stabilityplugins.oidc.sign_in import OidcSignIn
-
-    async def asked() -> str:
-        way = OidcSignIn.of(settings, make_redis("redis://127.0.0.1"))  # which is asked nothing
-        assert way is not None
-        try:
-            await way.provider.ready()
-        finally:
-            await way.provider.close()
-        return f"{way.settings.name} answers; it has to send people back to {way.settings.redirect_url}"
-
-    try:
-        return CheckResult("sign in", "ok", asyncio.run(asked()))
-    except SignInRefused as refused:
-        advice = "people can't sign in until it answers, keys work all the same; check STABILITY_OIDC_ISSUER"
-        return CheckResult("sign in", "note", refused.detail, advice)
 
 
 def _server(settings: Settings, url: str | None, api_key: str | None) -> CheckResult:
@@ -253,15 +209,6 @@ def _kernel_log(settings: Settings) -> CheckResult:
     return CheckResult("kernel log", "ok", f"{log.path} can be read: Xids and out-of-memory kills are seen")
 
 
-def _demo(settings: Settings) -> CheckResult:
-    try:
-        return CheckResult("demo", "ok", f"torch {version('torch')} is installed")
-    except PackageNotFoundError:
-        return CheckResult(
-            "demo", "note", "torch is not installed", "for the demo only: pip install 'stabilityboard[demo]'"
-        )
-
-
 def _our_server(settings: Settings) -> str | None:
     facts = read_server_file(settings.data_dir)
     url, pid = facts.get("url"), facts.get("pid")
@@ -276,7 +223,8 @@ def _our_server(settings: Settings) -> str | None:
     return url
 
 
-async def _ask(url: str, question: Callable[[Any, str], Awaitable[_Answer]]) -> _Answer:
+async def ask(url: str, question: Callable[[Any, str], Awaitable[_Answer]]) -> _Answer:
+    """Return the answer of a question about a Redis, with a connection of its own."""
     redis = make_redis(url)
     try:
         return await question(redis, url)

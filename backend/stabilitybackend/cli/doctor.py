@@ -19,6 +19,7 @@ _MARKS = {"ok": "[green]ok  [/green]", "note": "[yellow]note[/yellow]", "fail": 
 
 
 def doctor(
+    context: typer.Context,
     host: Annotated[str | None, typer.Option(help="As for up.")] = None,
     port: Annotated[int | None, typer.Option(help="As for up.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="As for up.")] = None,
@@ -26,12 +27,15 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Show what works here, what does not, and what to do. Exit code 1 if something needed is missing."""
-    from stabilitybackend.cli.checkup import examine  # brings Polars and Redis: no other command pays for them
+    from stabilitybackend.cli.checkup import examine  # imports Polars and Redis
 
     settings = Settings.from_env_and_args(os.environ, host=host, port=port, data_dir=data_dir, redis_url=redis_url)
     console = Console(highlight=False, soft_wrap=True)
     results = examine(
-        settings, url=os.environ.get("STABILITY_URL") or None, api_key=os.environ.get("STABILITY_API_KEY") or None
+        settings,
+        context.obj,
+        url=os.environ.get("STABILITY_URL") or None,
+        api_key=os.environ.get("STABILITY_API_KEY") or None,
     )
     failed = any(result.state == "fail" for result in results)
     if as_json:

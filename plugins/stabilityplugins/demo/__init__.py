@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import typer
 
 from stabilitybackend.hooks import hook
@@ -20,3 +23,10 @@ def demo(context: typer.Context) -> None:
     from stabilityplugins.demo.stage import main  # torch only where it is asked for
 
     raise typer.Exit(main(context.args) or 0)
+
+
+@hook
+def checks() -> list[Callable[..., Any]]:
+    from stabilityplugins.demo import checkup
+
+    return [checkup.demo]

@@ -14,14 +14,16 @@ import pytest
 from redis.asyncio import Redis
 
 from stabilitybackend.base.settings import Settings
-from stabilitybackend.cli.checkup import CheckResult, _processes, examine
+from stabilitybackend.cli.checkup import CheckResult, examine
+from stabilitybackend.plugins import load
+from stabilityplugins.scale.checkup import processes
 from stabilityplugins.scale.membership.members import Member, Members
 from support.nvml.fake_nvml import GPU_IS_LOST, FakeNvml
 from support.oidc.fake import FakeProvider
 
 
 def results(**settings: object) -> dict[str, CheckResult]:
-    return {result.name: result for result in examine(Settings(**settings))}  # type: ignore[arg-type]
+    return {result.name: result for result in examine(Settings(**settings), load({}))}  # type: ignore[arg-type]
 
 
 def test_on_a_machine_that_is_fine_nothing_fails(tmp_path: Path, free_port: int) -> None:
@@ -72,7 +74,7 @@ async def test_processes_of_versions_that_are_too_far_apart_are_named_and_so_is_
     async def found(*there: Members) -> CheckResult:
         for one in there:
             await one.beat()
-        return await asyncio.to_thread(_processes, Settings(data_dir=tmp_path, redis_url=redis_url))
+        return await asyncio.to_thread(processes, Settings(data_dir=tmp_path, redis_url=redis_url))
 
     assert (await found()).text == "none with a role works on this Redis"
     assert (await found(first)).text == f"1 with roles work on this Redis, of version {here}"
@@ -91,7 +93,7 @@ def test_a_missing_binary_fails_with_advice(tmp_path: Path, free_port: int) -> N
 
 def test_a_server_that_jobs_here_are_sent_to_but_that_is_away_fails(tmp_path: Path, free_port: int) -> None:
     url = f"http://127.0.0.1:{free_port}"
-    [found] = [r for r in examine(Settings(data_dir=tmp_path, port=free_port), url=url) if r.name == "server"]
+    [found] = [r for r in examine(Settings(data_dir=tmp_path, port=free_port), load({}), url=url) if r.name == "server"]
     assert found.state == "fail"
     assert url in found.text
 

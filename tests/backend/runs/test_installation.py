@@ -18,6 +18,7 @@ from stabilitybackend.base.errors import StartError
 from stabilitybackend.base.keys import INSTALLATION
 from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.checkup import examine
+from stabilitybackend.plugins import Plugins
 from stabilitybackend.runs.archiving import installation as module
 from stabilitybackend.runs.archiving.installation import Installation
 from stabilitybackend.storage.archive.location import INSTALLATION_FILE, LocalFolder, Location
@@ -209,7 +210,7 @@ def test_the_doctor_says_whose_archive_it_is(tmp_path: Path, redis_url: str, fre
     settings = Settings(data_dir=tmp_path, port=free_port, redis_url=redis_url)
 
     def said() -> tuple[str, str]:
-        (found,) = [one for one in examine(settings) if one.name == "installation"]
+        (found,) = [one for one in examine(settings, Plugins()) if one.name == "installation"]
         return found.state, found.text
 
     assert said() == ("ok", f"{settings.archive} is marked as this installation's when a server starts")
