@@ -14,7 +14,8 @@ The core calls a seam through ``plugins.Plugins`` and imports no plug-in.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import pluggy
 
@@ -26,12 +27,11 @@ if TYPE_CHECKING:
 
     from stabilityalerting import Sink
     from stabilitybackend.base.settings import Settings
-    from stabilitybackend.cli.checkup import CheckResult
     from stabilitybackend.judging.detectors.engine.base import Detector
     from stabilitybackend.judging.gpus.signs import Meaning
     from stabilitybackend.schema.kinds import IncidentKind
 
-__all__ = ["PROJECT", "hook"]
+__all__ = ["PROJECT", "CheckResult", "hook"]
 
 #: Name of the product in entry points and in pluggy.
 PROJECT = "stabilityboard"
@@ -39,6 +39,23 @@ PROJECT = "stabilityboard"
 #: Marks a function of a plug-in that fills the seam of its name.
 hook = pluggy.HookimplMarker(PROJECT)
 _seam = pluggy.HookspecMarker(PROJECT)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Result of one check of ``stabilityboard doctor``.
+
+    Args:
+        name: of the check, for people.
+        state: ``ok``; ``note``: works without, with less; ``fail``: the server or the client can't work like this.
+        text: the finding.
+        advice: the remedy; empty where none is needed.
+    """
+
+    name: str
+    state: Literal["ok", "note", "fail"]
+    text: str
+    advice: str = ""
 
 
 @_seam

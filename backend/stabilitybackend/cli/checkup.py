@@ -12,9 +12,8 @@ import platform
 import shutil
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
@@ -22,36 +21,20 @@ from stabilitybackend.base.api_client import ApiClient
 from stabilitybackend.base.errors import ArchiveError, StabilityBoardError
 from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.serving import bind, read_server_file
+from stabilitybackend.hooks import CheckResult
 from stabilitybackend.plugins import Plugins
 from stabilitybackend.storage.archive.location import open_location
 from stabilitybackend.storage.redis_link import check_server, examine_redis, make_redis, shown_url
 from stabilitybackend.storage.redis_server.binary import choose_binary
 from stabilitybackend.storage.redis_server.embedded import running_url
 
-__all__ = ["CheckResult", "ask", "examine"]
+__all__ = ["ask", "examine"]
 
 #: Below this many free bytes a long run fills the disk soon: a note, not a failure.
 LOW_DISK_BYTES = 2 * 1024**3
 OLDEST_PYTHON = (3, 11)
 _Answer = TypeVar("_Answer")
-_Found = TypeVar("_Found", "CheckResult", "CheckResult | None")
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """One finding.
-
-    Args:
-        name: what was checked.
-        state: ``ok``; ``note``: works without, with less; ``fail``: the server or the client can't work like this.
-        text: what was found.
-        advice: what to do; empty when nothing is to be done.
-    """
-
-    name: str
-    state: Literal["ok", "note", "fail"]
-    text: str
-    advice: str = ""
+_Found = TypeVar("_Found", CheckResult, CheckResult | None)
 
 
 def examine(

@@ -14,9 +14,9 @@ from stabilitybackend.base.api_client import run_path
 from stabilitybackend.base.errors import WRONG_USE, BadRequest
 from stabilitybackend.cli.options import ApiKey, AsJson, DataDir, Url, connect, show_json
 
-__all__ = ["detector_table", "detectors", "parse_settings"]
+__all__ = ["SETTINGS_HINT", "detector_table", "detectors", "parse_settings"]
 
-_HINT = "stabilityboard detectors shows every detector, its parameters and their ranges"
+SETTINGS_HINT = "stabilityboard backtest --list shows every detector, its parameters and their ranges"
 
 
 def detectors(
@@ -79,12 +79,14 @@ def parse_settings(texts: Iterable[str]) -> dict[str, dict[str, float]]:
         except ValueError:
             equals = ""
         if not equals or not dot:
-            raise BadRequest(f"--set is {text!r}, expected detector.parameter=number", hint=_HINT, code=WRONG_USE)
+            raise BadRequest(
+                f"--set is {text!r}, expected detector.parameter=number", hint=SETTINGS_HINT, code=WRONG_USE
+            )
         settings.setdefault(detector, {})[parameter] = number
     try:
         return check_settings(settings)
     except DetectorSettingError as error:
-        raise BadRequest(f"--set: {error}".strip(), hint=_HINT, code=WRONG_USE) from error
+        raise BadRequest(f"--set: {error}".strip(), hint=SETTINGS_HINT, code=WRONG_USE) from error
 
 
 def detector_table(listed: Sequence[Mapping[str, Any]], settings: Mapping[str, Mapping[str, float]]) -> Table:

@@ -18,7 +18,7 @@ import typer
 
 from stabilitybackend.base.api_client import run_path
 from stabilitybackend.base.errors import WRONG_USE, BadRequest, StabilityBoardError, Unavailable
-from stabilitybackend.cli.detectors import parse_settings
+from stabilitybackend.cli.detectors import SETTINGS_HINT, parse_settings
 from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
 from stabilitybackend.plugins import load
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["backtest_command"]
 
-_HINT = "stabilityboard backtest --list shows every detector, its parameters and their ranges"
 #: What ends so is meant as a file, also where there is none.
 _FILE_SUFFIXES = (".jsonl", ".gz", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".wandb", ".log", ".txt")
 
@@ -159,7 +158,7 @@ def _only(texts: Iterable[str]) -> frozenset[str]:
             others = ", ".join(sorted(kinds - set(DETECTORS)))
             more = f", or a kind: {others}" if others else ""
             what = f"there is no detector {name!r}, expected one of {', '.join(DETECTORS)}{more}"
-            raise BadRequest(f"--only: {what}", hint=_HINT, code=WRONG_USE)
+            raise BadRequest(f"--only: {what}", hint=SETTINGS_HINT, code=WRONG_USE)
     return frozenset(wanted)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 from stabilitybackend.base.settings import Settings
-from stabilitybackend.cli.checkup import CheckResult
+from stabilitybackend.hooks import CheckResult
 
 
 def demo(settings: Settings) -> CheckResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from stabilitybackend.base.settings import Settings
-from stabilitybackend.cli.checkup import CheckResult
+from stabilitybackend.hooks import CheckResult
 from stabilitybackend.storage.redis_link import make_redis
 from stabilityplugins.oidc.refusals import SignInRefused
 from stabilityplugins.oidc.sign_in import OidcSignIn

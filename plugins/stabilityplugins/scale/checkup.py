@@ -8,7 +8,8 @@ from typing import Any
 
 from stabilitybackend.base.errors import RedisStartError
 from stabilitybackend.base.settings import Settings
-from stabilitybackend.cli.checkup import CheckResult, ask
+from stabilitybackend.cli.checkup import ask
+from stabilitybackend.hooks import CheckResult
 from stabilitybackend.storage.redis_link import check_server
 from stabilityplugins.scale.membership.members import Member, Members
 from stabilityplugins.scale.membership.versions import allowed, taking_no_part

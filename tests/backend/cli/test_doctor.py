@@ -14,7 +14,8 @@ import pytest
 from redis.asyncio import Redis
 
 from stabilitybackend.base.settings import Settings
-from stabilitybackend.cli.checkup import CheckResult, examine
+from stabilitybackend.cli.checkup import examine
+from stabilitybackend.hooks import CheckResult
 from stabilitybackend.plugins import load
 from stabilityplugins.scale.checkup import processes
 from stabilityplugins.scale.membership.members import Member, Members
