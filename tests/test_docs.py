@@ -49,6 +49,8 @@ _PRIVATE = {
     "reach(?:es)? us": "report, reach the server",
     "we see": "visible",
 }
+#: Subjects that no page has: a noun is clearer.
+_VAGUE = re.compile(r"\b(?:nobody|somebody|anybody|whoever|ours|alike|goes on)\b", re.IGNORECASE)
 _PEOPLE = (
     "backend/stabilitybackend",
     "client/stabilityclient",
@@ -222,6 +224,13 @@ def test_a_page_uses_the_words_of_the_field(page: str) -> None:
     text = re.sub(r"```.*?```", "", (REPOSITORY / page).read_text(), flags=re.DOTALL)
 
     assert private(" ".join(re.sub(r"`[^`]*`", "", text).split())) == []
+
+
+@pytest.mark.parametrize("page", _PAGES)
+def test_a_page_has_nouns_as_subjects(page: str) -> None:
+    text = re.sub(r"\]\([^)]*\)", "", (REPOSITORY / page).read_text())
+
+    assert _VAGUE.findall(re.sub(r"```.*?```", "", text, flags=re.DOTALL)) == []
 
 
 def sentences(file: Path) -> list[str]:
