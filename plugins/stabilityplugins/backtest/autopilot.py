@@ -136,10 +136,7 @@ def _fly(
         step = state.judge.newest_step
         every = assumed.checkpoint_every
         if not own and source is not None and step // every > saved // every:
-            at, path = step // every * every, f"assumed-{step // every * every}"
-            state.apply(_event(source, clock.now, "checkpoint", at, {"path": path}), replayed=False)
-            seen = {"path": path, "kind": "file", "complete": True}
-            state.apply(_event(source, clock.now, "checkpoint_seen", at, seen), replayed=False)
+            _save(state, source, clock.now, step // every * every)
         saved = step
         if not state.incidents.open_count():
             open_ones = _ended(open_ones, state, None)
@@ -153,13 +150,19 @@ def _fly(
             open_ones.append(would)
     _ended(open_ones, state, None)
     flight.step_s = state.job(for_command=False).step_time_s or 1.0
-    flight.own_checkpoints = not own or len(state.fold.checkpoints) > 0
-    if not own:
-        flight.own_checkpoints = False
+    flight.own_checkpoints = own and len(state.fold.checkpoints) > 0
     for one in flight.done:
         if one.steps is not None:
             one.gpu_hours = one.steps * flight.step_s * assumed.gpus / 3600.0
     return flight
+
+
+def _save(state: RunState, source: SourceInfo, now: float, step: int) -> None:
+    """Fold the events of a checkpoint that the log does not have."""
+    path = f"assumed-{step}"
+    state.apply(_event(source, now, "checkpoint", step, {"path": path}), replayed=False)
+    seen = {"path": path, "kind": "file", "complete": True}
+    state.apply(_event(source, now, "checkpoint_seen", step, seen), replayed=False)
 
 
 def _would(entry: PilotEntry, state: RunState, assumed: Assumed) -> Would:

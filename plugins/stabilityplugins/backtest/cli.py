@@ -76,10 +76,8 @@ def backtest_command(
     Exits with 1 when a log could not be read at all; the others are judged.
     """
     # Here and not above: it loads NumPy and Polars, which no other command waits for.
-    from stabilitybackend.judging.detectors.engine.base import SEVERITIES
     from stabilityplugins.backtest import output
     from stabilityplugins.backtest.judged import Filter
-    from stabilityplugins.backtest.page import write_page
     from stabilityplugins.importers.formats import formats_of
     from stabilityplugins.importers.names import parse_renames
 
@@ -88,9 +86,8 @@ def backtest_command(
         return
     if not paths:
         raise BadRequest("no log is given, expected FILE...", hint="stabilityboard backtest --help", code=WRONG_USE)
-    if severity not in SEVERITIES:
-        raise BadRequest(f"--severity is {severity!r}, expected one of {', '.join(SEVERITIES)}", code=WRONG_USE)
-    settings, shown = parse_settings(sets or []), Filter(severity, _only(only or []))
+    settings = parse_settings(sets or [])
+    shown = Filter(_severity(severity), _only(only or []))
     reading = _Reading(step_key, parse_renames(rename or []), formats_of(context.obj), (url, api_key, data_dir))
     if plot is not None:
         _check_page(plot)
@@ -107,13 +104,27 @@ def backtest_command(
             if plot is not None and not judged.error:
                 drawn.append(judged)
     if plot is not None and drawn:
-        try:
-            write_page(plot, drawn, settings)
-        except OSError as error:
-            raise BadRequest(f"--plot {plot} can't be written: {error}") from error
-        typer.echo(f"drawn: {plot}", err=True)
+        _draw(plot, drawn, settings)
     if not good:
         raise typer.Exit(1)
+
+
+def _severity(name: str) -> str:
+    from stabilitybackend.judging.detectors.engine.base import SEVERITIES
+
+    if name not in SEVERITIES:
+        raise BadRequest(f"--severity is {name!r}, expected one of {', '.join(SEVERITIES)}", code=WRONG_USE)
+    return name
+
+
+def _draw(plot: Path, drawn: list[Judged], settings: Mapping[str, Mapping[str, float]]) -> None:
+    from stabilityplugins.backtest.page import write_page
+
+    try:
+        write_page(plot, drawn, settings)
+    except OSError as error:
+        raise BadRequest(f"--plot {plot} can't be written: {error}") from error
+    typer.echo(f"drawn: {plot}", err=True)
 
 
 def _fly(

@@ -186,16 +186,9 @@ class _Table:
             for _ in range(self._before):
                 header = next(csv.reader([next(lines)], delimiter=self.delimiter))
             rows = csv.reader(lines, delimiter=self.delimiter)
-            while True:
-                try:
-                    cells = next(rows)
-                except StopIteration:
-                    if not reading.following:
-                        return
+            for cells in self._lines(rows):
+                if cells is None:
                     yield None
-                    continue
-                except csv.Error as error:
-                    reading.trouble(path, f"line {self._before + rows.line_num}", f"no CSV: {error}")
                     continue
                 if len(cells) == width + 1 and not cells[-1]:
                     cells.pop()  # the line ends with a delimiter
@@ -208,6 +201,18 @@ class _Table:
                 elif cells:
                     what = f"{len(cells)} cells, expected {width} as in the first line"
                     reading.trouble(path, f"line {self._before + rows.line_num}", what)
+
+    def _lines(self, rows: Any) -> Iterator[list[str] | None]:
+        """Yield the cells of each line of a reader of CSV; None where a followed file has nothing more for now."""
+        while True:
+            try:
+                yield next(rows)
+            except StopIteration:
+                if not self.reading.following:
+                    return
+                yield None
+            except csv.Error as error:
+                self.reading.trouble(self.path, f"line {self._before + rows.line_num}", f"no CSV: {error}")
 
 
 class _Again:

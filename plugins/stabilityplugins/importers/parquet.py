@@ -93,6 +93,24 @@ class _Wide:
         self._schema = schema
         self.place = "row 1"
 
+    def _columns(self, layout: Any, metrics: list[str], rank: int) -> list[Any]:
+        """Return the columns that are read: ``step``, ``m<i>`` of each metric, ``time`` and ``rank`` where given."""
+        columns = [
+            pl.col(layout.step).cast(pl.Float64, strict=False).alias("step"),
+            *(_number(name, self._schema[name]).alias(f"m{at}") for at, name in enumerate(metrics)),
+        ]
+        if layout.time is not None:
+            columns.append(_seconds(layout, self._schema[layout.time]).alias("time"))
+        if "rank" in self._schema:
+            given = pl.col("rank").cast(pl.Float64, strict=False).fill_null(np.nan)
+            columns.append(pl.when(pl.col("rank").is_null()).then(float(rank)).otherwise(given).alias("rank"))
+        return columns
+
+    def _report(self, items: Any, wrong: Any, name: str, values: Any, expected: str) -> None:
+        for row in np.flatnonzero(wrong).tolist():
+            what = f"the {name} is {values[row]}, expected {expected}"
+            self._reading.trouble(self._path, f"row {items[row]}", what)
+
     def batches(self, rank: int, prefix: str, step_key: str | None) -> Iterator[Batch]:
         layout = layout_of(self._path, self._axes(step_key), step_key)
         step_name, time_name = layout.step, layout.time
@@ -115,15 +133,7 @@ class _Wide:
             self._reading.note(f"{self._path}: no numbers, so left out: {', '.join(texts[:5])}")
         if time_name is None:
             self._reading.untimed.append((self._path, layout.no_time))
-        columns = [
-            pl.col(step_name).cast(pl.Float64, strict=False).alias("step"),
-            *(_number(name, self._schema[name]).alias(f"m{at}") for at, name in enumerate(metrics)),
-        ]
-        if time_name is not None:
-            columns.append(_seconds(layout, self._schema[time_name]).alias("time"))
-        if "rank" in self._schema:
-            given = pl.col("rank").cast(pl.Float64, strict=False).fill_null(np.nan)
-            columns.append(pl.when(pl.col("rank").is_null()).then(float(rank)).otherwise(given).alias("rank"))
+        columns = self._columns(layout, metrics, rank)
         lazy = pl.scan_parquet(self._path)
         total = int(lazy.select(pl.len()).collect().item())
         size, begun = self._path.stat().st_size, self._reading.bytes_read
@@ -136,17 +146,13 @@ class _Wide:
             items = np.arange(start + 1, start + len(frame) + 1)
             steps = frame["step"].to_numpy()
             good = np.isfinite(steps) & (steps >= 0) & (steps <= MAX_STEP) & (steps == np.floor(steps))
-            for row in np.flatnonzero(~good).tolist():
-                found = frame["step"][row]
-                self._reading.trouble(self._path, f"row {items[row]}", f"the step is {found}, expected a whole number")
+            self._report(items, ~good, "step", frame["step"], "a whole number")
             times = written - total + items
             if time_name is not None:
                 times = frame["time"].fill_null(strategy="forward").fill_null(written).to_numpy()
             ranks = frame["rank"].to_numpy() if "rank" in frame.columns else np.full(len(frame), float(rank))
             known = (ranks >= 0) & (ranks <= MAX_RANK) & (ranks == np.floor(ranks))
-            for row in np.flatnonzero(good & ~known).tolist():
-                what = f"the rank is {ranks[row]}, expected a whole number from 0 to {MAX_RANK}"
-                self._reading.trouble(self._path, f"row {items[row]}", what)
+            self._report(items, good & ~known, "rank", ranks, f"a whole number from 0 to {MAX_RANK}")
             good &= known
             values = frame.select(f"m{at}" for at in range(len(metrics)))
             present = values.select(pl.all().is_not_null()).to_numpy()

@@ -163,28 +163,33 @@ class _Sending:
             for waiting in list(self._waiting):
                 await socket.send(waiting.message)
             while (frame := await self._next()) is not _END:
-                if frame is None:
-                    while self._waiting:
-                        await self._take_answer(socket)
-                    assert self._following is not None
-                    if self._following.paused():
-                        return False
-                    await self._rest(socket)
+                if isinstance(frame, Frame):
+                    await self._send(socket, frame)
                     continue
-                assert isinstance(frame, Frame)
-                message = encode_message(cleaned(frame))
-                self._waiting.append(_WaitingFrame(frame.source.source, frame.first_seq, frame.last_seq, message))
-                while len(self._waiting) > WINDOW:
-                    await self._take_answer(socket)
-                await socket.send(message)
-                self._progress()
-            while self._waiting:
-                await self._take_answer(socket)
+                await self._confirm(socket)
+                assert self._following is not None
+                if self._following.paused():
+                    return False
+                await self._rest(socket)
+            await self._confirm(socket)
             return True
         finally:
             if telling is not None:
                 await end(telling)
             await socket.close()
+
+    async def _send(self, socket: ClientConnection, frame: Frame) -> None:
+        message = encode_message(cleaned(frame))
+        self._waiting.append(_WaitingFrame(frame.source.source, frame.first_seq, frame.last_seq, message))
+        while len(self._waiting) > WINDOW:
+            await self._take_answer(socket)
+        await socket.send(message)
+        self._progress()
+
+    async def _confirm(self, socket: ClientConnection) -> None:
+        """Wait until everything is confirmed."""
+        while self._waiting:
+            await self._take_answer(socket)
 
     async def _next(self) -> Frame | object | None:
         """Return the next frame, None for a pause, or ``_END``."""

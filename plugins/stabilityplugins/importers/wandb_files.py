@@ -211,19 +211,60 @@ def _value(text: str) -> Any:
     return number
 
 
+class _Parts:
+    """Puts the pieces of records together."""
+
+    def __init__(self, path: Path, reading: Reading) -> None:
+        self._path = path
+        self._reading = reading
+        self._parts: list[bytes] = []
+        self.begun = 0
+
+    def add(self, kind: int, data: bytes, offset: int) -> bytes | None:
+        """Take the piece at byte ``offset``; return the record that it completes."""
+        if kind in (_WHOLE, _FIRST):
+            self._parts = []
+            self.begun = offset
+        self._parts.append(data)
+        if kind in (_WHOLE, _LAST) and (kind == _WHOLE or len(self._parts) > 1):
+            return self.drop()
+        if sum(map(len, self._parts)) > MAX_MESSAGE_BYTES:
+            what = f"a record of more than {MAX_MESSAGE_BYTES >> 20} MiB"
+            self._reading.trouble(self._path, f"byte {self.begun}", what)
+            self.drop()
+        return None
+
+    def drop(self) -> bytes:
+        """Forget the pieces so far; return them as one."""
+        data = b"".join(self._parts)
+        self._parts = []
+        return data
+
+    def end(self) -> None:
+        """Report a record that the file ends in."""
+        if self._parts:
+            self._reading.trouble(self._path, f"byte {self.begun}", "the last record is cut")
+
+
+def _first_block(path: Path, file: Any) -> bytes:
+    block: bytes = file.read(_BLOCK_BYTES)
+    if block[:4] != _MAGIC:
+        raise BadRequest(f"{path} begins with {block[:4]!r}, expected {_MAGIC!r}: no W&B file")
+    return block
+
+
 def _messages(path: Path, reading: Reading) -> Iterator[tuple[int, int, bytes | None]]:
     """Yield number from 1, place and data of each whole record; damage is noted and skipped up to the next block.
 
     No data: of a file that is followed there is nothing more for now.
     """
-    before, number, offset = reading.bytes_read, 0, _HEADER_BYTES
-    parts: list[bytes] = []
-    begun = 0
+    before = reading.bytes_read
+    number = 0
+    parts = _Parts(path, reading)
     with open_bytes(path) as file:
-        block = file.read(_BLOCK_BYTES)
-        if block[:4] != _MAGIC:
-            raise BadRequest(f"{path} begins with {block[:4]!r}, expected {_MAGIC!r}: no W&B file")
-        base, at = 0, _HEADER_BYTES
+        block = _first_block(path, file)
+        base = 0
+        at = _HEADER_BYTES
         while block or reading.following:
             newest = len(block) < _BLOCK_BYTES
             while len(block) - at >= _PIECE.size:
@@ -237,7 +278,7 @@ def _messages(path: Path, reading: Reading) -> Iterator[tuple[int, int, bytes | 
                         reading.trouble(
                             path, f"byte {offset}", f"the last record is cut: {len(data)} of {length} bytes"
                         )
-                        parts = []
+                        parts.drop()
                         at = len(block)
                     break
                 if zlib.crc32(data, zlib.crc32(bytes([kind]))) != check or not _WHOLE <= kind <= _LAST:
@@ -245,25 +286,18 @@ def _messages(path: Path, reading: Reading) -> Iterator[tuple[int, int, bytes | 
                         break  # not all of it is written, maybe
                     number += 1
                     reading.trouble(path, f"byte {offset}", f"damaged; skipped to byte {base + len(block)}")
-                    parts = []
+                    parts.drop()
                     break
                 at += _PIECE.size + length
-                if kind in (_WHOLE, _FIRST):
-                    parts, begun = [], offset
-                parts.append(data)
-                if kind in (_WHOLE, _LAST) and (kind == _WHOLE or len(parts) > 1):
+                if (record := parts.add(kind, data, offset)) is not None:
                     number += 1
-                    yield number, begun, b"".join(parts)
-                    parts = []
-                elif sum(map(len, parts)) > MAX_MESSAGE_BYTES:
-                    reading.trouble(path, f"byte {begun}", f"a record of more than {MAX_MESSAGE_BYTES >> 20} MiB")
-                    parts = []
+                    yield number, parts.begun, record
             reading.bytes_read = before + base + len(block)
             if newest and reading.following:
                 yield number, base + at, None
                 file.seek(base)  # the block again: it has grown, or it is the last one
             else:
-                base, at = base + len(block), 0
+                base += len(block)
+                at = 0
             block = file.read(_BLOCK_BYTES)
-    if parts:
-        reading.trouble(path, f"byte {begun}", "the last record is cut")
+    parts.end()
