@@ -84,7 +84,7 @@ export interface AgentHealth {
   ranks: RankHealth[];
 }
 
-/** What the agent says of itself. */
+/** The agent itself. */
 export interface AgentState {
   gpu?: GpuNoteNow | null;
   frames_sent?: number | null;
@@ -283,14 +283,14 @@ export interface Autopilot {
 }
 
 /**
- * What the ranks answered to one order, without the samples.
+ * Answers of the ranks to one command, without samples.
  *
  * Attributes:
  *     request: id of the command. time: of the first answer, unix seconds.
- *     first, last: steps that the rings held; null while none is known.
- *     held: batches that a ring may hold.
- *     ranks: that answered. failed: rank -> what the job's callable raised.
- *     seconds: the longest time that a rank was held up.
+ *     first, last: steps in the rings; null before an answer.
+ *     held: capacity of a ring, batches.
+ *     ranks: that answered. failed: rank -> error of the job's callable.
+ *     seconds: longest delay of a rank.
  *     batches: by step.
  */
 export interface BatchAnswer {
@@ -309,7 +309,7 @@ export interface BatchAnswer {
  * The newest answers of a run, newest first.
  *
  * Attributes:
- *     ranks: that keep batches now. held: how many each; on_spike: they are asked without anybody's order, too.
+ *     ranks: that keep batches now. held: batches each; on_spike: asked without a person, too.
  */
 export interface BatchAnswers {
   ranks: number[];
@@ -319,14 +319,14 @@ export interface BatchAnswers {
 }
 
 /**
- * One sample, as the job's own callable explained it; null where it says nothing.
+ * One sample, explained by the job's callable; null for no answer.
  *
  * Attributes:
- *     loss: of this sample, with the weights that the job took it with.
- *     text: decoded; a long one is its beginning and its end, with a mark between.
- *     shape: of what is no text.
- *     tokens: how many the sample has; repeated: share of them that lies in five in a row that came before in it.
- *     discarded: the job went back to before its step since.
+ *     loss: of this sample, with the weights of that moment.
+ *     text: decoded; beginning and end of a long one, with a mark between.
+ *     shape: of anything but text.
+ *     tokens: of the sample; repeated: share of them in runs of five that occurred before in it.
+ *     discarded: a rollback discarded its step.
  */
 export interface BatchSample {
   rank: number;
@@ -342,10 +342,10 @@ export interface BatchSample {
 }
 
 /**
- * What the ranks answered to one order.
+ * Answers of the ranks to one command.
  *
  * Attributes:
- *     samples: the worst first. left_out: samples that were sent and are not among them.
+ *     samples: the worst first. left_out: samples sent beyond these.
  */
 export interface BatchSamples {
   request: string;
@@ -362,15 +362,15 @@ export interface BatchSamples {
 }
 
 /**
- * What the job handed over about its data, and what comes again.
+ * Data of a run, and repeats.
  *
  * Attributes:
  *     steps: with ids, on the effective path; last: the newest of them, null for none.
- *     repeated: of them, those whose batch had come before. partial: those that lack the ids of some ranks.
- *     of: what the ids are made of. parts, samples: of one step, as it is now.
- *     notes: what is missing or can't be compared, a sentence each.
- *     repeats: newest first. new_samples: over the run, empty where no samples were named.
- *     other_runs: that had the data of this one, newest first; also where no ids are handed over.
+ *     repeated: steps with an earlier batch. partial: steps without the ids of some ranks.
+ *     of: content of the ids. parts, samples: of one step, now.
+ *     notes: missing or incomparable data, a sentence each.
+ *     repeats: newest first. new_samples: over the run, empty without named samples.
+ *     other_runs: with the data of this one, newest first; also for runs without ids.
  */
 export interface Batches {
   steps: number;
@@ -581,11 +581,11 @@ export interface ColumnFacts {
 }
 
 /**
- * Whether one order would be taken now.
+ * Whether one command would be accepted now.
  *
  * Attributes:
- *     why: it would not, half a sentence; "" where it would.
- *     works: what reaches this job instead.
+ *     why: reason against it, half a sentence; "" for none.
+ *     works: kinds that reach this job instead.
  */
 export interface CommandOffer {
   possible: boolean;
@@ -594,12 +594,12 @@ export interface CommandOffer {
 }
 
 /**
- * What can be ordered of a job now.
+ * Commands that a job would accept now.
  *
  * Attributes:
- *     ranks: that all do it at one step boundary, or none.
- *     last_checkpoint: step of the newest one that can be used, null for none.
- *     steps_lost: that a stop loses which does not save first; null before the first step. seconds_lost: the same.
+ *     ranks: that act at one step boundary, or none.
+ *     last_checkpoint: step of the newest usable one, null for none.
+ *     steps_lost, seconds_lost: by a stop without a save; null before the first step.
  */
 export interface CommandOffers {
   stop: CommandOffer;
@@ -610,7 +610,7 @@ export interface CommandOffers {
   seconds_lost: number | null;
 }
 
-/** What is asked of the job (``POST .../commands``). Ranges are checked in ``acting.commands.request``. */
+/** Request of a command (``POST .../commands``). Ranges are checked in ``acting.commands.request``. */
 export interface CommandRequest {
   kind: "rollback" | "restart" | "stop" | "checkpoint_now" | "dump_stacks" | "task" | "show_batches";
   /** step of a checkpoint: training goes on from the step after it */
@@ -720,13 +720,13 @@ export interface Curve {
 }
 
 /**
- * How often the samples of a data set were seen on the effective path.
+ * Passes over the samples of a data set on the effective path.
  *
  * Attributes:
- *     name: of the data set, "" where none was named.
- *     seen, distinct: samples, and different ones among them; exact where ``one_in`` is 1, else estimated.
+ *     name: of the data set, "" for unnamed.
+ *     seen, distinct: samples, and different ones; exact where ``one_in`` is 1, else estimated.
  *     once, twice, more: shares of the different ones.
- *     never: share of the data set that was not seen; null where its size was not given.
+ *     never: unseen share of the data set; null without its size.
  *     one_in: one of so many samples was counted. error: of the shares, one standard deviation.
  */
 export interface DatasetSamples {
@@ -772,11 +772,11 @@ export interface Deleted {
 }
 
 /**
- * A change of a run's settings: the whole set of overrides, not only what is new in it.
+ * A change of a run's settings: the whole set of overrides.
  *
  * Attributes:
- *     position: the first stream id that it holds for; "" while it waits for a worker, which says that.
- *     settings: of those that differ from their default on purpose.
+ *     position: first stream id it holds for; "" while it waits for a worker.
+ *     settings: values other than the default.
  *     who: name of the key, or of the machine's own user.
  */
 export interface DetectorChange {
@@ -790,9 +790,9 @@ export interface DetectorChange {
  * A detector.
  *
  * Attributes:
- *     kinds: of the incidents that it opens.
- *     text: what it does, paragraphs with a newline between; the first one is a sentence or two.
- *     every_rank: it looks at all ranks, not only at the lowest that logs the loss.
+ *     kinds: of its incidents.
+ *     text: description, paragraphs with a newline between; the first one is a sentence or two.
+ *     every_rank: it reads all ranks, not only the lowest that logs the loss.
  */
 export interface DetectorInfo {
   name: string;
@@ -803,7 +803,7 @@ export interface DetectorInfo {
   every_rank: boolean;
 }
 
-/** A number that can be set. Every detector has ``sensitivity``: thresholds are divided by it, 0 finds nothing. */
+/** A number to set. Every detector has ``sensitivity``: thresholds are divided by it, 0 finds nothing. */
 export interface DetectorParameter {
   name: string;
   default: number;
@@ -813,7 +813,7 @@ export interface DetectorParameter {
   text: string;
 }
 
-/** All detectors, in the order of their right to an event. */
+/** All detectors, in the order of their priority for an event. */
 export interface Detectors {
   detectors: DetectorInfo[];
 }
@@ -894,7 +894,7 @@ export interface ExportProgress {
 }
 
 /**
- * What a command was decided on: it does not hold for another segment, a restart not for later processes.
+ * State that a command was decided on: invalid on another segment, a restart also for later processes.
  *
  * Attributes:
  *     starts: of a restart, node -> newest start of its ranks, ns in hex: JavaScript would round the number.
@@ -905,7 +905,7 @@ export interface Fence {
   starts?: Record<string, string>;
 }
 
-/** A fault that the server remembers, whatever becomes of the run. */
+/** A fault that the server keeps beyond the run. */
 export interface FleetFault {
   run_id: string;
   run_name: string;
@@ -924,10 +924,10 @@ export interface FleetFault {
 }
 
 /**
- * A GPU of which a fault is remembered. Errors of the job itself are not counted.
+ * A GPU with a remembered fault; errors of the job itself are not counted.
  *
  * Attributes:
- *     count: faults in ``runs`` runs. recent: those of the last 14 days.
+ *     count: faults in ``runs`` runs. recent: of the last 14 days.
  *     faults: newest first, at most 32.
  */
 export interface FleetGpu {
@@ -943,18 +943,18 @@ export interface FleetGpu {
   faults: FleetFault[];
 }
 
-/** Every GPU of which a fault is remembered, newest fault first. */
+/** Every GPU with a remembered fault, newest fault first. */
 export interface FleetGpus {
   gpus: FleetGpu[];
 }
 
 /**
- * What the rollbacks of all runs cost.
+ * Costs of the rollbacks of all runs.
  *
  * Attributes:
- *     month: those since ``month_began``, the first of this month in UTC, unix seconds, whatever ``days`` says.
- *     runs: those that lost most first, at most 500; the numbers are of all. run_count: how many there are.
- *     unknown: runs with rollbacks whose costs are not worked out yet; a server that was updated does so one by one.
+ *     month: since ``month_began``, the first of this month in UTC, unix seconds, for any ``days``.
+ *     runs: largest losses first, at most 500; the numbers are of all. run_count: all.
+ *     unknown: runs with rollbacks whose costs are not computed yet.
  */
 export interface FleetRollbacks {
   rollbacks: number;
@@ -973,12 +973,12 @@ export interface FleetRollbacks {
 }
 
 /**
- * What a search found, best first in each list.
+ * Search results, best first in each list.
  *
  * Attributes:
- *     metrics: names of metrics of the run that was given.
+ *     metrics: names of metrics of the given run.
  *     incidents: open ones before others.
- *     complete: as at ``IncidentPage``.
+ *     complete: as of ``IncidentPage``.
  */
 export interface Found {
   q: string;
@@ -1001,11 +1001,11 @@ export interface FoundIncident {
 }
 
 /**
- * A node, or a GPU of one, that a search found.
+ * A node, or a GPU of one.
  *
  * Attributes:
  *     node: its host name. gpu: UUID, "" for the node itself.
- *     run_id, run_name: the run that it was in last.
+ *     run_id, run_name: its last run.
  */
 export interface FoundMachine {
   node: string;
@@ -1026,8 +1026,8 @@ export interface FoundRun {
  * A GPU of a run's nodes.
  *
  * Attributes:
- *     state: sick: it stops or endangers the job, has to be reset or has memory errors; watch: something is known;
- *         lost: the node does not reach it.
+ *     state: sick: stops or endangers the job, needs a reset or has memory errors; watch: minor faults; lost: the node
+ *         does not reach it.
  *     faults: newest first, at most 16.
  */
 export interface Gpu {
@@ -1071,7 +1071,7 @@ export interface GpuNote {
   text: string;
 }
 
-/** The node's GPUs in one line, and when they were last looked at. */
+/** The node's GPUs in one line, and the time of the last reading. */
 export interface GpuNoteNow {
   visible?: boolean | null;
   text?: string | null;
@@ -1147,7 +1147,7 @@ export interface HeadlineChart {
  * The newest report of every agent.
  *
  * Attributes:
- *     waits_for: the ranks of open verdicts for which the others wait.
+ *     waits_for: culprits of open verdicts.
  */
 export interface HealthAnswer {
   agents: AgentHealth[];
@@ -1172,12 +1172,12 @@ export interface HotPoints {
 }
 
 /**
- * How many incidents there are.
+ * Numbers of incidents.
  *
  * Attributes:
- *     open, recovered, resolved: by their state.
+ *     open, recovered, resolved: by state.
  *     critical, warning, info: of the open ones, by severity.
- *     alarms: open ones that people are to look at: all but those of severity info.
+ *     alarms: open ones but those of severity info.
  *     unacknowledged: of the alarms.
  */
 export interface IncidentCounts {
@@ -1200,12 +1200,12 @@ export interface IncidentKinds {
  * A page of the incidents of all runs.
  *
  * Attributes:
- *     incidents: open ones first, by severity, of equals those that nobody acknowledged, then causes before what
- *         follows from them, then those that stop a job, newest first; those that are over come after, newest first.
- *     total: that fit the filters, on whatever page. counts: that fit them, whatever their state.
- *     next: ``cursor`` of the next page, null on the last one. None that stays as it is comes twice or is left out.
- *     complete: false while a server that has just started still reads what is stored.
- *     left_out: incidents that are over and were dropped here since there are too many; their runs' pages have them.
+ *     incidents: open ones first, by severity, then unacknowledged ones, causes before their effects, those that stop
+ *         a job, newest first; closed ones follow, newest first.
+ *     total: matches of the filters on all pages. counts: matches in any state.
+ *     next: ``cursor`` of the next page, null on the last one. Unchanged incidents are never repeated or left out.
+ *     complete: false while a new server still reads the store.
+ *     left_out: closed incidents dropped beyond the limit; pages of their runs have them.
  *     now: unix seconds by the server's clock.
  */
 export interface IncidentPage {
@@ -1227,14 +1227,14 @@ export interface Incidents {
  * One stop of a job, however many incidents report it.
  *
  * Attributes:
- *     since: the last row before. resumed: the first row after, null while there is none.
- *     counted: false for a stop by hand and for a stall that went on by itself.
- *     downtime_s, time_lost_s: 0 of a stop by hand that nobody went on from: nothing waits there.
- *     step, resumed_step: of these rows. redone_steps: steps made twice for it.
+ *     since: the last row before. resumed: the first row after, null before it.
+ *     counted: false for a stop by hand and for a stall that ended by itself.
+ *     downtime_s, time_lost_s: 0 of a stop by hand without a resume.
+ *     step, resumed_step: of these rows. redone_steps: trained again.
  *     gpus: UUIDs. evidence: sentences.
- *     unsure: what is against the category, "" for nothing.
- *     seen_category: what the rules say; ``category`` is what counts: a person's word where there is one.
- *     deleted: its run is gone.
+ *     unsure: evidence against the category, "" for none.
+ *     seen_category: by the rules; ``category`` is a person's correction where there is one.
+ *     deleted: its run is deleted.
  */
 export interface Interruption {
   id: string;
@@ -1269,12 +1269,12 @@ export interface Interruption {
 }
 
 /**
- * A category of the table, in the order of Llama 3's table, then ours.
+ * A category of the table, in the order of Llama 3's table, then own ones.
  *
  * Attributes:
  *     share: of all that count, 0 to 1.
- *     visible, sees: how far a client can see this cause.
- *     published, published_share: in Llama 3's table, null for rows of our own.
+ *     visible, sees: visibility of this cause to a client.
+ *     published, published_share: in Llama 3's table, null for own rows.
  */
 export interface InterruptionRow {
   category: string;
@@ -1289,14 +1289,14 @@ export interface InterruptionRow {
 }
 
 /**
- * What stopped the jobs of this server.
+ * Interruptions of the jobs of this server.
  *
  * Attributes:
  *     count: interruptions that count; not_counted: the others.
  *     mtbi_s: mean time between interruptions, ``running_s / count``; null without one.
- *     runs: that have an interruption or ran in these days.
- *     projects: all that have runs here, for a choice.
- *     down: those that have not ended, whenever they began: newest first, at most 500.
+ *     runs: with an interruption or at work in these days.
+ *     projects: all with runs here.
+ *     down: not ended yet, at any age: newest first, at most 500.
  *     interruptions: newest first, at most 500; the numbers are of all.
  */
 export interface Interruptions {
@@ -1320,14 +1320,14 @@ export interface Interruptions {
 }
 
 /**
- * What the ranks together say of one step.
+ * Answers of all ranks about one step.
  *
  * Attributes:
- *     ranks: that held its batch. samples: that were looked at; 0 where time ended before.
+ *     ranks: with its batch. samples: inspected; 0 where time ran out.
  *     loss: mean of the finite losses of samples. worst: the largest. nonfinite: losses that are NaN or infinite.
  *     repeated: the largest share of repeated tokens.
- *     whole: every sample was looked at.
- *     discarded: the job went back to before it since, so the step may be there twice.
+ *     whole: every sample was inspected.
+ *     discarded: a rollback discarded the step, so it may occur twice.
  */
 export interface KeptBatch {
   step: number;
@@ -1360,12 +1360,12 @@ export interface KindPrecision {
 }
 
 /**
- * An incident as the list over all runs has it; the fields that it shares are described at ``ShownIncident``.
+ * An incident in the list over all runs; shared fields as of ``ShownIncident``.
  *
  * Attributes:
- *     run_name, project: of its run, as it is called now.
- *     stops_job: its kind is one that stops a job.
- *     advice: what is advised, "" for nothing.
+ *     run_name, project: of its run, now.
+ *     stops_job: of its kind.
+ *     advice: action of its suggestion, "" for none.
  */
 export interface ListedIncident {
   run_id: string;
@@ -1401,7 +1401,7 @@ export interface ListedIncident {
   version: number;
 }
 
-/** What is set for a run, beside all that can be set. */
+/** Settings of a run, and all that can be set. */
 export interface ListedRunDetectors {
   settings: Record<string, Record<string, number>>;
   changes: DetectorChange[];
@@ -1409,10 +1409,10 @@ export interface ListedRunDetectors {
 }
 
 /**
- * A log that is followed from outside, where no agent may run.
+ * A log followed from outside, without an agent at the job.
  *
  * Attributes:
- *     name: of the file. quiet_s: seconds without a new row. limit_s: longer than that it should not be.
+ *     name: of the file. quiet_s: seconds without a new row. limit_s: longest usual pause.
  */
 export interface LogFacts {
   name: string;
@@ -1564,7 +1564,7 @@ export interface Mutes {
   mutes: MuteShown[];
 }
 
-/** Of the samples of the steps ``first..last`` the share that no earlier step had seen. */
+/** Share of the samples of ``first..last`` that no earlier step saw. */
 export interface NewSamples {
   first: number;
   last: number;
@@ -1572,11 +1572,11 @@ export interface NewSamples {
 }
 
 /**
- * How far a command is at one node's agent.
+ * Progress of a command at one node's agent.
  *
  * Attributes:
  *     state: as the agent reported it.
- *     gone: the agent ended and did not come back: the server answered for it.
+ *     gone: the agent ended for good, and the server answered for it.
  */
 export interface NodeState {
   state: string;
@@ -1604,7 +1604,7 @@ export interface NotFollowed {
   observed: string;
 }
 
-/** What is remembered of a GPU from other runs. */
+/** Faults of a GPU in other runs. */
 export interface Offences {
   runs: number;
   faults: number;
@@ -1733,7 +1733,7 @@ export interface OutputAnswer {
   newer: boolean;
 }
 
-/** Different samples of two stretches of steps, and how many are in both; estimated as in ``DatasetSamples``. */
+/** Different samples of two intervals of steps, and those in both; estimated as in ``DatasetSamples``. */
 export interface Overlap {
   first: [number, number];
   second: [number, number];
@@ -1763,7 +1763,7 @@ export interface PartSeen {
   ordered: boolean;
 }
 
-/** A phase in a slot's table: how often a process passed through it, all seconds there, and those of the longest. */
+/** A phase in a slot's table: passes, total seconds, and seconds of the longest pass. */
 export type PhaseTimes = [number, number, number];
 
 /**
@@ -1885,7 +1885,7 @@ export interface PrintedLine {
   level: "" | "error" | "warning";
 }
 
-/** What the kernel says of the thread that runs the loop. */
+/** Kernel's view of the thread that runs the loop. */
 export interface Proc {
   state?: string | null;
   wchan?: string | null;
@@ -1894,12 +1894,12 @@ export interface Proc {
 }
 
 /**
- * How far a command is, for people.
+ * Progress of a command for display.
  *
  * Attributes:
- *     word: its state, for people. ended: it stays as it is. failed: it was not carried out, or by some only.
- *     acted: ranks, or nodes, that have done it.
- *     line: about all of it. trouble: why it failed, "" where it did not.
+ *     word: label of its state. ended: final. failed: not carried out, or by some only.
+ *     acted: ranks, or nodes, that are done.
+ *     line: summary. trouble: why it failed, "" for no failure.
  */
 export interface Progress {
   word: string;
@@ -1912,18 +1912,18 @@ export interface Progress {
 }
 
 /**
- * What somebody, or a program, wants of a job. Nothing is sent before a person approves it.
+ * A command proposed by a person or a program, sent only after approval.
  *
  * Attributes:
- *     what: the order in words. order: as ``POST .../commands`` takes it.
- *     proposer: whose key proposed it. proposer_key: that key's id, null without one.
- *     by_program: an assistant proposed it.
- *     proposed, expires: unix seconds. Nobody can approve it later.
- *     fence: the head of the run on which it was proposed; it does not hold for another.
- *     state: approved: ``command_id`` says what became of it, null until it is sent. refused: by the server, as the
- *         run went elsewhere. superseded: the same proposer proposed anew.
- *     decided_by, decided: who approved or declined it, and when, unix seconds.
- *     detail: why it was declined or refused, or why it could not be sent yet; "" where there is nothing to say.
+ *     what: the command as text. order: its request, as for ``POST .../commands``.
+ *     proposer: name of the key. proposer_key: id of the key, null without one.
+ *     by_program: from an assistant.
+ *     proposed, expires: unix seconds.
+ *     fence: head of the run at that time; invalid for another.
+ *     state: approved: see ``command_id``, null until sent. refused: by the server, as the run moved on. superseded:
+ *         by a newer one of the same proposer.
+ *     decided_by, decided: person and time (unix seconds) of the decision.
+ *     detail: reason of a decline, a refusal or a delay; "" for none.
  */
 export interface Proposal {
   proposal_id: string;
@@ -1943,12 +1943,12 @@ export interface Proposal {
   command_id: string | null;
 }
 
-/** What waits for a person in all runs, oldest first. */
+/** Undecided proposals of all runs, oldest first. */
 export interface Proposals {
   proposals: Proposal[];
 }
 
-/** Where the published numbers are from. */
+/** Source of the published numbers. */
 export interface Published {
   source: string;
   count: number;
@@ -1958,13 +1958,13 @@ export interface Published {
 }
 
 /**
- * The newest process of a rank and its slot: what its agent sent last, and what the server makes of it.
+ * The newest process of a rank and its slot: last report of its agent, and the server's judgement.
  *
  * Attributes:
- *     step: absent where the slot can't be read.
- *     budget_s: how long it may stay where it is; null for one that reports no steps while others make them, absent
- *         for a process without a rank.
- *     status: judged by the server once, for everybody; null for a process that another one has replaced.
+ *     step: absent for an unreadable slot.
+ *     budget_s: longest stay in its phase; null for one without steps while others make them, absent for a process
+ *         without a rank.
+ *     status: the server's judgement; null for a replaced process.
  */
 export interface RankHealth {
   rank: number | null;
@@ -2016,11 +2016,11 @@ export interface RankStacks {
 }
 
 /**
- * How far a command is at one rank.
+ * Progress of a command at one rank.
  *
  * Attributes:
  *     state: as the rank reported it (docs/wire.md).
- *     applied: once acted, what the job's handler says that it changed.
+ *     applied: once acted, changes reported by the job's handler.
  */
 export interface RankState {
   state: string;
@@ -2140,16 +2140,16 @@ export interface Receivers {
 }
 
 /**
- * Data that came again.
+ * Repeated data.
  *
  * Attributes:
- *     onset, newest: its first and its newest step; ended: the first step with new data, null while it lasts.
- *     earlier_step: the step at which the data of the onset came before.
- *     offset_steps: their distance, null where the samples came in another order.
- *     steps, samples, tokens: so many came again, null where that is not known.
- *     share: of the samples that came before, null where whole batches did.
- *     since: what had happened last, a clause.
- *     dataset: whose samples they are, "" for all, or where none is named.
+ *     onset, newest: first and newest step. ended: first step with new data, null while it lasts.
+ *     earlier_step: earlier step of the onset's data.
+ *     offset_steps: distance of the two, null for samples in another order.
+ *     steps, samples, tokens: repeated, null for unknown.
+ *     share: repeated share of the samples, null for whole batches.
+ *     since: the last thing that happened before, a clause.
+ *     dataset: of the samples, "" for all or unnamed.
  */
 export interface Repeated {
   what: "again" | "declared" | "pass" | "same" | "samples";
@@ -2170,7 +2170,7 @@ export interface Repeated {
  * Write the plan (docs/restart.md), then end the ranks of the node.
  *
  * Attributes:
- *     grace_s: how long ranks get to leave by themselves before they are killed.
+ *     grace_s: time to leave before a kill, seconds.
  */
 export interface Restart {
   kind: "restart";
@@ -2296,8 +2296,8 @@ export interface RetainedRun {
  * Go back to a checkpoint, on all ranks at one step boundary.
  *
  * Attributes:
- *     unpromised: what was ordered although the job promises only the step; older servers did not say.
- *     branch: the discarded segment that is gone back to.
+ *     unpromised: changes requested although the job promises only the step.
+ *     branch: the discarded segment to go back to.
  */
 export interface Rollback {
   kind: "rollback";
@@ -2403,7 +2403,7 @@ export interface RollbackCosts {
   saving: SaveInterval | null;
 }
 
-/** What some rollbacks cost together. ``gpu_hours_lost``: of the time of discarded steps and of the downtime. */
+/** Sum over rollbacks. ``gpu_hours_lost``: of discarded steps and of downtime. */
 export interface RollbackSum {
   rollbacks: number;
   steps_lost: number;
@@ -2412,7 +2412,7 @@ export interface RollbackSum {
   gpu_hours_lost: number;
 }
 
-/** What the rollbacks of one run cost. ``last``: when it went back last, unix seconds. */
+/** Costs of the rollbacks of one run. ``last``: time of the newest, unix seconds. */
 export interface RollbacksOfRun {
   rollbacks: number;
   steps_lost: number;
@@ -2536,10 +2536,10 @@ export interface RunColumns {
 }
 
 /**
- * What is set for a run.
+ * Settings of a run.
  *
  * Attributes:
- *     settings: what holds now, only what is not the default.
+ *     settings: now, values other than the default.
  *     changes: newest first, at most 100.
  */
 export interface RunDetectors {
@@ -2622,7 +2622,7 @@ export interface RunPage {
   storing: StoringProblem | null;
 }
 
-/** The newest proposals of a run, newest first. ``two_persons``: rollbacks, restarts, stops are to be proposed. */
+/** The newest proposals of a run, newest first. ``two_persons``: rollbacks, restarts and stops need a proposal. */
 export interface RunProposals {
   proposals: Proposal[];
   two_persons: boolean;
@@ -2888,7 +2888,7 @@ export interface ServerHealth {
   versions: string;
 }
 
-/** Who corrected the category of an interruption. */
+/** Author of a corrected category. */
 export interface SetBy {
   who: string;
   time: number;
@@ -2908,14 +2908,14 @@ export interface SeverityCounts {
 }
 
 /**
- * Data that another run of the project had.
+ * Data that another run of the project had too.
  *
  * Attributes:
- *     first: step since which this run has it. other_step: the step of the other run that had the data of ``first``.
+ *     first: first step with it. other_step: step of the other run with the data of ``first``.
  *     other_run, other_name: id and name of that run.
  *     by: ``ids`` of batches, or the ``loss``. r: correlation, 1 for ids.
- *     learned: the weights have learned from it, as the run says that it goes on from the other one: an alarm.
- *     incident_id: of the incident that says so.
+ *     learned: the weights learned from it, as the run declares to continue the other one: an alarm.
+ *     incident_id: of its incident.
  */
 export interface SharedData {
   first: number;
@@ -2944,14 +2944,14 @@ export interface Shift {
 }
 
 /**
- * Look at the batches that the job keeps; each rank that keeps some answers for itself (docs/wire.md).
+ * Inspect the batches that the job keeps; each rank answers for itself (docs/wire.md).
  *
  * Attributes:
- *     incident_id: what it is about. step: the batch that is looked at first.
- *     samples, text_chars: of the answer of one rank, at most.
- *     ranks: of those that answered some, first those that could not.
- *     answered: which ones did, a bit a rank, in hex: thousands of them in a few hundred characters.
- *     acted: how many of them showed their batches. Older servers said neither and named all ranks.
+ *     incident_id: subject. step: the first batch to inspect.
+ *     samples, text_chars: most per rank.
+ *     ranks: some of those that answered, failures first.
+ *     answered: a bit per rank that answered, in hex: thousands of ranks in a few hundred characters.
+ *     acted: ranks that showed their batches.
  */
 export interface ShowBatches {
   kind: "show_batches";
@@ -3015,15 +3015,15 @@ export interface ShownEntry {
 }
 
 /**
- * One real event in the life of a run, as it is shown.
+ * One real event in the life of a run, as shown.
  *
  * Attributes:
  *     label, about: of its kind.
- *     alarm: false for what is only worth knowing: it is not counted as open and alerts nobody.
- *     status: what it is now, for people: a row of schema/severity.py. status_word: the same in words.
- *     since: since when, unix seconds: the last progress of what hangs, the first sign of a GPU, else when it opened.
- *     until_step: where what it is about ended; null: it goes on, as far as its branch does.
- *     actions: what people can do about it while the job is there.
+ *     alarm: false for a note: neither counted as open nor sent.
+ *     status: a row of schema/severity.py. status_word: its label.
+ *     since: start, unix seconds: last progress of a hang, first sign of a GPU fault, else when it opened.
+ *     until_step: its last step; null: up to the end of its branch.
+ *     actions: possible while the job is there.
  */
 export interface ShownIncident {
   incident_id: string;
@@ -3167,7 +3167,7 @@ export interface SpoiledBy {
   text: string;
 }
 
-/** The room for what is not sent yet. */
+/** Room for unsent records. */
 export interface SpoolFacts {
   free_mib?: number | null;
   limit_mib?: number | null;
@@ -3175,7 +3175,7 @@ export interface SpoolFacts {
   error?: string | null;
 }
 
-/** Look closely at every rank. */
+/** Collect the stacks of every rank. */
 export interface StackDump {
   kind: "dump_stacks";
   command_id: string;
@@ -3239,11 +3239,11 @@ export interface StackGroup {
 }
 
 /**
- * A stage of a command: of ranks one a state, of agents one a node.
+ * Stage of a command: one per state of ranks, one per node of agents.
  *
  * Attributes:
- *     active: it is what is waited for. failed: it ended the command.
- *     after_s: how long after the request it was done.
+ *     active: awaited now. failed: it ended the command.
+ *     after_s: seconds from the request to its end.
  */
 export interface Stage {
   key: string;
@@ -3344,19 +3344,19 @@ export interface StuckCollective {
 }
 
 /**
- * What to do about an incident.
+ * Advice about an incident.
  *
  * Attributes:
- *     to_step: the checkpoint of a rollback; beside another action where one should go if it comes to that.
- *     skip_range: steps whose batches are left out, inclusive: from the first bad one on; null: the data are good.
- *     skip_batches: how many that are for a job that can only leave out those right behind the checkpoint.
- *     lr_scale: factor on the rate that the schedule of the restored checkpoint gives; 1 and null leave it.
- *     reseed: go on with a new seed.
- *     wait_steps, until_step: how long to wait first, steps from the onset on, and the step at which that is over.
- *     fix_first: what to correct before a rollback can help, "" for nothing. ``cause``: rollbacks did not help, and
- *         it is not known what does; ``to_step`` is where to go on from when it is corrected.
- *     leads: id of the incident of the run that this advice is for; each open one of the run has the same.
- *     checklist: lines to go through. source: whose experience it is.
+ *     to_step: checkpoint of a rollback; of another action, the one for a later rollback.
+ *     skip_range: steps whose batches are left out, inclusive, from the first bad one on; null: the data are good.
+ *     skip_batches: their number for a job that can only leave out those right behind the checkpoint.
+ *     lr_scale: factor on the schedule of the restored checkpoint; 1 and null leave it.
+ *     reseed: continue with a new seed.
+ *     wait_steps, until_step: wait before an action, steps from the onset, and its last step.
+ *     fix_first: correction needed before a rollback, "" for none. ``cause``: rollbacks did not help and the cause is
+ *         unknown; ``to_step`` is the checkpoint for after the correction.
+ *     leads: id of the primary incident of the run; all open ones have the same advice.
+ *     checklist: lines to go through. source: of the experience behind it.
  */
 export interface Suggestion {
   action: "inspect" | "none" | "restart" | "roll_back" | "wait";
@@ -3423,12 +3423,7 @@ export interface TableRow {
   cells: (number | "-Infinity" | "Infinity" | "NaN" | boolean | string | null)[];
 }
 
-/**
- * Run a function that a plug-in of the agents registered (docs/extending.md).
- *
- * Attributes:
- *     task: its name.
- */
+/** Run a function that a plug-in of the agents registered (docs/extending.md). */
 export interface Task {
   kind: "task";
   command_id: string;
@@ -3461,13 +3456,13 @@ export interface Task {
 }
 
 /**
- * What the detectors would have found in a run with other settings.
+ * Findings in a run with other settings.
  *
  * Attributes:
  *     first_step: the first that counts, null for all.
- *     now, then: by detector: what the run's incidents say today, and with these settings.
+ *     now, then: by detector: incidents of the run today, and with these settings.
  *     incidents: newest first, at most 500.
- *     seconds: that it took.
+ *     seconds: duration of the trial.
  *     failures: exceptions of detectors.
  */
 export interface Trial {
@@ -3595,7 +3590,7 @@ export interface Views {
   views: View[];
 }
 
-/** What can't be seen on a node. */
+/** A blind spot on a node. */
 export interface VisibilityGap {
   what: string;
   why?: string | null;

@@ -1,1 +1,1 @@
-"""The words of the domain as types: what agents send (events, Health) and what the server finds (incidents)."""
+"""Domain types: events and Health from agents, findings and incidents from the server."""

@@ -1,7 +1,4 @@
-"""What a run's job handed over about its data, and what comes again: ``GET /api/v1/runs/{run_id}/batches``.
-
-And the samples of the batches that it kept, as its ranks answered: ``GET .../batch_samples``.
-"""
+"""Batches of a run, repeats among them, and samples kept by ranks: ``GET .../batches``, ``GET .../batch_samples``."""
 
 from __future__ import annotations
 
@@ -11,22 +8,22 @@ import msgspec
 
 from stabilitybackend.schema.json_data import Number
 
-#: ``again``: known batches; ``samples``: known samples in other batches; ``same``: one batch at every step;
-#: ``declared``, ``pass``: another epoch, as the job says, or as the order shows.
+#: ``again``: earlier batches; ``samples``: earlier samples in other batches; ``same``: one batch at every step;
+#: ``declared``, ``pass``: another epoch, by the job or by the order.
 RepeatWhat = Literal["again", "samples", "same", "declared", "pass"]
 
 
 class Repeated(msgspec.Struct, frozen=True):
-    """Data that came again.
+    """Repeated data.
 
     Attributes:
-        onset, newest: its first and its newest step; ended: the first step with new data, null while it lasts.
-        earlier_step: the step at which the data of the onset came before.
-        offset_steps: their distance, null where the samples came in another order.
-        steps, samples, tokens: so many came again, null where that is not known.
-        share: of the samples that came before, null where whole batches did.
-        since: what had happened last, a clause.
-        dataset: whose samples they are, "" for all, or where none is named.
+        onset, newest: first and newest step. ended: first step with new data, null while it lasts.
+        earlier_step: earlier step of the onset's data.
+        offset_steps: distance of the two, null for samples in another order.
+        steps, samples, tokens: repeated, null for unknown.
+        share: repeated share of the samples, null for whole batches.
+        since: the last thing that happened before, a clause.
+        dataset: of the samples, "" for all or unnamed.
     """
 
     what: RepeatWhat
@@ -44,13 +41,13 @@ class Repeated(msgspec.Struct, frozen=True):
 
 
 class DatasetSamples(msgspec.Struct, frozen=True):
-    """How often the samples of a data set were seen on the effective path.
+    """Passes over the samples of a data set on the effective path.
 
     Attributes:
-        name: of the data set, "" where none was named.
-        seen, distinct: samples, and different ones among them; exact where ``one_in`` is 1, else estimated.
+        name: of the data set, "" for unnamed.
+        seen, distinct: samples, and different ones; exact where ``one_in`` is 1, else estimated.
         once, twice, more: shares of the different ones.
-        never: share of the data set that was not seen; null where its size was not given.
+        never: unseen share of the data set; null without its size.
         one_in: one of so many samples was counted. error: of the shares, one standard deviation.
     """
 
@@ -66,7 +63,7 @@ class DatasetSamples(msgspec.Struct, frozen=True):
 
 
 class NewSamples(msgspec.Struct, frozen=True):
-    """Of the samples of the steps ``first..last`` the share that no earlier step had seen."""
+    """Share of the samples of ``first..last`` that no earlier step saw."""
 
     first: int
     last: int
@@ -74,7 +71,7 @@ class NewSamples(msgspec.Struct, frozen=True):
 
 
 class Overlap(msgspec.Struct, frozen=True):
-    """Different samples of two stretches of steps, and how many are in both; estimated as in ``DatasetSamples``."""
+    """Different samples of two intervals of steps, and those in both; estimated as in ``DatasetSamples``."""
 
     first: tuple[int, int]
     second: tuple[int, int]
@@ -83,19 +80,19 @@ class Overlap(msgspec.Struct, frozen=True):
     in_both: int
 
 
-#: What shows that two runs had the same data: ``ids`` of batches, or the ``loss``.
+#: Evidence that two runs had the same data: ``ids`` of batches, or the ``loss``.
 SharedBy = Literal["ids", "loss"]
 
 
 class SharedData(msgspec.Struct, frozen=True):
-    """Data that another run of the project had.
+    """Data that another run of the project had too.
 
     Attributes:
-        first: step since which this run has it. other_step: the step of the other run that had the data of ``first``.
+        first: first step with it. other_step: step of the other run with the data of ``first``.
         other_run, other_name: id and name of that run.
         by: ``ids`` of batches, or the ``loss``. r: correlation, 1 for ids.
-        learned: the weights have learned from it, as the run says that it goes on from the other one: an alarm.
-        incident_id: of the incident that says so.
+        learned: the weights learned from it, as the run declares to continue the other one: an alarm.
+        incident_id: of its incident.
     """
 
     first: int
@@ -109,15 +106,15 @@ class SharedData(msgspec.Struct, frozen=True):
 
 
 class Batches(msgspec.Struct, frozen=True):
-    """What the job handed over about its data, and what comes again.
+    """Data of a run, and repeats.
 
     Attributes:
         steps: with ids, on the effective path; last: the newest of them, null for none.
-        repeated: of them, those whose batch had come before. partial: those that lack the ids of some ranks.
-        of: what the ids are made of. parts, samples: of one step, as it is now.
-        notes: what is missing or can't be compared, a sentence each.
-        repeats: newest first. new_samples: over the run, empty where no samples were named.
-        other_runs: that had the data of this one, newest first; also where no ids are handed over.
+        repeated: steps with an earlier batch. partial: steps without the ids of some ranks.
+        of: content of the ids. parts, samples: of one step, now.
+        notes: missing or incomparable data, a sentence each.
+        repeats: newest first. new_samples: over the run, empty without named samples.
+        other_runs: with the data of this one, newest first; also for runs without ids.
     """
 
     steps: int
@@ -136,14 +133,14 @@ class Batches(msgspec.Struct, frozen=True):
 
 
 class BatchSample(msgspec.Struct, frozen=True):
-    """One sample, as the job's own callable explained it; null where it says nothing.
+    """One sample, explained by the job's callable; null for no answer.
 
     Attributes:
-        loss: of this sample, with the weights that the job took it with.
-        text: decoded; a long one is its beginning and its end, with a mark between.
-        shape: of what is no text.
-        tokens: how many the sample has; repeated: share of them that lies in five in a row that came before in it.
-        discarded: the job went back to before its step since.
+        loss: of this sample, with the weights of that moment.
+        text: decoded; beginning and end of a long one, with a mark between.
+        shape: of anything but text.
+        tokens: of the sample; repeated: share of them in runs of five that occurred before in it.
+        discarded: a rollback discarded its step.
     """
 
     rank: int
@@ -159,14 +156,14 @@ class BatchSample(msgspec.Struct, frozen=True):
 
 
 class KeptBatch(msgspec.Struct, frozen=True):
-    """What the ranks together say of one step.
+    """Answers of all ranks about one step.
 
     Attributes:
-        ranks: that held its batch. samples: that were looked at; 0 where time ended before.
+        ranks: with its batch. samples: inspected; 0 where time ran out.
         loss: mean of the finite losses of samples. worst: the largest. nonfinite: losses that are NaN or infinite.
         repeated: the largest share of repeated tokens.
-        whole: every sample was looked at.
-        discarded: the job went back to before it since, so the step may be there twice.
+        whole: every sample was inspected.
+        discarded: a rollback discarded the step, so it may occur twice.
     """
 
     step: int
@@ -181,14 +178,14 @@ class KeptBatch(msgspec.Struct, frozen=True):
 
 
 class BatchAnswer(msgspec.Struct, frozen=True):
-    """What the ranks answered to one order, without the samples.
+    """Answers of the ranks to one command, without samples.
 
     Attributes:
         request: id of the command. time: of the first answer, unix seconds.
-        first, last: steps that the rings held; null while none is known.
-        held: batches that a ring may hold.
-        ranks: that answered. failed: rank -> what the job's callable raised.
-        seconds: the longest time that a rank was held up.
+        first, last: steps in the rings; null before an answer.
+        held: capacity of a ring, batches.
+        ranks: that answered. failed: rank -> error of the job's callable.
+        seconds: longest delay of a rank.
         batches: by step.
     """
 
@@ -204,10 +201,10 @@ class BatchAnswer(msgspec.Struct, frozen=True):
 
 
 class BatchSamples(BatchAnswer, frozen=True):
-    """What the ranks answered to one order.
+    """Answers of the ranks to one command.
 
     Attributes:
-        samples: the worst first. left_out: samples that were sent and are not among them.
+        samples: the worst first. left_out: samples sent beyond these.
     """
 
     samples: list[BatchSample]
@@ -218,7 +215,7 @@ class BatchAnswers(msgspec.Struct, frozen=True):
     """The newest answers of a run, newest first.
 
     Attributes:
-        ranks: that keep batches now. held: how many each; on_spike: they are asked without anybody's order, too.
+        ranks: that keep batches now. held: batches each; on_spike: asked without a person, too.
     """
 
     ranks: list[int]

@@ -1,7 +1,6 @@
-"""What people ask of a job: the kinds of command, the request for one, and the command as it is stored, sent and shown.
+"""Commands to a job: kinds, request, state as stored, sent and shown; offers, proposals and pending ones.
 
-The JSON is that of docs/api.md, read as older servers wrote it. A command changes while it lives: only its
-``CommandBook`` (``commands/commands.py``) writes it, everybody else reads.
+The JSON is that of docs/api.md. A command changes while it lives; only its ``CommandBook`` writes it.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from stabilitybackend.schema.plan import Plan
 Kind = Literal["rollback", "restart", "stop", "checkpoint_now", "dump_stacks", "task", "show_batches"]
 State = Literal["pending", "delivered", "ready", "acted", "done", "rejected", "failed", "expired"]
 
-#: States in which a command may still be acted on.
+#: States of a command that may still act.
 OPEN_STATES: frozenset[State] = frozenset({"pending", "delivered", "ready"})
-#: States in which a command stays. One that is acted is in neither: it waits for the first new row.
+#: Final states. ``acted`` is in neither: it waits for the first new row.
 END_STATES: frozenset[State] = frozenset(get_args(State)) - OPEN_STATES - {"acted"}
-#: Of these, those in which the job was left as it was, or half of it.
+#: Final states of a job left unchanged, or half changed.
 NOT_CARRIED_OUT: frozenset[State] = END_STATES - {"done"}
 
-#: State -> what people read. Before it is a command: proposed, and declined, refused, expired or superseded.
+#: State -> label.
 WORDS: Mapping[State, str] = {
     "pending": "approved",
     "delivered": "sent",
@@ -38,27 +37,26 @@ WORDS: Mapping[State, str] = {
     "expired": "expired",
 }
 
-#: Longest time that a command may wait for somebody to begin with it, seconds.
+#: Longest wait for a start, seconds.
 MAX_EXPIRES_S = 86_400.0
-#: The same of a look at stacks, which takes seconds: one that nobody answers must not keep the next one waiting.
+#: The same for stacks, which take seconds: one without an answer must not delay the next.
 MAX_DUMP_EXPIRES_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class CommandKind:
-    """What a kind of command is.
+    """Facts of a kind of command.
 
     Args:
-        by: who carries it out. Ranks agree on a step boundary; agents need none, so they reach a job that hangs; each
-            rank by itself answers at a boundary of its own.
-        takes: the fields of a request beside ``reason``, ``expires_s`` and ``idempotency_key``.
-        expires_s: nobody may begin with it after so long, seconds, where the request names nothing else.
-        max_expires_s: the most that a request may name, seconds.
-        answered: of agents, the state once all of them have answered and one has done it.
-        unanswered: of agents, what is not known where one ended before it answered.
-        beside: it leaves the ranks as they are, so that a rollback or restart need not wait for it.
-        moves: it ends or moves training: the two persons' rule is about it.
-        acted: of ranks that all have acted, what they did. nothing: of ranks, what did not happen where none acted.
+        by: ranks agree on a step boundary; agents need none, so they reach a hanging job; ``each rank`` answers at a
+            boundary of its own.
+        takes: fields of a request, besides ``reason``, ``expires_s`` and ``idempotency_key``.
+        expires_s: default time for a start, seconds. max_expires_s: longest in a request, seconds.
+        answered: of agents, the state once all answered and one has done it.
+        unanswered: of agents, the open question about one that ended before its answer.
+        beside: leaves the ranks unchanged, so a rollback or restart need not wait for it.
+        moves: ends or moves training; subject to the two persons' rule.
+        acted: of ranks, their action. nothing: of ranks, the result where none acted.
     """
 
     by: Literal["ranks", "agents", "each rank"]
@@ -73,9 +71,9 @@ class CommandKind:
     nothing: str = ""
 
 
-#: The one table of kinds. A further kind is a line here, a Struct below, and what carries it out in the client.
+#: All kinds. A new kind is a line here, a Struct below, and its code in the client.
 KINDS: Mapping[Kind, CommandKind] = {
-    # Long enough for a few slow steps, short enough that nobody is surprised by a rollback ordered before lunch.
+    # Long enough for a few slow steps, too short for a surprise after lunch.
     "rollback": CommandKind(
         "ranks",
         frozenset({"to_step", "branch", "lr_scale", "seed", "skip_batches", "skip_range"}),
@@ -127,12 +125,12 @@ KINDS: Mapping[Kind, CommandKind] = {
 }
 
 
-#: Lines kept in the history of a command.
+#: Longest history of a command, lines.
 MAX_HISTORY = 200
 
 
 def _described(description: str, **limits: int) -> Mapping[str, object]:
-    """Return what FastAPI reads of a field: how the OpenAPI describes it, and that ``"5"`` is no 5."""
+    """Return metadata of a field for FastAPI: a description for OpenAPI, and strict types (``"5"`` is no 5)."""
     return {"description": description, "strict": True, **limits}
 
 
@@ -141,7 +139,7 @@ _EXPIRES = ", ".join(f"{kind} {facts.expires_s:g}" for kind, facts in KINDS.item
 
 @dataclass(frozen=True)
 class CommandRequest:
-    """What is asked of the job (``POST .../commands``). Ranges are checked in ``acting.commands.request``."""
+    """Request of a command (``POST .../commands``). Ranges are checked in ``acting.commands.request``."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
@@ -195,17 +193,17 @@ class CommandRequest:
     )
 
     def given(self) -> dict[str, object]:
-        """Return the JSON of it: what differs from the defaults, so that a server of before knows all of it."""
+        """Return its JSON: fields that differ from the defaults."""
         values = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}
         return {name: value for name, (value, default) in values.items() if value != default}
 
     def expires(self, now: float) -> float:
-        """Return when nobody may begin with it any more, unix seconds."""
+        """Return the end of the time for a start, unix seconds."""
         return now + (KINDS[self.kind].expires_s if self.expires_s is None else self.expires_s)
 
 
 class Fence(Struct, omit_defaults=True):
-    """What a command was decided on: it does not hold for another segment, a restart not for later processes.
+    """State that a command was decided on: invalid on another segment, a restart also for later processes.
 
     Attributes:
         starts: of a restart, node -> newest start of its ranks, ns in hex: JavaScript would round the number.
@@ -217,11 +215,11 @@ class Fence(Struct, omit_defaults=True):
 
 
 class RankState(Struct, omit_defaults=True):
-    """How far a command is at one rank.
+    """Progress of a command at one rank.
 
     Attributes:
         state: as the rank reported it (docs/wire.md).
-        applied: once acted, what the job's handler says that it changed.
+        applied: once acted, changes reported by the job's handler.
     """
 
     state: str
@@ -232,11 +230,11 @@ class RankState(Struct, omit_defaults=True):
 
 
 class NodeState(Struct, omit_defaults=True):
-    """How far a command is at one node's agent.
+    """Progress of a command at one node's agent.
 
     Attributes:
         state: as the agent reported it.
-        gone: the agent ended and did not come back: the server answered for it.
+        gone: the agent ended for good, and the server answered for it.
     """
 
     state: str
@@ -259,11 +257,11 @@ StageState = Literal["done", "active", "failed", "waiting"]
 
 
 class Stage(Struct, frozen=True):
-    """A stage of a command: of ranks one a state, of agents one a node.
+    """Stage of a command: one per state of ranks, one per node of agents.
 
     Attributes:
-        active: it is what is waited for. failed: it ended the command.
-        after_s: how long after the request it was done.
+        active: awaited now. failed: it ended the command.
+        after_s: seconds from the request to its end.
     """
 
     key: str
@@ -273,12 +271,12 @@ class Stage(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """How far a command is, for people.
+    """Progress of a command for display.
 
     Attributes:
-        word: its state, for people. ended: it stays as it is. failed: it was not carried out, or by some only.
-        acted: ranks, or nodes, that have done it.
-        line: about all of it. trouble: why it failed, "" where it did not.
+        word: label of its state. ended: final. failed: not carried out, or by some only.
+        acted: ranks, or nodes, that are done.
+        line: summary. trouble: why it failed, "" for no failure.
     """
 
     word: str
@@ -291,18 +289,18 @@ class Progress(Struct, frozen=True):
 
 
 class Command(Struct, kw_only=True, tag_field="kind"):
-    """What was asked, what it was decided on, and how far it is. Which kind it is says the class.
+    """A command: request, fence and progress; its class is its kind.
 
     Attributes:
-        state: done: the first new point is here.
-        apply_at_step: null where agents carry it out.
-        skip_range: steps whose batches are left out, first and last; absent for none.
+        state: done: the first new point arrived.
+        apply_at_step: null for agents.
+        skip_range: first and last step whose batches are left out; absent for none.
         world_size: ranks, or agents, that have to answer.
-        ranks: rank -> how far it is there.
+        ranks: rank -> progress.
         segment, first_step: of a command that is done, the new segment and its first step.
-        waits: why nobody has looked at it yet, of an order that came while no worker followed the run.
-        warning: in the answer to an order: what is to be known of it, although it is stored; never stored.
-        progress: in answers and in the live feed (``commands/progress.py``); never stored.
+        waits: why it is pending: no worker followed the run.
+        warning: in the answer to a request only, never stored.
+        progress: in answers and in the live feed (``commands/progress.py``), never stored.
     """
 
     kind: ClassVar[Kind]
@@ -341,7 +339,7 @@ class Command(Struct, kw_only=True, tag_field="kind"):
     def add_line(
         self, state: str, time: float, detail: str, *, rank: int | None = None, step: int | None = None
     ) -> None:
-        """Add a line to the history; the oldest ones beyond MAX_HISTORY go."""
+        """Add a line to the history, and drop the oldest beyond MAX_HISTORY."""
         self.history.append(HistoryEntry(state, time, detail, rank, step))
         del self.history[:-MAX_HISTORY]
 
@@ -350,8 +348,8 @@ class Rollback(Command, kw_only=True, tag="rollback"):
     """Go back to a checkpoint, on all ranks at one step boundary.
 
     Attributes:
-        unpromised: what was ordered although the job promises only the step; older servers did not say.
-        branch: the discarded segment that is gone back to.
+        unpromised: changes requested although the job promises only the step.
+        branch: the discarded segment to go back to.
     """
 
     kind: ClassVar[Kind] = "rollback"
@@ -383,36 +381,32 @@ class AgentCommand(Command, kw_only=True):
 
     @property
     def agents_end(self) -> float:
-        """When agents that have begun with it in time must be through, unix seconds."""
+        """Return the deadline for agents that started in time, unix seconds."""
         return self.expires
 
 
 class StackDump(AgentCommand, kw_only=True, tag="dump_stacks"):
-    """Look closely at every rank."""
+    """Collect the stacks of every rank."""
 
     kind: ClassVar[Kind] = "dump_stacks"
 
 
 class Task(AgentCommand, kw_only=True, tag="task"):
-    """Run a function that a plug-in of the agents registered (docs/extending.md).
-
-    Attributes:
-        task: its name.
-    """
+    """Run a function that a plug-in of the agents registered (docs/extending.md)."""
 
     kind: ClassVar[Kind] = "task"
     task: str
 
 
 class ShowBatches(Command, kw_only=True, tag="show_batches"):
-    """Look at the batches that the job keeps; each rank that keeps some answers for itself (docs/wire.md).
+    """Inspect the batches that the job keeps; each rank answers for itself (docs/wire.md).
 
     Attributes:
-        incident_id: what it is about. step: the batch that is looked at first.
-        samples, text_chars: of the answer of one rank, at most.
-        ranks: of those that answered some, first those that could not.
-        answered: which ones did, a bit a rank, in hex: thousands of them in a few hundred characters.
-        acted: how many of them showed their batches. Older servers said neither and named all ranks.
+        incident_id: subject. step: the first batch to inspect.
+        samples, text_chars: most per rank.
+        ranks: some of those that answered, failures first.
+        answered: a bit per rank that answered, in hex: thousands of ranks in a few hundred characters.
+        acted: ranks that showed their batches.
     """
 
     kind: ClassVar[Kind] = "show_batches"
@@ -428,7 +422,7 @@ class Restart(AgentCommand, kw_only=True, tag="restart"):
     """Write the plan (docs/restart.md), then end the ranks of the node.
 
     Attributes:
-        grace_s: how long ranks get to leave by themselves before they are killed.
+        grace_s: time to leave before a kill, seconds.
     """
 
     kind: ClassVar[Kind] = "restart"
@@ -437,30 +431,29 @@ class Restart(AgentCommand, kw_only=True, tag="restart"):
 
     @property
     def agents_end(self) -> float:
-        """When agents that have begun with it in time must be through, unix seconds."""
         return self.expires + self.grace_s
 
 
-#: What ``kind`` tells apart in JSON.
+#: Tagged by ``kind`` in JSON.
 AnyCommand = Rollback | Restart | Stop | CheckpointNow | StackDump | Task | ShowBatches
 
 
 def read_command(data: object) -> Command:
-    """Return the command that parsed JSON holds; fields that nobody knows are passed over.
+    """Return the command in parsed JSON; unknown fields are ignored.
 
     Raises:
-        msgspec.ValidationError: it is none of a kind that is known here.
+        msgspec.ValidationError: unknown kind, or not a command.
     """
     command: AnyCommand = msgspec.convert(data, AnyCommand)
     return command
 
 
 class CommandOffer(Struct, frozen=True):
-    """Whether one order would be taken now.
+    """Whether one command would be accepted now.
 
     Attributes:
-        why: it would not, half a sentence; "" where it would.
-        works: what reaches this job instead.
+        why: reason against it, half a sentence; "" for none.
+        works: kinds that reach this job instead.
     """
 
     possible: bool
@@ -469,12 +462,12 @@ class CommandOffer(Struct, frozen=True):
 
 
 class CommandOffers(Struct, frozen=True):
-    """What can be ordered of a job now.
+    """Commands that a job would accept now.
 
     Attributes:
-        ranks: that all do it at one step boundary, or none.
-        last_checkpoint: step of the newest one that can be used, null for none.
-        steps_lost: that a stop loses which does not save first; null before the first step. seconds_lost: the same.
+        ranks: that act at one step boundary, or none.
+        last_checkpoint: step of the newest usable one, null for none.
+        steps_lost, seconds_lost: by a stop without a save; null before the first step.
     """
 
     stop: CommandOffer
@@ -489,18 +482,18 @@ ProposalState = Literal["proposed", "approved", "declined", "refused", "supersed
 
 
 class Proposal(Struct, frozen=True, kw_only=True):
-    """What somebody, or a program, wants of a job. Nothing is sent before a person approves it.
+    """A command proposed by a person or a program, sent only after approval.
 
     Attributes:
-        what: the order in words. order: as ``POST .../commands`` takes it.
-        proposer: whose key proposed it. proposer_key: that key's id, null without one.
-        by_program: an assistant proposed it.
-        proposed, expires: unix seconds. Nobody can approve it later.
-        fence: the head of the run on which it was proposed; it does not hold for another.
-        state: approved: ``command_id`` says what became of it, null until it is sent. refused: by the server, as the
-            run went elsewhere. superseded: the same proposer proposed anew.
-        decided_by, decided: who approved or declined it, and when, unix seconds.
-        detail: why it was declined or refused, or why it could not be sent yet; "" where there is nothing to say.
+        what: the command as text. order: its request, as for ``POST .../commands``.
+        proposer: name of the key. proposer_key: id of the key, null without one.
+        by_program: from an assistant.
+        proposed, expires: unix seconds.
+        fence: head of the run at that time; invalid for another.
+        state: approved: see ``command_id``, null until sent. refused: by the server, as the run moved on. superseded:
+            by a newer one of the same proposer.
+        decided_by, decided: person and time (unix seconds) of the decision.
+        detail: reason of a decline, a refusal or a delay; "" for none.
     """
 
     proposal_id: str
@@ -521,35 +514,35 @@ class Proposal(Struct, frozen=True, kw_only=True):
 
     @property
     def request(self) -> CommandRequest:
-        """The order as it is issued; fields that this server does not know are left out."""
+        """The command to issue; unknown fields are ignored."""
         known = {one.name for one in fields(CommandRequest)}
         given = {name: value for name, value in self.order.items() if name in known}
         return msgspec.convert({**given, "idempotency_key": self.proposal_id}, CommandRequest)
 
     def at(self, now: float) -> Proposal:
-        """Return it as it is at this time: one that nobody decided on expires."""
+        """Return it at this time: undecided ones expire."""
         late = self.state == "proposed" and now > self.expires
         return msgspec.structs.replace(self, state="expired") if late else self
 
 
 class RunProposals(Struct):
-    """The newest proposals of a run, newest first. ``two_persons``: rollbacks, restarts, stops are to be proposed."""
+    """The newest proposals of a run, newest first. ``two_persons``: rollbacks, restarts and stops need a proposal."""
 
     proposals: list[Proposal]
     two_persons: bool
 
 
 class Proposals(Struct):
-    """What waits for a person in all runs, oldest first."""
+    """Undecided proposals of all runs, oldest first."""
 
     proposals: list[Proposal]
 
 
 class PendingCommand(msgspec.Struct, frozen=True):
-    """What was asked, and the command as it would have been on what was stored then.
+    """A command to a run without an owner, stored until one takes it.
 
     Attributes:
-        order: the JSON of the request. command: pending; its fence is what was true when it was ordered.
+        order: JSON of the request. command: pending; its fence is the stored state at that time.
     """
 
     order: dict[str, Any]
@@ -557,16 +550,16 @@ class PendingCommand(msgspec.Struct, frozen=True):
 
     @property
     def request(self) -> CommandRequest:
-        """What was asked; fields that this server does not know are left out."""
+        """The request; unknown fields are ignored."""
         return msgspec.convert(self.order, CommandRequest)
 
     @property
     def name(self) -> str:
-        """What makes it one order however often it is given."""
+        """Identity of the request, the same for a repeated one."""
         return self.command.idempotency_key or self.command.command_id
 
     def at(self, now: float) -> Command:
-        """Return its command as people see it at this time: nobody begins with one that expired."""
+        """Return its command at this time, expired ones as such."""
         if now <= self.command.expires:
             return self.command
         ended: Command = msgspec.json.decode(msgspec.json.encode(self.command), type=AnyCommand)

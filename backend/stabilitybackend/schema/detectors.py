@@ -1,4 +1,4 @@
-"""The detectors: what can be set, what is set for a run, and what other settings would have found."""
+"""Detectors: settings, their changes in a run, and trials of other settings."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import msgspec
 
 from stabilitybackend.schema.incidents import ShownIncident
 
-#: Detector -> parameter -> number, of what is not the default.
+#: Detector -> parameter -> value other than the default.
 _Overrides = dict[str, dict[str, float]]
 
 
 class DetectorParameter(msgspec.Struct):
-    """A number that can be set. Every detector has ``sensitivity``: thresholds are divided by it, 0 finds nothing."""
+    """A number to set. Every detector has ``sensitivity``: thresholds are divided by it, 0 finds nothing."""
 
     name: str
     default: float
@@ -25,9 +25,9 @@ class DetectorInfo(msgspec.Struct):
     """A detector.
 
     Attributes:
-        kinds: of the incidents that it opens.
-        text: what it does, paragraphs with a newline between; the first one is a sentence or two.
-        every_rank: it looks at all ranks, not only at the lowest that logs the loss.
+        kinds: of its incidents.
+        text: description, paragraphs with a newline between; the first one is a sentence or two.
+        every_rank: it reads all ranks, not only the lowest that logs the loss.
     """
 
     name: str
@@ -39,17 +39,17 @@ class DetectorInfo(msgspec.Struct):
 
 
 class Detectors(msgspec.Struct):
-    """All detectors, in the order of their right to an event."""
+    """All detectors, in the order of their priority for an event."""
 
     detectors: list[DetectorInfo]
 
 
 class DetectorChange(msgspec.Struct, frozen=True):
-    """A change of a run's settings: the whole set of overrides, not only what is new in it.
+    """A change of a run's settings: the whole set of overrides.
 
     Attributes:
-        position: the first stream id that it holds for; "" while it waits for a worker, which says that.
-        settings: of those that differ from their default on purpose.
+        position: first stream id it holds for; "" while it waits for a worker.
+        settings: values other than the default.
         who: name of the key, or of the machine's own user.
     """
 
@@ -60,10 +60,10 @@ class DetectorChange(msgspec.Struct, frozen=True):
 
 
 class RunDetectors(msgspec.Struct):
-    """What is set for a run.
+    """Settings of a run.
 
     Attributes:
-        settings: what holds now, only what is not the default.
+        settings: now, values other than the default.
         changes: newest first, at most 100.
     """
 
@@ -72,7 +72,7 @@ class RunDetectors(msgspec.Struct):
 
 
 class ListedRunDetectors(RunDetectors):
-    """What is set for a run, beside all that can be set."""
+    """Settings of a run, and all that can be set."""
 
     detectors: list[DetectorInfo]
 
@@ -86,13 +86,13 @@ class SeverityCounts(msgspec.Struct):
 
 
 class Trial(msgspec.Struct):
-    """What the detectors would have found in a run with other settings.
+    """Findings in a run with other settings.
 
     Attributes:
         first_step: the first that counts, null for all.
-        now, then: by detector: what the run's incidents say today, and with these settings.
+        now, then: by detector: incidents of the run today, and with these settings.
         incidents: newest first, at most 500.
-        seconds: that it took.
+        seconds: duration of the trial.
         failures: exceptions of detectors.
     """
 

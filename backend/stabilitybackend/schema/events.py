@@ -1,6 +1,6 @@
-"""The events that agents send (docs/wire.md), one Struct for each type, and the reading of one.
+"""Events of agents (docs/wire.md): a Struct for each type, and their reader.
 
-A field without a default is one without which the event is nothing. Free parts (``changes``) are checked by readers.
+A field without a default is required. Free parts (``changes``) are checked by readers.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from stabilityclient.wire import MAX_STEP, EventBlock
 
 
 class OrdersObeyed(msgspec.Struct):
-    """What a rank said.
+    """Commands that a rank obeys.
 
     Attributes:
-        orders: kinds of command, as docs/orders.md names them; those of a newer client among them.
-        why: kind -> why it does not obey that one, half a sentence; where it knows better than "no function".
+        orders: kinds of command, see docs/orders.md; unknown ones are allowed.
+        why: kind -> reason against it, half a sentence, where it is more than "no function".
     """
 
     orders: list[str]
@@ -30,18 +30,18 @@ class OrdersObeyed(msgspec.Struct):
 
 
 class ProcessStart(msgspec.Struct):
-    """``start``. says_orders: its client says which orders it obeys, so that one who says nothing obeys none."""
+    """``start``. says_orders: its client reports the commands that it obeys."""
 
     says_orders: bool = False
 
 
-#: A number: NaN, the infinities and what no time and no counter can be are no facts.
+#: A number in the range of times and counters; NaN and infinities are invalid.
 Finite = Annotated[float, Meta(ge=-1e18, le=1e18)]
 #: A whole number that a browser's double holds exactly.
 Whole = Annotated[int, Meta(ge=-MAX_STEP, le=MAX_STEP)]
 #: A rank of a job; the agent takes no larger one.
 Rank = Annotated[int, Meta(ge=0, lt=2**31)]
-#: A step to go back to; -1 is before the first one.
+#: A fork step; -1 is before the first one.
 _Step = Annotated[int, Meta(ge=-1, le=MAX_STEP)]
 _Count = Annotated[int, Meta(ge=0, le=MAX_STEP)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
@@ -53,11 +53,11 @@ _Texts = Annotated[dict[_Name, Annotated[str, Meta(max_length=200)]], Meta(max_l
 
 
 class Empty(msgspec.Struct):
-    """``finish``; ``no_rollbacks``: from here on only an event opens a segment, not steps that go back."""
+    """``finish``; ``no_rollbacks``: from here on only an event opens a segment, not a lower step."""
 
 
 class SegmentEntered(msgspec.Struct):
-    """``segment``: this source's points belong to ``key`` from here on, forked after ``to_step`` (of ``branch``)."""
+    """``segment``: points of this source belong to ``key`` from here on, forked after ``to_step`` (of ``branch``)."""
 
     key: str
     to_step: _Step
@@ -71,9 +71,9 @@ class SegmentEntered(msgspec.Struct):
 
 
 class CheckpointNamed(msgspec.Struct):
-    """``checkpoint``, ``checkpoint_gone``; ``rng``: generator of random numbers -> digest of its state then.
+    """``checkpoint``, ``checkpoint_gone``; ``rng``: generator of random numbers -> digest of its state.
 
-    ``took_s``: how long the save held up training, where a phase told it.
+    ``took_s``: time that the save held up training, where a phase measured it.
     """
 
     path: str
@@ -82,7 +82,7 @@ class CheckpointNamed(msgspec.Struct):
 
 
 class CheckpointSeen(msgspec.Struct):
-    """``checkpoint_seen``: what an agent found at the path; ``bad``: files that are missing or not whole."""
+    """``checkpoint_seen``: files found by an agent at the path; ``bad``: missing or truncated ones."""
 
     path: str
     kind: _Name = "unknown"
@@ -97,13 +97,13 @@ class CheckpointSeen(msgspec.Struct):
 
 
 class StateRestored(msgspec.Struct):
-    """``restored``: the rank goes on from the state after the event's step, with these random numbers."""
+    """``restored``: the rank continues from the state after the event's step, with these random numbers."""
 
     rng: _Digests | None = None
 
 
 class EnvironmentReported(msgspec.Struct):
-    """``environment``: what the ranks of a node compute with; ``variables``: those of a fixed list that are set."""
+    """``environment``: versions and devices of a node's ranks; ``variables``: of a fixed list."""
 
     entries: _Texts = {}
     variables: _Texts = {}
@@ -119,7 +119,7 @@ class SamplesKept(msgspec.Struct):
 
 
 class BatchTaken(msgspec.Struct):
-    """``batch``: what a rank's part of a step was; nothing but ``epoch`` or ``position`` may be known of it."""
+    """``batch``: a rank's part of a step; all but ``epoch`` or ``position`` may be absent."""
 
     fingerprint: str = ""
     of: str | None = None
@@ -131,14 +131,14 @@ class BatchTaken(msgspec.Struct):
 
 
 class KeepsBatches(msgspec.Struct):
-    """``keeps_batches``: the rank holds its newest ``last`` batches; ``on_spike``: it wants to be asked then."""
+    """``keeps_batches``: the rank holds its newest ``last`` batches; ``on_spike``: to be asked for at a spike."""
 
     last: Annotated[int, Meta(ge=1, le=MAX_STEP)]
     on_spike: bool = False
 
 
 class StepSeen(msgspec.Struct):
-    """One batch of ``batch_samples``; nothing but its step is known where time ended before it was looked at."""
+    """One batch of ``batch_samples``; only its step where time ran out."""
 
     step: Annotated[int, Meta(ge=0, le=MAX_STEP)]
     time: Finite | None = None
@@ -166,7 +166,7 @@ class SampleSeen(msgspec.Struct):
 
 
 class SamplesShown(msgspec.Struct):
-    """``batch_samples``: what a rank's ring holds, and the worst samples in it, on order."""
+    """``batch_samples``: steps in a rank's ring, and the worst samples in it, on command."""
 
     command_id: Annotated[str, Meta(max_length=128)]
     last: Annotated[int, Meta(ge=1, le=MAX_STEP)] = 1
@@ -177,21 +177,21 @@ class SamplesShown(msgspec.Struct):
 
 
 class NamesDeclared(msgspec.Struct):
-    """``names``: which metric is what: role -> metric, and role -> data set -> metric."""
+    """``names``: roles of metrics: role -> metric, and role -> data set -> metric."""
 
     roles: dict[str, str] | None = None
     datasets: dict[str, dict[str, str]] | None = None
 
 
 class MixtureDeclared(msgspec.Struct):
-    """``mixture``: the shares of the data sets that the job means to take, of tokens or of samples."""
+    """``mixture``: declared shares of the data sets, of tokens or of samples."""
 
     shares: dict[str, _Share]
     unit: Literal["tokens", "samples"] = "tokens"
 
 
 class JobAlert(msgspec.Struct):
-    """``alert``: what the job itself says."""
+    """``alert`` of the job itself."""
 
     title: str | None = None
     text: str | None = None
@@ -199,7 +199,7 @@ class JobAlert(msgspec.Struct):
 
 
 class CommandReport(msgspec.Struct):
-    """``command``: how far a command is, by a rank or an agent."""
+    """``command``: progress of a command, by a rank or an agent."""
 
     command_id: str
     state: str
@@ -209,7 +209,7 @@ class CommandReport(msgspec.Struct):
 
 
 class HandlerReport(msgspec.Struct):
-    """``handler``: one was registered, and what it can change; ``branches``: the client can go to a discarded one."""
+    """``handler``: registered, with the changes it can make; ``branches``: it can go to a discarded one."""
 
     can: list[str] | None = None
     branches: bool = False
@@ -250,7 +250,7 @@ class ProcessDeath(msgspec.Struct):
 
 
 class StackSample(msgspec.Struct):
-    """One rank of ``stacks``. The rest of it the job's side wrote, in any form: ``liveness/stacks/dumps.py`` asks."""
+    """One rank of ``stacks``. The rest is free; ``liveness/stacks/dumps.py`` reads it."""
 
     rank: Rank
     source: str | None = None
@@ -260,7 +260,7 @@ class StackSample(msgspec.Struct):
 
 
 class Stacks(msgspec.Struct):
-    """``stacks``: a look at the ranks of a node; older agents send one for each rank."""
+    """``stacks`` of the ranks of a node, or of one rank."""
 
     request: str
     ranks: list[StackSample] | None = None
@@ -301,7 +301,7 @@ class GpuInventory(msgspec.Struct):
 
 
 class GpuFacts(msgspec.Struct):
-    """``facts`` of a ``gpu`` event, as far as something is concluded from them."""
+    """Evaluated ``facts`` of a ``gpu`` event."""
 
     xid: Whole | None = None
     source: str | None = None
@@ -358,7 +358,7 @@ class KernelLine(msgspec.Struct):
     suppressed: Whole | None = None
 
 
-#: Type of an event -> its data. One that is not here comes from a newer agent and passes as it is.
+#: Type of an event -> its data. Other types pass unread.
 EVENTS: dict[str, type[msgspec.Struct]] = {
     "start": ProcessStart,
     "finish": Empty,
@@ -395,10 +395,10 @@ EVENTS: dict[str, type[msgspec.Struct]] = {
 
 
 def read_event(block: EventBlock) -> tuple[EventBlock, list[str]]:
-    """Return an event whose data is of its type, and what was left out of it, one sentence each.
+    """Return an event with typed data, and a sentence for each field left out.
 
     Raises:
-        Misfit: it is nothing of its type.
+        Misfit: a required field is missing or wrong.
     """
     kind = EVENTS.get(block.type)
     if kind is None:

@@ -1,7 +1,6 @@
-"""The facts in an incident's evidence that the server reads again, one Struct for each sort of incident.
+"""Facts in an incident's evidence that the server reads, one Struct per sort of incident.
 
-Evidence is free: a plug-in detector writes what it likes, and older servers wrote less. So a fact that is not there
-has its default, and one of another type counts as not there. Who writes evidence need not know of these.
+Evidence is free: a missing fact, or one of another type, has its default. Writers of evidence need not use these.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def facts(evidence: Mapping[str, Any], kind: type[T]) -> T:
-    """Return the facts of ``kind`` that are in evidence."""
+    """Return the facts of ``kind`` in evidence."""
     try:
         return msgspec.convert(evidence, kind)
     except (msgspec.ValidationError, OverflowError):
@@ -41,7 +40,7 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 class Nearby(msgspec.Struct, frozen=True):
-    """What happened near the onset; distance: steps after it."""
+    """An event near the onset; distance: steps after it."""
 
     what: str = ""
     step: int | None = None
@@ -57,7 +56,7 @@ class Gradients(msgspec.Struct, frozen=True):
 
 
 class Growing(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
-    """A logit that grew, and goes on to; since_step: of its first level, None from an older server."""
+    """A growing logit; since_step: of its first level."""
 
     metric: str = ""
     rise_percent: float = 0.0
@@ -74,13 +73,13 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class CurveFacts(msgspec.Struct, frozen=True):
-    """Of whatever a detector found in metrics.
+    """Of any finding in metrics.
 
     Attributes:
-        onset_band: first and last step at which it may have begun, both inclusive; empty where the onset is exact.
-        regained: it did not come back, but training came down to the level from before it.
-        all_alike: several data sets rose together, so that no one of them is to blame.
-        lone_since: the step since which the lone high points of the curve are higher, None where that is not the event.
+        onset_band: first and last possible onset, both inclusive; empty for an exact one.
+        regained: no recovery, but training reached the level from before it.
+        all_alike: several data sets rose, so none of them is the cause.
+        lone_since: first step of higher lone points of the curve, None for other events.
     """
 
     moved_first: list[Moved] = []
@@ -97,19 +96,19 @@ class CurveFacts(msgspec.Struct, frozen=True):
     lone_since: int | None = None
 
 
-#: Who reports data that another run of the project had, and the kind of what wakes nobody.
+#: Detector of data shared with another run, and its silent kind.
 BY_OTHER_RUNS, SHARED_DATA = "other_runs", "shared_data"
 
 
 class SharedDataFacts(msgspec.Struct, frozen=True):
-    """What is known of it.
+    """Of ``shared_data``.
 
     Attributes:
-        other_run, other_name: the run that had the data. other_step: its step with the data of the onset.
+        other_run, other_name: run with the same data. other_step: its step with the data of the onset.
         by: ``ids`` of batches, or the ``loss``. r: correlation, 1.0 for ids.
-        shift: how much further the other run was: steps for ``ids``, else points.
-        offset_steps: how much further this run was, steps.
-        from_step: the step of the other run whose weights this one says that it began with; None where it says nothing.
+        shift: lead of the other run: steps for ``ids``, else points.
+        offset_steps: lead of this run, steps.
+        from_step: step of the other run whose weights this one declares to start from; None for none.
     """
 
     other_run: str = ""
@@ -126,14 +125,14 @@ class SharedDataFacts(msgspec.Struct, frozen=True):
 
 
 class JudgedFacts(msgspec.Struct, frozen=True):
-    """Of all that have a verdict; since: unix seconds, where the incident is about machines."""
+    """Of incidents with a verdict; since: unix seconds, of machine incidents."""
 
     verdict: Verdict | None = None
     since: float | None = None
 
 
 class StalledRank(msgspec.Struct, frozen=True):
-    """Where one rank is."""
+    """Location of one rank."""
 
     source: str = ""
     step: int = -1
@@ -168,14 +167,14 @@ class DeathGpu(msgspec.Struct, frozen=True):
 
 
 class Death(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One process that died, as its agent and its own last messages say; the first fields stand in any.
+    """One process that died, by its agent and its own last messages.
 
     Attributes:
-        step: the last one that it reported, -1 for none. time: unix seconds of its node's clock.
-        evidence, how: what the agent saw, and how it knows. oom: the same of a kill for memory. fatal: last words.
+        step: the last one reported, -1 for none. time: unix seconds of its node's clock.
+        evidence, how: observation of the agent, and its source. oom: the same of a kill for memory. fatal: last output.
         gpu: of the process. over_before: ranks of its start that had finished or left before.
-        job_step: where it reported no step, the newest one of its start. heard: when it was reported, unix seconds.
-        preempted: who or what asked it to end, where it said so and left in order.
+        job_step: newest step of its start, for a process without one. heard: time of the report, unix seconds.
+        preempted: source of a request to end, where it left in order.
     """
 
     source: str
@@ -202,7 +201,7 @@ class Death(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Hung(msgspec.Struct, frozen=True, rename={"kind": "class"}):
-    """The hang that deaths ended: its class, when it began (unix seconds), and for how long it was seen."""
+    """The hang that deaths ended: class, start (unix seconds) and duration."""
 
     key: str = ""
     kind: str = ""
@@ -212,11 +211,11 @@ class Hung(msgspec.Struct, frozen=True, rename={"kind": "class"}):
 
 
 class Explained(msgspec.Struct, frozen=True):
-    """A printed error in plain words (``liveness/death/known_errors.py``).
+    """A printed error explained (``liveness/death/known_errors.py``).
 
     Attributes:
-        name: of the error, "" where it is not in the table.
-        means, cause: a sentence, and what it usually comes from. next: lines to follow, the first is the advice.
+        name: of the error, "" for one outside the table.
+        means, cause: a sentence, and its usual cause. next: lines to follow, the first is the advice.
     """
 
     name: str = ""
@@ -230,8 +229,8 @@ class DeathFacts(msgspec.Struct, frozen=True):
     """Of a ``process_death``.
 
     Attributes:
-        deaths: the one that the others follow from first. hung: by a hang that came before.
-        explained: the error that the first one ended with.
+        deaths: the cause of the others first. hung: by an earlier hang.
+        explained: last error of the first one.
     """
 
     verdict: Verdict | None = None
@@ -245,9 +244,9 @@ class DeathFacts(msgspec.Struct, frozen=True):
 class StragglerFacts(msgspec.Struct, frozen=True):
     """Of a ``straggler`` by phases. slow: its ranks; level_before, level_after, sigma, lost_s: seconds.
 
-    waits: whether the other ranks wait for it; null where that is not known.
-    past: windows before it (``before``), windows since (``slow_windows``), and how far above the others the slowest
-    was in both, fractions (``past_excess``, ``slow_excess``); ``cost``: what that came to, in windows.
+    waits: whether the other ranks wait for it; null for unknown. past: windows before it (``before``), windows since
+    (``slow_windows``), excess of the slowest over the others in both, fractions (``past_excess``, ``slow_excess``);
+    ``cost``: their sum, in windows.
     """
 
     phase: str = ""
@@ -261,9 +260,9 @@ class StragglerFacts(msgspec.Struct, frozen=True):
 
 
 class SdcFacts(msgspec.Struct, frozen=True):
-    """Of an ``sdc_suspect``. ranks: that were compared; gpus: of the suspect.
+    """Of an ``sdc_suspect``. ranks: compared; gpus: of the suspect.
 
-    copy: it is about numbers that are equal on healthy ranks. whole_until: newest step at which they were.
+    copy: about numbers that are equal on healthy ranks. whole_until: newest step at which they were.
     """
 
     ranks: list[int] = []
@@ -283,13 +282,13 @@ class LostAgentsFacts(msgspec.Struct, frozen=True):
 
 
 class MessageFacts(msgspec.Struct, frozen=True):
-    """Of a message to people. about: id of the incident that it is about, "" for none."""
+    """Of a message to people. about: id of its incident, "" for none."""
 
     about: str = ""
 
 
 class QuietLogFacts(msgspec.Struct, frozen=True):
-    """Of a ``quiet_log``. agent: who follows it; log: its name; last_word: of the log, unix seconds; limit_s: usual."""
+    """Of a ``quiet_log``. agent: its follower; log: its name; last_word: of the log, unix seconds; limit_s: usual."""
 
     agent: str = ""
     log: str = ""
@@ -311,14 +310,15 @@ class FaultyGpu(msgspec.Struct, frozen=True):
 
 
 class GpuHistory(msgspec.Struct, frozen=True):
-    """What is remembered of a GPU from other runs; faults: which one of it in two weeks this is. text: the same."""
+    """Faults of a GPU in other runs; faults: number of this one within two weeks. text: the same."""
 
     faults: int = 0
     text: str = ""
 
 
 class GpuFaultFacts(msgspec.Struct, frozen=True, rename={"asks": "class"}):
-    """Of a ``gpu_fault``. asks: what NVIDIA asks for; since, last: unix seconds; foreign: no rank of ours is on it."""
+    """Of a ``gpu_fault``. asks: action asked for by NVIDIA; since, last: unix seconds; foreign: without a rank of this
+    run."""
 
     asks: str = ""
     family: str = ""

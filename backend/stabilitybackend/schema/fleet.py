@@ -1,4 +1,4 @@
-"""What is known over all runs of a server: interruptions, incidents, what rollbacks cost, what a search finds."""
+"""Facts over all runs of a server: interruptions, incidents, costs of rollbacks, search results."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Confidence = Literal["high", "medium", "low"]
 
 
 class SetBy(msgspec.Struct):
-    """Who corrected the category of an interruption."""
+    """Author of a corrected category."""
 
     who: str
     time: float
 
 
 class Correction(SetBy, kw_only=True):
-    """What a person says that an interruption was, as it is stored."""
+    """A person's category of an interruption, as stored."""
 
     category: str
 
 
 class RunNames(msgspec.Struct):
-    """How a run is called."""
+    """Names of a run."""
 
     run_id: str
     name: str = ""
@@ -37,7 +37,7 @@ class RunNames(msgspec.Struct):
 
 
 class JudgedInterruption(msgspec.Struct, kw_only=True):
-    """One stop of a job as the rules judge it and as it is stored: the fields are described at ``Interruption``."""
+    """One stop of a job, judged by the rules, as stored: fields as of ``Interruption``."""
 
     id: str
     incident_id: str | None
@@ -63,14 +63,14 @@ class Interruption(JudgedInterruption, kw_only=True):
     """One stop of a job, however many incidents report it.
 
     Attributes:
-        since: the last row before. resumed: the first row after, null while there is none.
-        counted: false for a stop by hand and for a stall that went on by itself.
-        downtime_s, time_lost_s: 0 of a stop by hand that nobody went on from: nothing waits there.
-        step, resumed_step: of these rows. redone_steps: steps made twice for it.
+        since: the last row before. resumed: the first row after, null before it.
+        counted: false for a stop by hand and for a stall that ended by itself.
+        downtime_s, time_lost_s: 0 of a stop by hand without a resume.
+        step, resumed_step: of these rows. redone_steps: trained again.
         gpus: UUIDs. evidence: sentences.
-        unsure: what is against the category, "" for nothing.
-        seen_category: what the rules say; ``category`` is what counts: a person's word where there is one.
-        deleted: its run is gone.
+        unsure: evidence against the category, "" for none.
+        seen_category: by the rules; ``category`` is a person's correction where there is one.
+        deleted: its run is deleted.
     """
 
     run_id: str
@@ -87,11 +87,11 @@ class Interruption(JudgedInterruption, kw_only=True):
 
 
 class StoppedRun(msgspec.Struct):
-    """What is remembered of one run.
+    """Remembered facts of one run.
 
     Attributes:
-        stretches: when its job ran: began, ended (unix seconds), ranks.
-        gpus: of the job, at most one a rank; null where an older server stored it: then one a rank.
+        stretches: intervals of its job: start, end (unix seconds), ranks.
+        gpus: of the job, at most one a rank; null: one a rank.
     """
 
     run: RunNames
@@ -102,12 +102,12 @@ class StoppedRun(msgspec.Struct):
 
 
 class InterruptionRow(msgspec.Struct):
-    """A category of the table, in the order of Llama 3's table, then ours.
+    """A category of the table, in the order of Llama 3's table, then own ones.
 
     Attributes:
         share: of all that count, 0 to 1.
-        visible, sees: how far a client can see this cause.
-        published, published_share: in Llama 3's table, null for rows of our own.
+        visible, sees: visibility of this cause to a client.
+        published, published_share: in Llama 3's table, null for own rows.
     """
 
     category: str
@@ -122,7 +122,7 @@ class InterruptionRow(msgspec.Struct):
 
 
 class Published(msgspec.Struct):
-    """Where the published numbers are from."""
+    """Source of the published numbers."""
 
     source: str
     count: int
@@ -132,13 +132,13 @@ class Published(msgspec.Struct):
 
 
 class InterruptionNumbers(msgspec.Struct, kw_only=True):
-    """The numbers over all interruptions that count.
+    """Numbers over all interruptions that count.
 
     Attributes:
         running_s: time in which jobs logged. rank_s: the same, of each rank.
-        gpu_hours: of the GPUs that agents saw: none of a machine without.
+        gpu_hours: of GPUs seen by agents.
         mtbi_s: mean time between interruptions, ``running_s / count``; null without one.
-        per_1000_gpu_hours: of the jobs on GPUs; null where they ran for too few hours to say.
+        per_1000_gpu_hours: of jobs on GPUs; null for too few hours.
     """
 
     count: int
@@ -151,14 +151,14 @@ class InterruptionNumbers(msgspec.Struct, kw_only=True):
 
 
 class Interruptions(InterruptionNumbers, kw_only=True):
-    """What stopped the jobs of this server.
+    """Interruptions of the jobs of this server.
 
     Attributes:
         count: interruptions that count; not_counted: the others.
         mtbi_s: mean time between interruptions, ``running_s / count``; null without one.
-        runs: that have an interruption or ran in these days.
-        projects: all that have runs here, for a choice.
-        down: those that have not ended, whenever they began: newest first, at most 500.
+        runs: with an interruption or at work in these days.
+        projects: all with runs here.
+        down: not ended yet, at any age: newest first, at most 500.
         interruptions: newest first, at most 500; the numbers are of all.
     """
 
@@ -175,12 +175,12 @@ class Interruptions(InterruptionNumbers, kw_only=True):
 
 
 class ListedIncident(msgspec.Struct, frozen=True, kw_only=True):
-    """An incident as the list over all runs has it; the fields that it shares are described at ``ShownIncident``.
+    """An incident in the list over all runs; shared fields as of ``ShownIncident``.
 
     Attributes:
-        run_name, project: of its run, as it is called now.
-        stops_job: its kind is one that stops a job.
-        advice: what is advised, "" for nothing.
+        run_name, project: of its run, now.
+        stops_job: of its kind.
+        advice: action of its suggestion, "" for none.
     """
 
     run_id: str
@@ -217,12 +217,12 @@ class ListedIncident(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IncidentCounts(msgspec.Struct):
-    """How many incidents there are.
+    """Numbers of incidents.
 
     Attributes:
-        open, recovered, resolved: by their state.
+        open, recovered, resolved: by state.
         critical, warning, info: of the open ones, by severity.
-        alarms: open ones that people are to look at: all but those of severity info.
+        alarms: open ones but those of severity info.
         unacknowledged: of the alarms.
     """
 
@@ -240,12 +240,12 @@ class IncidentPage(msgspec.Struct):
     """A page of the incidents of all runs.
 
     Attributes:
-        incidents: open ones first, by severity, of equals those that nobody acknowledged, then causes before what
-            follows from them, then those that stop a job, newest first; those that are over come after, newest first.
-        total: that fit the filters, on whatever page. counts: that fit them, whatever their state.
-        next: ``cursor`` of the next page, null on the last one. None that stays as it is comes twice or is left out.
-        complete: false while a server that has just started still reads what is stored.
-        left_out: incidents that are over and were dropped here since there are too many; their runs' pages have them.
+        incidents: open ones first, by severity, then unacknowledged ones, causes before their effects, those that stop
+            a job, newest first; closed ones follow, newest first.
+        total: matches of the filters on all pages. counts: matches in any state.
+        next: ``cursor`` of the next page, null on the last one. Unchanged incidents are never repeated or left out.
+        complete: false while a new server still reads the store.
+        left_out: closed incidents dropped beyond the limit; pages of their runs have them.
         now: unix seconds by the server's clock.
     """
 
@@ -259,7 +259,7 @@ class IncidentPage(msgspec.Struct):
 
 
 class LostToRollback(msgspec.Struct):
-    """What one rollback cost, as it is remembered; the fields are described at ``RollbackCost``."""
+    """Cost of one rollback, as stored; fields as of ``RollbackCost``."""
 
     segment: int
     created: float
@@ -270,7 +270,7 @@ class LostToRollback(msgspec.Struct):
 
 
 class RunRollbacks(msgspec.Struct):
-    """What the rollbacks of one run cost, as it is remembered."""
+    """Costs of the rollbacks of one run, as stored."""
 
     run: RunNames
     rollbacks: list[LostToRollback]
@@ -278,7 +278,7 @@ class RunRollbacks(msgspec.Struct):
 
 
 class RollbackSum(msgspec.Struct):
-    """What some rollbacks cost together. ``gpu_hours_lost``: of the time of discarded steps and of the downtime."""
+    """Sum over rollbacks. ``gpu_hours_lost``: of discarded steps and of downtime."""
 
     rollbacks: int = 0
     steps_lost: int = 0
@@ -288,7 +288,7 @@ class RollbackSum(msgspec.Struct):
 
 
 class RollbacksOfRun(RollbackSum, kw_only=True):
-    """What the rollbacks of one run cost. ``last``: when it went back last, unix seconds."""
+    """Costs of the rollbacks of one run. ``last``: time of the newest, unix seconds."""
 
     run_id: str
     run_name: str
@@ -298,12 +298,12 @@ class RollbacksOfRun(RollbackSum, kw_only=True):
 
 
 class FleetRollbacks(RollbackSum, kw_only=True):
-    """What the rollbacks of all runs cost.
+    """Costs of the rollbacks of all runs.
 
     Attributes:
-        month: those since ``month_began``, the first of this month in UTC, unix seconds, whatever ``days`` says.
-        runs: those that lost most first, at most 500; the numbers are of all. run_count: how many there are.
-        unknown: runs with rollbacks whose costs are not worked out yet; a server that was updated does so one by one.
+        month: since ``month_began``, the first of this month in UTC, unix seconds, for any ``days``.
+        runs: largest losses first, at most 500; the numbers are of all. run_count: all.
+        unknown: runs with rollbacks whose costs are not computed yet.
     """
 
     days: float | None
@@ -338,11 +338,11 @@ class FoundIncident(msgspec.Struct):
 
 
 class FoundMachine(msgspec.Struct):
-    """A node, or a GPU of one, that a search found.
+    """A node, or a GPU of one.
 
     Attributes:
         node: its host name. gpu: UUID, "" for the node itself.
-        run_id, run_name: the run that it was in last.
+        run_id, run_name: its last run.
     """
 
     node: str
@@ -352,12 +352,12 @@ class FoundMachine(msgspec.Struct):
 
 
 class Found(msgspec.Struct):
-    """What a search found, best first in each list.
+    """Search results, best first in each list.
 
     Attributes:
-        metrics: names of metrics of the run that was given.
+        metrics: names of metrics of the given run.
         incidents: open ones before others.
-        complete: as at ``IncidentPage``.
+        complete: as of ``IncidentPage``.
     """
 
     q: str

@@ -1,4 +1,4 @@
-"""GPUs: those of one run with their faults, and all of which the server remembers a fault."""
+"""GPUs: of one run with their faults, and all with a remembered fault."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import msgspec
 
 from stabilitybackend.schema.ranks import Tone
 
-#: What NVIDIA asks for after a fault. application: an error of the job itself. symptom: something else failed first.
+#: Action asked for by NVIDIA after a fault. application: an error of the job itself. symptom: effect of an earlier
+#: failure.
 FaultClass = Literal["application", "reset", "reboot", "drain", "watch", "symptom"]
 GpuState = Literal["ok", "watch", "sick", "lost"]
 _Severity = Literal["info", "warning", "critical"]
@@ -25,14 +26,14 @@ _CLASSES: Mapping[FaultClass, str] = {
 
 
 class _StateFacts(msgspec.Struct, frozen=True):
-    """What follows for people from the state of a GPU: its label, the shape in its cell, its tone."""
+    """Appearance of a GPU's state: label, shape in its cell, tone."""
 
     label: str
     mark: Literal["", "cross", "up", "dash", "hatch"]
     tone: Tone = ""
 
 
-#: Worst first; ``none``: nothing has been read of it.
+#: Worst first; ``none``: no reading.
 _STATES: Mapping[GpuState | Literal["none"], _StateFacts] = {
     "lost": _StateFacts("lost", "cross", "critical"),
     "sick": _StateFacts("sick", "up", "critical"),
@@ -43,15 +44,14 @@ _STATES: Mapping[GpuState | Literal["none"], _StateFacts] = {
 
 
 class _Throttle(NamedTuple):
-    """Why clocks are lowered: the bit of ``throttle_reasons``, and whether that costs speed that was paid for."""
+    """Reason for lowered clocks: bit of ``throttle_reasons``, and whether it costs usable speed."""
 
     bit: int
     label: str
     slows: bool = True
 
 
-#: NVML's bits that mean trouble (nvml.h, nvmlClocksEventReason*); idle and user caps don't. A power cap at full load is
-#: how these GPUs run.
+#: Harmful bits of NVML (nvml.h, nvmlClocksEventReason*); idle, user caps and a power cap at full load are normal.
 _THROTTLES = (
     _Throttle(0x4, "power cap", slows=False),
     _Throttle(0x8, "hardware slowdown"),
@@ -59,7 +59,7 @@ _THROTTLES = (
     _Throttle(0x40, "heat, by hardware"),
     _Throttle(0x80, "power brake"),
 )
-#: What the pages get with their head.
+#: Sent with the head of the pages.
 GPUS: dict[str, Any] = {
     "classes": _CLASSES,
     "states": msgspec.to_builtins(_STATES),
@@ -89,7 +89,7 @@ class GpuFault(msgspec.Struct):
 
 
 class Offences(msgspec.Struct):
-    """What is remembered of a GPU from other runs."""
+    """Faults of a GPU in other runs."""
 
     runs: int
     faults: int
@@ -100,8 +100,8 @@ class Gpu(msgspec.Struct):
     """A GPU of a run's nodes.
 
     Attributes:
-        state: sick: it stops or endangers the job, has to be reset or has memory errors; watch: something is known;
-            lost: the node does not reach it.
+        state: sick: stops or endangers the job, needs a reset or has memory errors; watch: minor faults; lost: the node
+            does not reach it.
         faults: newest first, at most 16.
     """
 
@@ -125,10 +125,10 @@ class Gpus(msgspec.Struct):
 
 
 class CriticalFault(msgspec.Struct, frozen=True):
-    """An open critical fault of a GPU, as the liveness monitor looks for the ranks on it.
+    """An open critical fault of a GPU, for the liveness monitor of its ranks.
 
     Attributes:
-        ranks: of the inventory. text: the first sign in words. since: unix seconds.
+        ranks: of the inventory. text: the first sign as text. since: unix seconds.
     """
 
     node: str
@@ -140,7 +140,7 @@ class CriticalFault(msgspec.Struct, frozen=True):
 
 
 class KernelLogLine(NamedTuple):
-    """A line of a node's kernel log that is about no GPU. ``pid``: whom it is about, None where that is not known."""
+    """A line of a node's kernel log without a GPU. ``pid``: its subject, None for unknown."""
 
     node: str
     what: str
@@ -150,7 +150,7 @@ class KernelLogLine(NamedTuple):
 
 
 class FleetFault(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault that the server remembers, whatever becomes of the run."""
+    """A fault that the server keeps beyond the run."""
 
     run_id: str
     run_name: str = ""
@@ -169,17 +169,17 @@ class FleetFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RememberedFault(FleetFault, frozen=True, kw_only=True):
-    """The same as it is stored, with its GPU."""
+    """The same as stored, with its GPU."""
 
     uuid: str
     name: str
 
 
 class FleetGpu(msgspec.Struct):
-    """A GPU of which a fault is remembered. Errors of the job itself are not counted.
+    """A GPU with a remembered fault; errors of the job itself are not counted.
 
     Attributes:
-        count: faults in ``runs`` runs. recent: those of the last 14 days.
+        count: faults in ``runs`` runs. recent: of the last 14 days.
         faults: newest first, at most 32.
     """
 
@@ -196,6 +196,6 @@ class FleetGpu(msgspec.Struct):
 
 
 class FleetGpus(msgspec.Struct):
-    """Every GPU of which a fault is remembered, newest fault first."""
+    """Every GPU with a remembered fault, newest fault first."""
 
     gpus: list[FleetGpu]

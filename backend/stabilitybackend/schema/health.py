@@ -1,6 +1,6 @@
-"""What a Health message says (docs/wire.md): of each rank of the node, and of the agent itself.
+"""Health messages (docs/wire.md): each rank of the node, and the agent itself.
 
-What comes each second is out of the garbage collector's sight (``gc=False``): of a large job thousands come a
+Types of the messages of each second are hidden from the garbage collector (``gc=False``): large jobs send thousands a
 second, and none is part of a cycle.
 """
 
@@ -17,7 +17,7 @@ from stabilitybackend.schema.ranks import RankStatus
 from stabilitybackend.schema.reading import Misfit, typed
 from stabilityclient.wire import MAX_STEP, Health
 
-#: Times of messages beyond are none, unix seconds.
+#: Largest valid time of messages, unix seconds.
 MAX_TIME_S = 1e18
 #: A counter of the agent or of the slot.
 _Count = Annotated[int, Meta(ge=0, le=MAX_STEP)]
@@ -32,7 +32,7 @@ class GpuOfRank(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class Proc(msgspec.Struct, omit_defaults=True, gc=False):
-    """What the kernel says of the thread that runs the loop."""
+    """Kernel's view of the thread that runs the loop."""
 
     state: _Text | None = None
     wchan: _Text | None = None
@@ -41,7 +41,7 @@ class Proc(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class PhaseTimes(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False):
-    """A phase in a slot's table: how often a process passed through it, all seconds there, and those of the longest."""
+    """A phase in a slot's table: passes, total seconds, and seconds of the longest pass."""
 
     count: Finite
     total_s: Finite
@@ -57,13 +57,13 @@ class WaitSamples(msgspec.Struct, array_like=True, forbid_unknown_fields=True, f
 
 
 class RankHealth(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
-    """The newest process of a rank and its slot: what its agent sent last, and what the server makes of it.
+    """The newest process of a rank and its slot: last report of its agent, and the server's judgement.
 
     Attributes:
-        step: absent where the slot can't be read.
-        budget_s: how long it may stay where it is; null for one that reports no steps while others make them, absent
-            for a process without a rank.
-        status: judged by the server once, for everybody; null for a process that another one has replaced.
+        step: absent for an unreadable slot.
+        budget_s: longest stay in its phase; null for one without steps while others make them, absent for a process
+            without a rank.
+        status: the server's judgement; null for a replaced process.
     """
 
     rank: Rank | None
@@ -95,7 +95,7 @@ class RankHealth(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
 
 
 class VisibilityGap(msgspec.Struct, omit_defaults=True):
-    """What can't be seen on a node."""
+    """A blind spot on a node."""
 
     what: _Text
     why: _Text | None = None
@@ -103,7 +103,7 @@ class VisibilityGap(msgspec.Struct, omit_defaults=True):
 
 
 class SpoolFacts(msgspec.Struct, omit_defaults=True, gc=False):
-    """The room for what is not sent yet."""
+    """Room for unsent records."""
 
     free_mib: Finite | None = None
     limit_mib: Finite | None = None
@@ -112,10 +112,10 @@ class SpoolFacts(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class LogFacts(msgspec.Struct, frozen=True):
-    """A log that is followed from outside, where no agent may run.
+    """A log followed from outside, without an agent at the job.
 
     Attributes:
-        name: of the file. quiet_s: seconds without a new row. limit_s: longer than that it should not be.
+        name: of the file. quiet_s: seconds without a new row. limit_s: longest usual pause.
     """
 
     name: _Text
@@ -124,12 +124,12 @@ class LogFacts(msgspec.Struct, frozen=True):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing came for longer than usual."""
+        """Whether the pause is longer than usual."""
         return self.quiet_s > self.limit_s
 
 
 class AgentState(msgspec.Struct, omit_defaults=True, gc=False):
-    """What the agent says of itself."""
+    """The agent itself."""
 
     gpu: GpuNoteNow | None = None
     frames_sent: _Count | None = None
@@ -144,7 +144,7 @@ class AgentState(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class GpuNoteNow(msgspec.Struct, omit_defaults=True):
-    """The node's GPUs in one line, and when they were last looked at."""
+    """The node's GPUs in one line, and the time of the last reading."""
 
     visible: bool | None = None
     text: _Text | None = None
@@ -172,7 +172,7 @@ class HealthAnswer(msgspec.Struct):
     """The newest report of every agent.
 
     Attributes:
-        waits_for: the ranks of open verdicts for which the others wait.
+        waits_for: culprits of open verdicts.
     """
 
     agents: list[AgentHealth]
@@ -180,24 +180,24 @@ class HealthAnswer(msgspec.Struct):
 
 
 class _SentRank(RankHealth, omit_defaults=True, kw_only=True, gc=False):
-    """A rank as its agent sends it: the server has not judged it. A factory, for a default would not be shown later."""
+    """A rank as sent, without judgement. A factory, as a default would be left out of answers."""
 
     status: RankStatus | None = msgspec.field(default_factory=type(None))
 
 
 class TypedHealth(Health):
-    """A Health message that came as it is described here."""
+    """A Health message of these types."""
 
     ranks: list[_SentRank]  # type: ignore[assignment]  # free in a message that is not read yet
     agent_state: AgentState = msgspec.field(default_factory=AgentState)  # type: ignore[assignment]
 
 
-#: For ``decode_message``: what fits its types, as nearly all does, never is a dict.
+#: For ``decode_message``: well-typed messages, nearly all, never become a dict.
 TYPED_HEALTH = {Health: msgspec.msgpack.Decoder(TypedHealth)}
 
 
 def read_health(health: Health) -> tuple[AgentHealth, list[str]]:
-    """Return what a message says, and what was left out of it because it is not of its type, one sentence each."""
+    """Return a message, and a sentence for each field left out for its type."""
     left_out: list[str] = []
     if isinstance(health, TypedHealth):
         ranks, state = cast(list[RankHealth], health.ranks), health.agent_state

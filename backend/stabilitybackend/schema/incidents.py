@@ -1,7 +1,6 @@
-"""An incident and its suggestion, as types; their JSON in Redis, in answers, in the live feed and in alerts.
+"""Incident and suggestion; their JSON in Redis, answers, live feed and alerts.
 
-Both are frozen: who changes one makes another one with ``msgspec.structs.replace``. What they hold is not changed in
-place either, so that nobody needs a copy.
+Both are frozen and so are their contents: change with ``msgspec.structs.replace``, no copies needed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ State = Literal["open", "recovered", "resolved"]
 Action = Literal["roll_back", "wait", "none", "restart", "inspect"]
 Fix = Literal["", "cause", "schedule", "mixture", "data position", "resume", "change"]
 IncidentAction = Literal["acknowledge", "roll_back", "restart", "dump_stacks", "show_batches"]
-#: Characters shown of what is no incident.
+#: Longest quote of invalid data, characters.
 SHOWN_BYTES = 60
 #: Name in the evidence -> field of ``RolledBack``.
 _ROLLED_BACK = {
@@ -32,19 +31,19 @@ _ROLLED_BACK = {
 
 
 class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do about an incident.
+    """Advice about an incident.
 
     Attributes:
-        to_step: the checkpoint of a rollback; beside another action where one should go if it comes to that.
-        skip_range: steps whose batches are left out, inclusive: from the first bad one on; null: the data are good.
-        skip_batches: how many that are for a job that can only leave out those right behind the checkpoint.
-        lr_scale: factor on the rate that the schedule of the restored checkpoint gives; 1 and null leave it.
-        reseed: go on with a new seed.
-        wait_steps, until_step: how long to wait first, steps from the onset on, and the step at which that is over.
-        fix_first: what to correct before a rollback can help, "" for nothing. ``cause``: rollbacks did not help, and
-            it is not known what does; ``to_step`` is where to go on from when it is corrected.
-        leads: id of the incident of the run that this advice is for; each open one of the run has the same.
-        checklist: lines to go through. source: whose experience it is.
+        to_step: checkpoint of a rollback; of another action, the one for a later rollback.
+        skip_range: steps whose batches are left out, inclusive, from the first bad one on; null: the data are good.
+        skip_batches: their number for a job that can only leave out those right behind the checkpoint.
+        lr_scale: factor on the schedule of the restored checkpoint; 1 and null leave it.
+        reseed: continue with a new seed.
+        wait_steps, until_step: wait before an action, steps from the onset, and its last step.
+        fix_first: correction needed before a rollback, "" for none. ``cause``: rollbacks did not help and the cause is
+            unknown; ``to_step`` is the checkpoint for after the correction.
+        leads: id of the primary incident of the run; all open ones have the same advice.
+        checklist: lines to go through. source: of the experience behind it.
     """
 
     action: Action
@@ -63,13 +62,12 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RolledBack(msgspec.Struct, frozen=True):
-    """The rollback that left an incident's onset behind.
+    """The rollback that discarded an incident's onset.
 
     Attributes:
-        step, segment: to which step it went, and into which segment.
-        reason: of who ordered it, may be empty.
-        changes: what else it was meant to change: lr_scale, seed, skip_batches. Free data of the job where it declared
-            the rollback by itself.
+        step, segment: its fork step, and the new segment.
+        reason: of its issuer, may be empty.
+        changes: requested along with it: lr_scale, seed, skip_batches; free data of a rollback declared by the job.
     """
 
     step: int
@@ -79,21 +77,21 @@ class RolledBack(msgspec.Struct, frozen=True):
 
 
 class _Reported(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one real event in the life of a run.
+    """Facts of one real event in the life of a run.
 
     Attributes:
-        kind: ``GET /api/v1/incident_kinds`` lists them; ``alert``: what the job says with ``run.alert``.
-        step: at which it was first seen; ``step - onset_step`` is the delay.
-        evidence: what the detector says and what the server gathers beside it, JSON-able.
-        acknowledged: when somebody did so. An ``alert`` is resolved by that.
-        dead: the run went back to before its onset.
+        kind: see ``GET /api/v1/incident_kinds``; ``alert``: from ``run.alert``.
+        step: of its detection; ``step - onset_step`` is the delay.
+        evidence: of the detector and gathered by the server, JSON-able.
+        acknowledged: time; it resolves an ``alert``.
+        dead: a rollback discarded its onset.
         version: rises with each change.
-        train: id of the incident that began the train of alike ones to which this one belongs, its own where it is the
-            first, "" where it was never an alarm. What only follows is shown with the first and alerts nobody.
-        nth: its place in the train, 1 for the first; one that is graver begins a train and goes on counting.
-        notify_at: it may heal by itself before, unix seconds; 0: receivers are notified at once.
-        recurring: it came again often enough, healed or gone back for each time, that receivers are notified once more.
-        caused_by: id of the incident that it follows from, "" where none is known.
+        train: id of the first of a train of similar incidents, its own for the first, "" without an alarm. Later ones
+            are shown with the first and notify no receiver.
+        nth: number in the train, from 1; a graver one begins a train and continues the count.
+        notify_at: it may heal before, unix seconds; 0: receivers are notified immediately.
+        recurring: repeated often enough, healed or rolled back each time, to notify receivers once more.
+        caused_by: id of its cause, "" for none.
     """
 
     incident_id: str
@@ -131,15 +129,15 @@ class _Reported(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShownIncident(_Reported, frozen=True, kw_only=True):
-    """One real event in the life of a run, as it is shown.
+    """One real event in the life of a run, as shown.
 
     Attributes:
         label, about: of its kind.
-        alarm: false for what is only worth knowing: it is not counted as open and alerts nobody.
-        status: what it is now, for people: a row of schema/severity.py. status_word: the same in words.
-        since: since when, unix seconds: the last progress of what hangs, the first sign of a GPU, else when it opened.
-        until_step: where what it is about ended; null: it goes on, as far as its branch does.
-        actions: what people can do about it while the job is there.
+        alarm: false for a note: neither counted as open nor sent.
+        status: a row of schema/severity.py. status_word: its label.
+        since: start, unix seconds: last progress of a hang, first sign of a GPU fault, else when it opened.
+        until_step: its last step; null: up to the end of its branch.
+        actions: possible while the job is there.
     """
 
     label: str
@@ -153,14 +151,14 @@ class ShownIncident(_Reported, frozen=True, kw_only=True):
 
 
 class Incident(_Reported, frozen=True, kw_only=True):
-    """One real event in the life of a run, as it is decided on. The last fields are shown in its evidence.
+    """One real event in the life of a run, as decided on. The last fields are shown in its evidence.
 
     Attributes:
         key: identity of the event within the run, "" for one that no later finding can concern.
-        detector: who found it. now_step: newest step that it was judged at.
-        closed_step: of one that is over, the step at which that was known.
-        rolled_back: by what it became dead.
-        no_rollback: of one that lasts: why nobody can order the job back, half a sentence; "" where somebody can.
+        detector: its source. now_step: newest step judged.
+        closed_step: step of its end.
+        rolled_back: the rollback that made it dead.
+        no_rollback: of an open one, why the job cannot be rolled back, half a sentence; "" for no reason.
     """
 
     key: str = ""
@@ -172,12 +170,11 @@ class Incident(_Reported, frozen=True, kw_only=True):
 
     @property
     def alarm(self) -> bool:
-        """True for one that people are to look at: graver than info, or raised by the job itself."""
+        """Whether it needs a look: graver than info, or raised by the job itself."""
         return self.severity != "info" or kind_of(self.kind).about == "user"
 
     @property
     def status(self) -> IncidentStatus:
-        """What it is now, for people."""
         if self.state == "open":
             return "acknowledged" if self.acknowledged_by else "open"
         kind = kind_of(self.kind)
@@ -193,24 +190,23 @@ class Incident(_Reported, frozen=True, kw_only=True):
 
     @property
     def appearance(self) -> Appearance:
-        """How it is shown."""
         return INCIDENT_APPEARANCES[self.severity][self.status]
 
     @property
     def since(self) -> float:
-        """Since when it lasts, unix seconds."""
+        """Start, unix seconds."""
         if not kind_of(self.kind).of_machine:  # of a mixture the evidence has the step there
             return self.opened
         return self.verdict.since or facts(self.evidence, JudgedFacts).since or self.opened
 
     @property
     def verdict(self) -> Verdict:
-        """Its verdict; of one that has none an empty one, of no class and without suspects."""
+        """Its verdict; an empty one, without class and suspects, for none."""
         return facts(self.evidence, JudgedFacts).verdict or Verdict()
 
 
 def shown(incident: Incident) -> ShownIncident:
-    """Return an incident as the API has it."""
+    """Return the API's form of an incident."""
     kind = kind_of(incident.kind)
     return ShownIncident(
         **_stored(incident),
@@ -221,7 +217,7 @@ def shown(incident: Incident) -> ShownIncident:
 
 
 def _stored(incident: Incident) -> dict[str, Any]:
-    """Return the fields of a stored incident, with the words of its kind for readers without the table of kinds."""
+    """Return the fields of a stored incident, with labels of its kind for readers without the table."""
     kind = kind_of(incident.kind)
     own: dict[str, Any] = {"key": incident.key, "detector": incident.detector, "now_step": incident.now_step}
     if incident.closed_step is not None:
@@ -241,7 +237,7 @@ def _stored(incident: Incident) -> dict[str, Any]:
 
 
 def _until(incident: Incident, kind: IncidentKind) -> int | None:
-    # What a job says with run.alert is about a step, however late somebody closes it.
+    # A run.alert is about a step, however late it is closed.
     if kind.about == "user":
         return incident.onset_step
     if incident.recovered_step is None and incident.state == "resolved" and not incident.dead:
@@ -271,12 +267,12 @@ def as_json(incident: Incident) -> dict[str, Any]:
 
 
 def encoded(incident: Incident) -> bytes:
-    """Return an incident as it is stored."""
+    """Return the stored form of an incident."""
     return msgspec.json.encode(_stored(incident))
 
 
 def decoded(data: bytes) -> Incident:
-    """Return a stored incident, also one of an older server.
+    """Return a stored incident.
 
     Raises:
         Misfit: it is none.
