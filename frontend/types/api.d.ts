@@ -15,7 +15,7 @@ export interface AboutBody {
 }
 
 /**
- * What people changed on the page; null: as the job said.
+ * Edits on the page; null: the job's own.
  *
  * Attributes:
  *     who, time: of the newest change; time in unix seconds.
@@ -29,12 +29,12 @@ export interface AboutEdit {
 }
 
 /**
- * What a run is in one line.
+ * A run in one line.
  *
  * Attributes:
  *     git: of the newest launch. host_count: its hosts. launches: of the run that reported facts.
  *     commit_changed: the newest launch has another commit than the one before.
- *     printed: whether lines of its ranks are kept.
+ *     printed: lines of its ranks are stored.
  */
 export interface AboutLine {
   git: Checkout;
@@ -45,13 +45,13 @@ export interface AboutLine {
 }
 
 /**
- * Everything about a run beside its points.
+ * All facts of a run besides its points.
  *
  * Attributes:
- *     config: what the job gave to ``init()``; what looked like a secret is ``(hidden)``.
- *     edited: who changed name, tags or notes last, null where nobody did.
+ *     config: argument of ``init()``; likely secrets are ``(hidden)``.
+ *     edited: author of the last edit of name, tags or notes, null for none.
  *     launches: newest first, at most 50. older: further ones.
- *     diff: to another run, where one was asked for and found; else ``no_diff`` says why there is none.
+ *     diff: to another run, if requested and found; else ``no_diff`` has the reason.
  */
 export interface AboutRun {
   run_id: string;
@@ -99,10 +99,10 @@ export interface AgentState {
 }
 
 /**
- * Who would get an incident if it opened now.
+ * Receivers of an incident if it opened now.
  *
  * Attributes:
- *     labels: what routes and mutes match it by. routes: which of the routes fit, from 1.
+ *     labels: for routes and mutes. routes: matching ones, from 1.
  */
 export interface AlertPreview {
   labels: Record<string, string>;
@@ -111,12 +111,12 @@ export interface AlertPreview {
 }
 
 /**
- * Alerting as it is now.
+ * State of alerting.
  *
  * Attributes:
  *     sending: this process sends. False for a second without harm; then another one does, or Redis is away.
  *     unreadable: events that were no incidents.
- *     labels: what routes and mutes match by.
+ *     labels: for routes and mutes to match.
  */
 export interface Alerting {
   receivers: Receiver[];
@@ -140,14 +140,14 @@ export interface Alive {
 }
 
 /**
- * A note at the steps ``first_step..last_step``, both inclusive; the two are equal for one step.
+ * A note at the steps ``first_step..last_step``, both inclusive, equal for one step.
  *
  * Attributes:
- *     metric: the chart that it was made on, null for all of them.
- *     segment: in which its first step was when it was made; it stays with that branch.
- *     author, created: whose key made it, and when, unix seconds.
- *     edited_by, edited: of the newest change, null where there was none.
- *     imported_by: whose key brought it in with an export; author and times are then as the export said.
+ *     metric: its chart, null for all of them.
+ *     segment: of its first step when it was made; it stays with that branch.
+ *     author, created: name of the key, and unix seconds.
+ *     edited_by, edited: of the newest change, null for none.
+ *     imported_by: name of the key that imported it; author and times are then the export's.
  *     dead: its first step is off the effective timeline now.
  */
 export interface Annotation {
@@ -165,7 +165,7 @@ export interface Annotation {
   dead: boolean;
 }
 
-/** A new annotation, or what an old one becomes: its text is replaced, its place too where one is given. */
+/** A new annotation, or a change of an old one: text, and the place where given. */
 export interface AnnotationRequest {
   /** what to note, 1 to 2,000 characters, plain text */
   text: string;
@@ -191,13 +191,13 @@ export interface Annotations {
 }
 
 /**
- * A stretch from a start, rollback or restart to the next one.
+ * An interval from a start, rollback or restart to the next one.
  *
  * Attributes:
  *     start_step: the step whose state it began with: x = 0. steps: from there to its last one.
- *     ended: it is over; else it is what the job does now.
- *     how: how it ended, in words, or what it does. why: the reason that was given.
- *     incident_id, kind, title: the incident that began last in it; null and "" where there was none.
+ *     ended: over; else at work.
+ *     how: its end, or its present state, as text. why: the given reason.
+ *     incident_id, kind, title: the incident that began last in it; null and "" for none.
  */
 export interface Attempt {
   segment: number;
@@ -218,7 +218,7 @@ export interface Attempt {
  * The attempts of a run over each other, oldest first.
  *
  * Attributes:
- *     text: what they have in common, a sentence or two.
+ *     text: common traits, a sentence or two.
  *     left_out: older ones that are not here.
  */
 export interface Attempts {
@@ -229,23 +229,23 @@ export interface Attempts {
   problems: string[];
 }
 
-/** What was done and seen by whom, newest first. */
+/** Audit log, newest first. */
 export interface Audit {
   entries: AuditEntry[];
 }
 
 /**
- * One thing that was done.
+ * One audited action.
  *
  * Attributes:
  *     time: unix seconds.
- *     who: the key's name, ``local`` where none is needed, ``user@host`` of a person at the command line, or
- *         the setting's name for what the server does by itself.
+ *     who: the key's name, ``local`` without one, ``user@host`` at the command line, or the setting's name for the
+ *         server's own actions.
  *     key_id: of the key, null without one.
- *     action: what, from the general to the special: ``command.order``, ``key.create`` (docs/security.md has all).
- *     target: the run, command, incident, key or view that it was done to; "" where there is none.
- *     detail: more in words.
- *     run: the run that it is about, "" for none.
+ *     action: from the general to the special: ``command.order``, ``key.create`` (docs/security.md has all).
+ *     target: run, command, incident, key or view; "" for none.
+ *     detail: free text.
+ *     run: its run, "" for none.
  */
 export interface AuditEntry {
   time: number;
@@ -261,12 +261,12 @@ export interface AuditEntry {
  * The autopilot of a run.
  *
  * Attributes:
- *     policy: the YAML as it was given, null while it is off.
- *     set_by, set_at: who set or ended it, and when, unix seconds; null where nobody ever did.
- *     phase: what it does now. text: the same in a sentence or two, with the reason.
- *     until_step: the step that it waits for, null for none.
- *     to_step: where it goes then, null where it goes nowhere.
- *     incident_id: what it is about, null for nothing.
+ *     policy: the YAML, null while it is off.
+ *     set_by, set_at: author and time (unix seconds) of the last change; null for none.
+ *     phase: its state. text: the same in a sentence or two, with the reason.
+ *     until_step: the step it waits for, null for none.
+ *     to_step: target of its rollback, null for none.
+ *     incident_id: null for none.
  *     entries: newest first, 200 at most.
  */
 export interface Autopilot {
@@ -388,13 +388,13 @@ export interface Batches {
   other_runs: SharedData[];
 }
 
-/** A segment as an order names it: its id, and what the ranks call it, which says the same after an import too. */
+/** A segment in a command: its id, and its key at the ranks, which is stable across imports. */
 export interface Branch {
   segment: number;
   segment_key: string;
 }
 
-/** Both branches at one step, ``after`` steps behind the fork; ``difference``: what goes on less what was left. */
+/** Both branches at one step, ``after`` steps behind the fork; ``difference``: new minus discarded. */
 export interface BranchRow {
   after: number;
   step: number;
@@ -404,10 +404,10 @@ export interface BranchRow {
 }
 
 /**
- * The two branches of a fork by their steps behind it: ``left`` was left, ``right`` goes on.
+ * The two branches of a fork by their steps behind it: ``left`` was discarded, ``right`` continues.
  *
  * Attributes:
- *     difference: right less left at the steps that both logged, of the first 50,000.
+ *     difference: right minus left at the steps that both logged, of the first 50,000.
  *     table: both at steps near and far behind the fork.
  */
 export interface Branches {
@@ -423,11 +423,11 @@ export interface Branches {
 }
 
 /**
- * What is between the extremes that an entry gives of its buckets; one number a bucket.
+ * Numbers of an entry's buckets besides the extremes; one a bucket.
  *
  * Attributes:
- *     last: the last step of each that was logged, rising: it has the steps after the one before it.
- *     mean: of its finite values, over every logged row; null where there are none, or where their sum overflowed.
+ *     last: last logged step of each, rising: it has the steps after the one before it.
+ *     mean: of its finite values, over every logged row; null for none, or for a sum that overflowed.
  *     count: of its finite values.
  */
 export interface Buckets {
@@ -442,26 +442,26 @@ export interface CategoryBody {
   category: string | null;
 }
 
-/** One entry of the environment that is another since: a version, a device, a setting, or ``$`` and a variable. */
+/** One changed entry of the environment: a version, a device, a setting, or ``$`` and a variable. */
 export interface Changed {
   name: string;
   before: string;
   since: string;
 }
 
-/** One was made, changed, or deleted (``annotation`` null); also the live feed's message ``annotation``. */
+/** A new, changed or deleted (``annotation`` null) one; also the live feed's message ``annotation``. */
 export interface ChangedAnnotation {
   annotation_id: string;
   annotation: Annotation | null;
 }
 
 /**
- * What git said of the folder of the script.
+ * Git state of the script's folder.
  *
  * Attributes:
- *     folder: of the checkout. commit: "" where there is none. branch: "" of a detached head. subject: first line of
- *         the commit's message. remote: address of ``origin``, without user and password.
- *     dirty: whether something is not committed; null where git did not say, ``why`` says why.
+ *     folder: of the checkout. commit: "" for none. branch: "" of a detached head. subject: first line of the commit's
+ *         message. remote: address of ``origin``, without user and password.
+ *     dirty: uncommitted changes; null for an error, see ``why``.
  *     changed: files with changes, new ones too. files: the first of them.
  */
 export interface Checkout {
@@ -477,22 +477,21 @@ export interface Checkout {
 }
 
 /**
- * A checkpoint that the job announced.
+ * A checkpoint announced by the job.
  *
  * Attributes:
- *     available: it is still there. dead: it is of a discarded branch.
+ *     available: still present. dead: of a discarded branch.
  *     inside: null for one from before every open incident, and for a dead one.
- *     unfit: why nobody is offered it although it is there, half a sentence: a part is missing, it is still being
- *         written, or it loads with another number of ranks only. "": nothing is against it.
- *     kind: of its files, as the agent found them; null: no agent has looked.
- *     complete: all of its files are there and whole; null: not known. writing: they are still being written.
- *     unchecked: why it is not known whether all of it is there, half a sentence; "": it is, or nobody looked.
- *     size_bytes, files: all that lies there.
- *     world_size: ranks that wrote it; null: the layout does not tell.
- *     loads_with: how many ranks can load it: ``any`` number, or the ``same`` number; null: not known.
- *     took_s: seconds that the save held up training, of the slowest rank; null: no phase told it.
- *     unverified: nobody knows that a rank of the run wrote it, which is all that is against it: an order that names
- *         it has to say ``accept_unverified``.
+ *     unfit: why it is not offered although present, half a sentence: incomplete, still being written, or loadable
+ *         with another number of ranks only. "": no reason.
+ *     kind: of its files, found by the agent; null: no agent has looked.
+ *     complete: all of its files are there and whole; null: unknown. writing: still being written.
+ *     unchecked: why its completeness is unknown, half a sentence; "": complete, or no look yet.
+ *     size_bytes, files: of all its files.
+ *     world_size: ranks that wrote it; null: unknown by its layout.
+ *     loads_with: ranks that can load it: ``any`` number, or the ``same`` number; null: unknown.
+ *     took_s: delay of training by the save, of the slowest rank, seconds; null without a phase.
+ *     unverified: its only fault is an unknown writer: a command has to set ``accept_unverified``.
  */
 export interface Checkpoint {
   step: number;
@@ -559,14 +558,14 @@ export interface ColdPoints {
 }
 
 /**
- * A column that the table can have, and that filter, order and groups can name.
+ * A column of the table, also for filter, order and groups.
  *
  * Attributes:
  *     key: built-in name, ``config.<path>`` or ``metric.<name>``.
  *     label: head of the column.
- *     kind: how its values are shown and compared; ``any`` where they are of several kinds.
+ *     kind: of its values, for display and comparison; ``any`` for several kinds.
  *     what: a sentence about it.
- *     runs: how many runs have a value, of those that the key may see; absent for a built-in column.
+ *     runs: visible runs with a value; absent for a built-in column.
  *     values: some of its values, the most frequent first, for completion; none of a column of numbers.
  *     gone: no run has it.
  */
@@ -661,10 +660,10 @@ export interface Commands {
  * One metric on both branches.
  *
  * Attributes:
- *     points: steps at which both logged it; equal: at how many of them it is bit-equal.
- *     first_difference: the first of these steps at which it is not.
- *     difference: median of new minus old, null where none is finite.
- *     ratio: median of new over old, null where that has no meaning.
+ *     points: common steps; equal: those with bit-equal values.
+ *     first_difference: the first other step.
+ *     difference: median of new minus old, null without finite ones.
+ *     ratio: median of new over old, null for undefined.
  */
 export interface Compared {
   metric: string;
@@ -679,8 +678,8 @@ export interface Compared {
  * The effective curves of one run, moved to its own x = 0.
  *
  * Attributes:
- *     offset: what was taken off the steps or times to get xs.
- *     same_data: where it saw the data of the first run; empty for the first one.
+ *     offset: subtracted from the steps or times.
+ *     same_data: intervals with the data of the first run; empty for the first one.
  */
 export interface ComparedCurves {
   run_id: string;
@@ -700,13 +699,13 @@ export interface Comparison {
 }
 
 /**
- * The loss over the whole run, or the metric that is shown instead: extremes of up to 60 stretches of steps.
+ * Curve of the loss, or the metric shown instead, over the whole run: extremes of up to 60 buckets of steps.
  *
  * Attributes:
  *     first, last: steps.
- *     low, high: of each stretch, 0 to 100 between ``least`` and ``most``, cut there; null where nothing is finite.
- *     least, most: values that 0 and 100 stand for; few far values do not stretch them.
- *     odd: stretches in which a value was not finite.
+ *     low, high: of each bucket, 0 to 100 between ``least`` and ``most``, clipped; null without finite values.
+ *     least, most: values of 0 and 100, without outliers.
+ *     odd: buckets with a non-finite value.
  */
 export interface Curve {
   metric: string;
@@ -746,11 +745,11 @@ export interface DatasetSamples {
  *
  * Attributes:
  *     unit: ``tokens`` or ``samples``.
- *     measure: what it is compared by: ``tokens``, ``samples`` or ``ratio`` (shares, whose unit the job knows); ""
- *         while nothing that was logged can be compared.
- *     sets: in the order of the declaration. stages: all declarations, those of the future too.
- *     note: why nothing is compared, "" where something is.
- *     curves: along the effective path, null where ``buckets`` is not asked for or nothing is compared.
+ *     measure: of the comparison: ``tokens``, ``samples`` or ``ratio`` (shares, in the job's unit); "" for nothing
+ *         comparable.
+ *     sets: in the order of the declaration. stages: all declarations, future ones too.
+ *     note: why there is no comparison, "" otherwise.
+ *     curves: along the effective path, null without ``buckets`` or without a comparison.
  */
 export interface DeclaredMixture {
   unit: string;
@@ -766,7 +765,7 @@ export interface Declined {
   reason?: string;
 }
 
-/** The run that is gone. */
+/** A deleted run. */
 export interface Deleted {
   deleted: string;
 }
@@ -818,18 +817,18 @@ export interface Detectors {
   detectors: DetectorInfo[];
 }
 
-/** Whether this job gives the same numbers again: ``equal`` where a replay was bit-equal. */
+/** Whether this job is deterministic: ``equal`` after a bit-equal replay. */
 export interface Determinism {
   known: "different" | "equal" | "not_seen";
   text: string;
 }
 
 /**
- * One thing that is not the same on both sides.
+ * One difference.
  *
  * Attributes:
- *     name: dotted key of the config, or what it is a fact of.
- *     before, now: as people read it; null where that side has none.
+ *     name: dotted key of the config, or name of the fact.
+ *     before, now: as text; null for none.
  */
 export interface Difference {
   name: string;
@@ -838,7 +837,7 @@ export interface Difference {
 }
 
 /**
- * What the discarded steps of a segment took, in buckets of as many steps.
+ * Realised shares in the discarded steps of a segment, in buckets of as many steps.
  *
  * Attributes:
  *     realised: data set -> as of the curve, a value for each bucket.
@@ -850,7 +849,7 @@ export interface DiscardedShares {
   realised: Record<string, (number | "-Infinity" | "Infinity" | "NaN" | null)[]>;
 }
 
-/** What was seen of one rank; ``missing``: why there is no stack. */
+/** Stack of one rank; ``missing``: reason for none. */
 export interface DumpedRank {
   node: string;
   pid: number;
@@ -865,11 +864,11 @@ export interface ErrorAnswer {
 }
 
 /**
- * What went wrong.
+ * An error.
  *
  * Attributes:
  *     code: for programs.
- *     message: what was given and what was expected. hint: what to do, "" where the message says it all.
+ *     message: given and expected values. hint: remedy, "" where the message has it.
  */
 export interface ErrorFacts {
   code: string;
@@ -878,12 +877,12 @@ export interface ErrorFacts {
 }
 
 /**
- * How far an export is; read from another thread.
+ * Progress of an export; read from another thread.
  *
  * Attributes:
- *     total: points that it will hold, about (a step that was logged twice counts twice).
+ *     total: estimated points (a step that was logged twice counts twice).
  *     points: written so far. rows: lines or rows written so far. done: the last byte was made.
- *     problems: what could not be read, and where.
+ *     problems: read errors.
  */
 export interface ExportProgress {
   total: number;
@@ -1090,11 +1089,11 @@ export interface Gpus {
 }
 
 /**
- * What of a run is shown first.
+ * Main metrics of a run.
  *
  * Attributes:
- *     main: the metric of the large chart, null where only GPUs are read so far.
- *     below: the metric of the row below it (the gradient norm), null for none.
+ *     main: of the large chart, null with readings of GPUs only.
+ *     below: of the row below it (the gradient norm), null for none.
  *     cells: at most eight, the most important first.
  *     charts: at most nine.
  */
@@ -1109,11 +1108,11 @@ export interface Headline {
  * A metric whose newest value is shown.
  *
  * Attributes:
- *     id: short name of the place, the same in all runs for the same role: ``loss``, ``grad``, ``kl``, ``other-2``.
- *     metric: its name, which is also the words above the number.
- *     role: as of ``WatchedMetric``, or what its name says (``reward``, ``kl``, ``accuracy`` ...); "" for any other.
- *     unit: word behind the number, from its name; "" where the name says none.
- *     median: each value differs much from the next: show the median of the newest nine.
+ *     id: short name, the same in all runs for the same role: ``loss``, ``grad``, ``kl``, ``other-2``.
+ *     metric: its name, also the caption of the number.
+ *     role: as of ``WatchedMetric``, or by its name (``reward``, ``kl``, ``accuracy`` ...); "" for any other.
+ *     unit: behind the number, by its name; "" for none.
+ *     median: a noisy metric: show the median of the newest nine.
  */
 export interface HeadlineCell {
   id: string;
@@ -1124,13 +1123,13 @@ export interface HeadlineCell {
 }
 
 /**
- * A small chart that a run's page shows at once.
+ * A small chart at the top of a run's page.
  *
  * Attributes:
  *     id: as of a cell; ``datasets`` and ``ratio`` are of a family.
- *     title: the metric's name, or that of the family.
+ *     title: name of the metric or family.
  *     metrics: names, or ``prefix*`` for all names that begin so.
- *     unit: word beside the title.
+ *     unit: beside the title.
  *     per_rank: a line for each rank instead of the lowest one.
  *     log: begins with a logarithmic y axis.
  */
@@ -1163,7 +1162,7 @@ export interface HistoryEntry {
   step: number | null;
 }
 
-/** Points of a run in Redis and in memory; ``bytes`` with what an entry costs in Redis. */
+/** Points of a run in Redis and in memory; ``bytes`` with the overhead of an entry in Redis. */
 export interface HotPoints {
   bytes: number;
   limit_bytes: number;
@@ -1342,11 +1341,11 @@ export interface KeptBatch {
 }
 
 /**
- * How useful the alerts of one kind were.
+ * Precision of the alerts of one kind.
  *
  * Attributes:
- *     incidents: that were an alarm. useful, noise: how many people called so.
- *     precision: useful of those that people rated, null where nobody did.
+ *     incidents: alarms. useful, noise: ratings.
+ *     precision: useful of the rated ones, null for none.
  *     noise_per_job_day: null where no job ran.
  */
 export interface KindPrecision {
@@ -1421,10 +1420,10 @@ export interface LogFacts {
 }
 
 /**
- * The session is over.
+ * A closed session.
  *
  * Attributes:
- *     go_to: page of the provider that ends the sign-in there too, null where there is none.
+ *     go_to: page of the provider that ends the sign-in there too, null for none.
  */
 export interface LoggedOut {
   go_to: string | null;
@@ -1436,10 +1435,10 @@ export interface Login {
 }
 
 /**
- * Who makes the call, and what that may do.
+ * The caller and its permissions.
  *
  * Attributes:
- *     project: the only one that it may see, null for all.
+ *     project: the only visible one, null for all.
  *     role: viewer, operator, admin, agent or assistant; "" for scopes without a name.
  *     two_persons: rollbacks and restarts are proposed, and another person approves them.
  */
@@ -1453,10 +1452,10 @@ export interface Me {
 }
 
 /**
- * Names of metrics of a run, in the order in which they appeared.
+ * Names of metrics of a run, in the order of appearance.
  *
  * Attributes:
- *     total: how many fit the search. next: ``after`` of the next page, null on the last one.
+ *     total: matches of the search. next: ``after`` of the next page, null on the last one.
  */
 export interface MetricList {
   metrics: string[];
@@ -1464,7 +1463,7 @@ export interface MetricList {
   next: number | null;
 }
 
-/** What was declared, by unit; empty where the job declared nothing. */
+/** Declared mixtures by unit; empty for none. */
 export interface Mixture {
   mixtures: DeclaredMixture[];
 }
@@ -1474,8 +1473,8 @@ export interface Mixture {
  *
  * Attributes:
  *     declared: null before the first declaration.
- *     realised: null where nothing was counted, "NaN" where a count was not finite or began again.
- *     low, high: the band in which a bucket of so many rows lies by chance; null while too little is known.
+ *     realised: null without counts, "NaN" where a count was not finite or restarted.
+ *     low, high: band of a bucket by chance; null for too few rows.
  */
 export interface MixtureCurve {
   dataset: string;
@@ -1489,8 +1488,8 @@ export interface MixtureCurve {
  * Shares over steps, in buckets of ``bucket_steps`` steps, cut at forks and at declarations.
  *
  * Attributes:
- *     first, last, rows: first and last step with a row of each bucket, and how many it has: 8 at least.
- *     discarded: the newest branches that were left, oldest first.
+ *     first, last, rows: first and last step with a row, and rows of each bucket: 8 at least.
+ *     discarded: the newest discarded branches, oldest first.
  */
 export interface MixtureCurves {
   bucket_steps: number;
@@ -1505,11 +1504,11 @@ export interface MixtureCurves {
  * A data set. Shares are 0 to 1.
  *
  * Attributes:
- *     metric: the logged metric that it is measured by, null where none came yet.
+ *     metric: its logged metric, null before the first one.
  *     drawn_as: whether ``metric`` is this share itself, so that a chart may draw ``declared`` beside it.
- *     declared: its target now; 0 of one that is taken but was not declared.
+ *     declared: its target now; 0 of an undeclared one.
  *     realised: of the newest 128 rows. realised_since: of all rows since the declaration or the last resume.
- *     low, high: the band in which ``realised`` lies by chance; 0 and 1 while too little is known.
+ *     low, high: band of ``realised`` by chance; 0 and 1 for too few rows.
  *     off: an incident about it is open.
  */
 export interface MixtureShare {
@@ -1524,7 +1523,7 @@ export interface MixtureShare {
   off: boolean;
 }
 
-/** One declaration: what holds from ``step`` on. */
+/** One declaration, valid from ``step`` on. */
 export interface MixtureStage {
   step: number;
   shares: Record<string, number>;
@@ -1559,7 +1558,7 @@ export interface MuteShown {
   state: "active" | "expired" | "pending";
 }
 
-/** Mutes, those that end last first; of ended ones those of the last seven days. */
+/** Mutes, the next to end first; of ended ones those of the last seven days. */
 export interface Mutes {
   mutes: MuteShown[];
 }
@@ -1586,7 +1585,7 @@ export interface NodeState {
 }
 
 /**
- * An alarm that is over because its level became the usual one, and not because it came back.
+ * An alarm that ended because its level became the usual one, without recovery.
  *
  * Attributes:
  *     what: the metric, or the data set's loss: ``loss``, ``loss of code``.
@@ -1597,7 +1596,7 @@ export interface NotBack {
   step: number;
 }
 
-/** Something that was to change with a rollback and did not: in words what was ordered, and what came instead. */
+/** A change of a rollback that did not happen: expected and actual, as text. */
 export interface NotFollowed {
   change: "lr_scale" | "seed" | "skip_batches" | "skip_range";
   ordered: string;
@@ -1612,20 +1611,20 @@ export interface Offences {
 }
 
 /**
- * The rollback that is suggested for a run now; every page and the command line show this one.
+ * The suggested rollback of a run, the same on every page and the command line.
  *
  * Attributes:
- *     incident_id, onset_step: the incident that it goes back for, null for none.
+ *     incident_id, onset_step: of its incident, null for none.
  *     to_step: null where no checkpoint is from before the onset.
  *     skip_range: steps whose batches are left out, inclusive; it reaches to the newest step at least, so it grows
- *         with the run. skip_batches: how many that are for a job that can only leave out those right behind the
+ *         with the run. skip_batches: their number for a job that can only leave out those right behind the
  *         checkpoint. null: the data are not the cause, or the job does not promise it.
- *     lr_scale: factor on the rate that the schedule of the restored checkpoint gives.
- *     cannot: what the job does not promise to change, and why; nothing of that is suggested.
- *     checkpoints: the newest 40 that can be used, and the suggested one.
- *     withheld: the newest 40 that are there and not offered: ``unfit`` says why.
- *     branches: discarded branches that have a checkpoint which can be gone back to, newest first, 20 at most.
- *     no_return: why none of them can be gone back to now, half a sentence; "" where they can.
+ *     lr_scale: factor on the schedule of the restored checkpoint.
+ *     cannot: changes that the job does not promise, with reasons; none of them is suggested.
+ *     checkpoints: the newest 40 usable ones, and the suggested one.
+ *     withheld: the newest 40 unusable ones: see ``unfit``.
+ *     branches: discarded branches with a usable checkpoint, newest first, 20 at most.
+ *     no_return: why none of them can be returned to now, half a sentence; "" for no reason.
  *     no_rollback: as of the ``Run``.
  */
 export interface Offer {
@@ -1646,15 +1645,15 @@ export interface Offer {
 }
 
 /**
- * A branch that was left and can be gone back to: a rollback is undone.
+ * A discarded branch that a command can return to: it undoes a rollback.
  *
  * Attributes:
- *     segment: what a command names as ``branch``. label: of the fork that left it, "" where none has one.
- *     alive_until: its last step that is on the effective timeline; below its first one where none is.
+ *     segment: ``branch`` of the command. label: of the fork that left it, "" for none.
+ *     alive_until: its last step on the effective timeline; below its first one for none.
  *     left_at: its last step.
  *     to_step: of the newest checkpoint.
- *     text: what is to be known before one goes back there, a sentence or two.
- *     checkpoints: newest first, 40 at most; ``where`` tells where each lies from the first incident of the branch.
+ *     text: a warning, a sentence or two.
+ *     checkpoints: newest first, 40 at most; ``where`` is relative to the first incident of the branch.
  */
 export interface OfferedBranch {
   segment: number;
@@ -1667,11 +1666,11 @@ export interface OfferedBranch {
 }
 
 /**
- * A checkpoint that can be rolled back to.
+ * A checkpoint for a rollback.
  *
  * Attributes:
- *     skip_batches: how many batches to leave out when one goes back to it; null where nothing went wrong.
- *     where: ``20 steps before the onset``, "" where no incident is looked at.
+ *     skip_batches: batches to leave out; null for none.
+ *     where: ``20 steps before the onset``, "" without an incident.
  */
 export interface OfferedCheckpoint {
   step: number;
@@ -1697,12 +1696,12 @@ export interface OfferedCheckpoint {
 }
 
 /**
- * An OpenID provider where people sign in.
+ * An OpenID provider for sign-in.
  *
  * Attributes:
- *     name: what people call it. start: address that begins a sign-in; takes ``next`` and ``other``.
- *     trouble: why nobody can sign in there now, a sentence; "" where it answers.
- *     refusal: why the sign-in that was asked about was refused, a sentence; "" where none was.
+ *     name: for people. start: address that begins a sign-in; takes ``next`` and ``other``.
+ *     trouble: why it can't be used now, a sentence; "" where it answers.
+ *     refusal: why the named sign-in was refused, a sentence; "" for none.
  */
 export interface OidcWay {
   name: string;
@@ -1715,12 +1714,11 @@ export interface OidcWay {
  * Lines of a run, oldest first.
  *
  * Attributes:
- *     ranks: those of which lines are kept, by rank. total: lines that are kept of all of them.
- *     first_rank: whose lines people read first: a rank that an open incident blames, else the lowest; null without
- *         any line.
- *     skipped: lines that were left out because there were too many.
- *     at: id of the line at the step that was asked for, null without one.
- *     older, newer: whether there are further lines on either side.
+ *     ranks: with stored lines, by rank. total: their stored lines.
+ *     first_rank: the one to read first: blamed by an open incident, else the lowest; null without any line.
+ *     skipped: lines left out beyond the limit.
+ *     at: id of the line at the requested step, null without one.
+ *     older, newer: further lines on either side.
  */
 export interface OutputAnswer {
   lines: PrintedLine[];
@@ -1743,11 +1741,11 @@ export interface Overlap {
 }
 
 /**
- * What became of a webhook of PagerDuty.
+ * Outcome of a webhook of PagerDuty.
  *
  * Attributes:
- *     outcome: ``acknowledged``; ``noted``: it is in the audit log; ``ignored``: nothing of use here; ``repeated``: it
- *         came before; ``unknown``: none of the incidents that were sent to PagerDuty is in it.
+ *     outcome: ``acknowledged``; ``noted``: in the audit log; ``ignored``: no use here; ``repeated``: a duplicate;
+ *         ``unknown``: without an incident sent to PagerDuty.
  *     text: the same for people.
  */
 export interface PagerDutyAnswer {
@@ -1755,7 +1753,7 @@ export interface PagerDutyAnswer {
   text: string;
 }
 
-/** Whether one part came back as it was, and why that is known; ``ordered``: it was meant to change. */
+/** Whether one part was restored, with the evidence; ``ordered``: a requested change. */
 export interface PartSeen {
   part: "environment" | "learning_rate" | "loader" | "mixture" | "optimizer" | "rng" | "weights";
   known: "different" | "equal" | "not_seen";
@@ -1767,18 +1765,18 @@ export interface PartSeen {
 export type PhaseTimes = [number, number, number];
 
 /**
- * What a launcher should do next.
+ * Next action of a launcher.
  *
  * Attributes:
- *     checkpoint: null: none is known. warning: what is against it, a sentence.
- *     skip_range: the steps whose batches are left out, [first, last]. skip_batches: how many that are for a job that
- *         can only leave out those right behind the checkpoint.
- *     seed: new one of the data order; only where people ordered one.
+ *     checkpoint: null: none. warning: reason against it, a sentence.
+ *     skip_range: the steps whose batches are left out, [first, last]. skip_batches: their number for a job that can
+ *         only leave out those right behind the checkpoint.
+ *     seed: new one of the data order; only from a person's command.
  *     exclude_nodes: nodes to come up without.
  *     verdict: of the incident.
  *     text: sentences for people.
  *     exit_code: of ``stabilityboard plan``.
- *     command_id: of the restart that it was ordered with.
+ *     command_id: of its restart command.
  */
 export interface Plan {
   version: number;
@@ -1800,14 +1798,14 @@ export interface Plan {
   command_id?: string;
 }
 
-/** Where training goes on. ``inside``: the open incident at or after whose onset it was saved. */
+/** Checkpoint to start from. ``inside``: the open incident at or after whose onset it was saved. */
 export interface PlannedCheckpoint {
   step: number;
   path: string | null;
   inside: SpoiledBy | null;
 }
 
-/** Who is blamed. ``gpu``: its UUID. */
+/** A suspect. ``gpu``: its UUID. */
 export interface PlannedSuspect {
   rank: number;
   node: string | null;
@@ -1826,9 +1824,9 @@ export interface PolicyBody {
  * The loader's position at the fork against the first one after it.
  *
  * Attributes:
- *     saved_step, saved: the newest position before the fork, null where none was reported.
+ *     saved_step, saved: the newest position before the fork, null for none.
  *     step, position: the first one since.
- *     by: how far that lies from where it was to be, in its own unit; null where it can't be counted.
+ *     by: its distance from the expected one, in its own unit; null for unordered positions.
  *     ordered: batches were to be left out, and so many were.
  */
 export interface PositionCheck {
@@ -1843,10 +1841,10 @@ export interface PositionCheck {
 }
 
 /**
- * How useful alerts were in the last days.
+ * Precision of alerts in the last days.
  *
  * Attributes:
- *     job_days: days that jobs ran, over all runs. noise_per_job_day: alerts that people called noise.
+ *     job_days: days that jobs ran, over all runs. noise_per_job_day: alerts rated as noise.
  */
 export interface Precision {
   days: number;
@@ -1870,9 +1868,9 @@ export interface PreviewBody {
  * One line.
  *
  * Attributes:
- *     id: its place; lines with greater ones came later. time: when the agent read it, unix seconds, at most a second
- *         late. step: that of the rank then, null before the first.
- *     stream: ``out`` or ``err``. level: what the line itself says: an error, a warning, or nothing of the kind.
+ *     id: rises with arrival. time: of the agent's read, unix seconds, at most a second late. step: of the rank then,
+ *         null before the first.
+ *     stream: ``out`` or ``err``. level: error, warning or nothing, by the line's own text.
  */
 export interface PrintedLine {
   id: string;
@@ -1999,7 +1997,7 @@ export interface RankHealth {
  * The stacks of all ranks at one moment.
  *
  * Attributes:
- *     complete: every rank that ran has answered.
+ *     complete: every running rank answered.
  *     groups: the largest first.
  *     not_kept: ranks beyond the bound.
  */
@@ -2031,12 +2029,12 @@ export interface RankState {
 }
 
 /**
- * What somebody said of the alert of an incident.
+ * A person's rating of the alert of an incident.
  *
  * Attributes:
  *     useful: false: noise.
- *     receivers: names of those that were sent it.
- *     opened: when the incident opened; rated: when somebody said so, unix seconds. who: their name.
+ *     receivers: names of those that got it.
+ *     opened: of the incident; rated: unix seconds. who: name of the person.
  */
 export interface Rating {
   incident_id: string;
@@ -2063,10 +2061,10 @@ export interface RatingBody {
 }
 
 /**
- * Whether every live run is judged and stored, and else why not.
+ * Whether every live run is judged and stored, with reasons against it.
  *
  * Attributes:
- *     reasons: ``redis_lost`` is none against being ready: Redis came up with less than it had.
+ *     reasons: ``redis_lost`` is none: Redis restarted with less than it had.
  */
 export interface Ready {
   status: "not ready" | "ready";
@@ -2079,7 +2077,7 @@ export interface Ready {
  * Attributes:
  *     channel: slack, pagerduty ...
  *     min_severity: milder incidents are not sent.
- *     counts: events by what became of them, since the server started.
+ *     counts: events by outcome, since the server started.
  */
 export interface Receiver {
   name: string;
@@ -2088,7 +2086,7 @@ export interface Receiver {
   counts: Record<string, number>;
 }
 
-/** How useful the alerts were that one receiver was sent. */
+/** Precision of the alerts to one receiver. */
 export interface ReceiverPrecision {
   name: string;
   useful: number;
@@ -2096,7 +2094,7 @@ export interface ReceiverPrecision {
   precision: number | null;
 }
 
-/** What becomes of an alert at one receiver: ``now``, ``later`` after ``after_min``, or ``no``, with the reason. */
+/** Outcome of an alert at one receiver: ``now``, ``later`` after ``after_min``, or ``no``, with the reason. */
 export interface ReceiverPreview {
   receiver: string;
   gets: "later" | "no" | "now";
@@ -2105,13 +2103,13 @@ export interface ReceiverPreview {
 }
 
 /**
- * What became of the newest messages to one receiver, to the watcher of the heartbeat, or of the watchdog.
+ * Outcome of the newest messages to one receiver, to the watcher of the heartbeat, or of the watchdog.
  *
  * Attributes:
- *     set_up: by an environment variable of the server. All else is as it was, where it is not any more.
- *     status: of the newest message; late: the heartbeat or the watchdog should have been accepted since.
- *     accepted, refused: when the last one was, unix seconds, null for never.
- *     why: the last one was refused, with the status code of the answer; "" for never.
+ *     set_up: by an environment variable of the server. All else is of before, where it is no longer set.
+ *     status: of the newest message; late: no accepted heartbeat or watchdog in time.
+ *     accepted, refused: time of the last one, unix seconds, null for never.
+ *     why: reason of the last refusal, with the status code of the answer; "" for none.
  */
 export interface ReceiverStatus {
   name: string;
@@ -2123,12 +2121,12 @@ export interface ReceiverStatus {
 }
 
 /**
- * Who is notified of incidents, and who notices that this server is away.
+ * Receivers of alerts, and watchers of this server.
  *
  * Attributes:
  *     time: now, unix seconds.
- *     ready, reasons: as ``/readyz`` says, and whether alerts can be sent.
- *     heartbeat: says that all is well to a watcher outside. watchdog: an alert that always fires, for Alertmanager.
+ *     ready, reasons: as of ``/readyz``, and whether alerts can be sent.
+ *     heartbeat: a regular sign of life to an outside watcher. watchdog: an alert that always fires, for Alertmanager.
  */
 export interface Receivers {
   time: number;
@@ -2205,27 +2203,27 @@ export interface Restart {
 }
 
 /**
- * One resume: a rollback, a restart from an earlier step, or a process that went on where the last one ended.
+ * One resume: a rollback, a restart from an earlier step, or a process that continues the last one.
  *
  * Attributes:
- *     segment: that it began, or went on in. fork_step: the step whose state it started from.
- *     created: unix seconds; 0.0 where the log has no times.
- *     settled: nothing that comes will change it.
+ *     segment: of its steps. fork_step: the step whose state it started from.
+ *     created: unix seconds; 0.0 for logs without times.
+ *     settled: final.
  *     parts: all seven, in the order of ``PARTS``.
- *     loss: the loss that was compared, "" before there is one.
- *     points: steps that both branches logged; first_step, last_step: the first and the last of them.
- *     equal_points: how many of them from the first on have a bit-equal loss.
+ *     loss: the compared loss, "" before there is one.
+ *     points: steps on both branches; first_step, last_step: the first and the last of them.
+ *     equal_points: bit-equal losses from the first step on.
  *     r, r_sigmas: correlation of the loss residuals at the same steps, and its distance from that of unrelated
- *         stretches in their spread; null for too few points.
+ *         intervals in their spread; null for too few points.
  *     difference: median distance of the two losses. noise: of one batch to the next, the run's own, one sigma.
- *     shift: where the batches of other steps came.
- *     ids: batch ids that were compared, of these ``same_ids`` are at the step at which they were.
- *     declared: what was ordered or declared to change.
- *     metrics: of both branches, those that differ first, the first 24.
+ *     shift: of batches of other steps.
+ *     ids: compared batch ids, of these ``same_ids`` at their old step.
+ *     declared: requested or declared changes.
+ *     metrics: of both branches, differing ones first, the first 24.
  *     world_before, world_after: ranks.
- *     position: where the loader went on by its own account.
- *     environment: what is another since, the first 32; null where one side reported nothing.
- *     not_followed: what was ordered or declared and certainly did not happen.
+ *     position: of the loader, as reported.
+ *     environment: changes, the first 32; null without reports of both sides.
+ *     not_followed: requested or declared changes that certainly did not happen.
  */
 export interface Resume {
   segment: number;
@@ -2259,7 +2257,7 @@ export interface Resume {
   not_followed: NotFollowed[];
 }
 
-/** What a resume was, in short: for its mark on the timeline. */
+/** Grade of a resume, for its mark on the timeline. */
 export interface ResumeGrade {
   verdict: "identical" | "not_comparable" | "other_data" | "other_order" | "repeated" | "same_data" | "skipped";
   grade: "differs" | "good" | "unknown" | "wrong";
@@ -2267,21 +2265,21 @@ export interface ResumeGrade {
   settled: boolean;
 }
 
-/** Newest first; ``left_out``: older ones that are no longer kept. */
+/** Newest first; ``left_out``: older ones that were dropped. */
 export interface Resumes {
   resumes: Resume[];
   determinism: Determinism;
   left_out: number;
 }
 
-/** What was deleted, oldest first, or would be (``dry_run``). */
+/** Deleted runs, oldest first, or candidates (``dry_run``). */
 export interface Retained {
   days: number;
   dry_run: boolean;
   runs: RetainedRun[];
 }
 
-/** A run that has not reported for long. ``problem``: why it is still there, where it should have gone. */
+/** A run without a report for long. ``problem``: why it could not be deleted. */
 export interface RetainedRun {
   run_id: string;
   project: string;
@@ -2334,11 +2332,11 @@ export interface Rollback {
  * One rollback or restart that went back.
  *
  * Attributes:
- *     changes: what was ordered, or declared by the job. applied: what the job says that it did, null for nothing.
+ *     changes: requested, or declared by the job. applied: reported by the job, null for none.
  *     downtime_s: null when the job ended without a new row.
- *     batches_skipped: null where some were ordered and the job reported nothing.
+ *     batches_skipped: null for a request without a report of the job.
  *     undone: a person undid the segment: listed, and not counted.
- *     resume: whether the job came back as it was, null where that is not kept.
+ *     resume: whether the job's state was restored, null for unknown.
  */
 export interface RollbackCost {
   segment: number;
@@ -2364,10 +2362,10 @@ export interface RollbackCost {
 }
 
 /**
- * All rollbacks of a run together, and how much of its time was worth it.
+ * Sums over the rollbacks of a run, and the effective share of its time.
  *
  * Attributes:
- *     effective_s, dead_s, idle_s: time of effective steps, of steps that were lost, and the rest of ``wall_s``.
+ *     effective_s, dead_s, idle_s: time of effective steps, of lost steps, and the rest of ``wall_s``.
  *     goodput: ``effective_s / wall_s``. ettr: ``effective_s / (startup_s + wall_s)``. Null before the second row.
  */
 export interface RollbackCostTotals {
@@ -2391,7 +2389,7 @@ export interface RollbackCostTotals {
 }
 
 /**
- * Rollbacks oldest first, and their sum. ``problems``: what could not be read, and where.
+ * Rollbacks oldest first, and their sum. ``problems``: read errors.
  *
  * Attributes:
  *     saving: null before the second checkpoint.
@@ -2427,15 +2425,15 @@ export interface RollbacksOfRun {
 }
 
 /**
- * Who gets what.
+ * Routes of alerts to receivers.
  *
  * Attributes:
- *     text: YAML; "" where nobody wrote any: each receiver gets everything.
+ *     text: YAML; "" for none: each receiver gets everything.
  *     source: ``page``, ``file`` (the page can't change it) or ``none``.
- *     file: its path, "" where it is none.
+ *     file: its path, "" for none.
  *     version: grows by one with each change on the page.
- *     changed_by, changed: who wrote it, and when (unix seconds; null: never).
- *     problem: why it is not used and each receiver gets everything; "" where it is used.
+ *     changed_by, changed: author and time (unix seconds) of the last change; null: none.
+ *     problem: why each receiver gets everything instead; "" for no problem.
  */
 export interface Routes {
   text: string;
@@ -2459,28 +2457,28 @@ export interface RoutesBody {
  * One run. Times are unix seconds.
  *
  * Attributes:
- *     config: what the job gave to init().
- *     tags: short texts to find it by, of the job or as people changed them.
- *     created, updated: when it first and last reported.
- *     began, logged: when its ranks logged first and last, by the clock of the log; null without points.
- *     status: for programs. state: what people see of it: its worst open incident, else its phase.
+ *     config: argument of init().
+ *     tags: short texts for search, of the job or as edited.
+ *     created, updated: first and last report.
+ *     began, logged: first and last row of its ranks, by the clock of the log; null without points.
+ *     status: for programs. state: for display: its worst open incident, else its phase.
  *     last_step: newest step of the effective timeline.
  *     head: id of the newest segment of the effective timeline.
  *     latest: newest values of the first 200 metrics; in lists that of the loss alone.
  *     metric_count: names of metrics; GET .../metrics has them.
- *     open_incidents: without those of severity info, which wake nobody.
- *     note: a sentence about its status, "" where there is nothing to say.
- *     note_incident: the open incident that it is about, where one stops the job.
- *     undo: the discarded segment that undoing its newest rollback goes back to; null where that was no command of the
+ *     open_incidents: without those of severity info.
+ *     note: a sentence about its status, "" for none.
+ *     note_incident: the open incident of the note, where one stops the job.
+ *     undo: the discarded segment that undoing its newest rollback returns to; null where that was no command of the
  *         last day, or the job can't return.
- *     no_rollback: why nobody can order it back to a checkpoint now, half a sentence; "" where somebody can.
+ *     no_rollback: why it can't be rolled back now, half a sentence; "" for no reason.
  *     twins: two living processes are the same rank (two jobs under one run id); the note names them.
- *     loss_metric: the metric that is watched as the training loss, null where none is.
- *     unwatched: what to do about that, "" where a loss is watched.
+ *     loss_metric: the metric watched as the training loss, null for none.
+ *     unwatched: advice where no loss is watched, "" otherwise.
  *     dead_points: points that a rollback discarded.
- *     log_notes: sentences about what it logs: several rows a step, too many names, metrics with their own steps.
+ *     log_notes: sentences about its log: several rows a step, too many names, metrics with their own steps.
  *     own_steps: metrics that count their own steps, as batches of a validation; at most 64.
- *     stopped: who ordered its end, null where nobody did, or it was started again since.
+ *     stopped: its commanded end, null for none, or after a new start.
  */
 export interface Run {
   began: number | null;
@@ -2525,7 +2523,7 @@ export interface Run {
  * Columns whose name has the searched word.
  *
  * Attributes:
- *     built_in: those that every run has.
+ *     built_in: of every run.
  *     found: keys of configs and names of metrics, those of most runs first.
  *     total: of ``found``, beyond the limit too.
  */
@@ -2548,12 +2546,12 @@ export interface RunDetectors {
 }
 
 /**
- * What differs between another run (``before``) and this one (``now``).
+ * Differences between another run (``before``) and this one (``now``).
  *
  * Attributes:
- *     run_id, name: of the other run. why: why it was chosen, "" where the caller chose it.
+ *     run_id, name: of the other run. why: reason of its choice, "" for the caller's.
  *     config: differing keys, at most 500. left_out: further ones. equal: keys that are the same.
- *     facts: what differs in the newest launches of both. no_facts: which side has none, "" where both have some.
+ *     facts: differences of the newest launches. no_facts: the side without any, "" for neither.
  */
 export interface RunDiff {
   run_id: string;
@@ -2567,12 +2565,12 @@ export interface RunDiff {
 }
 
 /**
- * Runs with the same value of the column that they are grouped by; they stand together in the order.
+ * Runs with the same value of the grouped column, adjacent in the order.
  *
  * Attributes:
- *     label: the value in words; "" for the runs without one, which come last.
- *     first: place of its first run in the order.
- *     count: runs. conditions: how many of them are each.
+ *     label: the value as text; "" for the runs without one, which come last.
+ *     first: index of its first run in the order.
+ *     count: runs. conditions: number of runs of each.
  */
 export interface RunGroup {
   label: string;
@@ -2585,10 +2583,10 @@ export interface RunGroup {
  * One launch of a run.
  *
  * Attributes:
- *     started: unix seconds by the node's clock. ranks: of the job. segment: id of the segment that it is in now.
+ *     started: unix seconds by the node's clock. ranks: of the job. segment: id of its segment now.
  *     hosts: the first 256. host_count: all that reported.
  *     command: the arguments, ready for a shell. environment: versions, devices and settings, variables with ``$``.
- *     changed: what is another than in the launch before it.
+ *     changed: differences from the launch before it.
  */
 export interface RunLaunch {
   started: number;
@@ -2612,8 +2610,8 @@ export interface RunLaunch {
  * A page of the list of runs, newest first.
  *
  * Attributes:
- *     total: all runs, on whatever page.
- *     next: ``cursor`` of the next page, null on the last one. No run comes twice or is left out.
+ *     total: all runs, on all pages.
+ *     next: ``cursor`` of the next page, null on the last one. Runs are neither repeated nor left out.
  */
 export interface RunPage {
   runs: Run[];
@@ -2629,17 +2627,16 @@ export interface RunProposals {
 }
 
 /**
- * Some rows of an order of the runs.
+ * Rows of an order of the runs.
  *
  * Attributes:
  *     rows: from ``offset`` on.
- *     fit: runs that the filter lets through, on whatever page. total: runs that the key may see.
- *     conditions: how many of ``total`` are each; together they are all of them.
- *     order: token of this order of the runs. With it the next page is of the same order, whatever changed meanwhile:
- *         no run comes twice or is left out.
- *     groups: where they are grouped.
- *     columns: facts of those that were asked for.
- *     notes: what somebody should know of the filter, e.g. a key that no run has.
+ *     fit: runs that match the filter, on all pages. total: visible runs.
+ *     conditions: number of runs of each in ``total``.
+ *     order: token of this order. The next page keeps it: runs are neither repeated nor left out.
+ *     groups: of a grouped table.
+ *     columns: facts of the requested ones.
+ *     notes: hints about the filter, e.g. a key that no run has.
  */
 export interface RunTable {
   rows: TableRow[];
@@ -2655,10 +2652,10 @@ export interface RunTable {
 }
 
 /**
- * A run asked for by itself.
+ * A single run.
  *
  * Attributes:
- *     metrics: the first FIRST_METRICS names. storing: null while what comes is stored. about: what it is, in a line.
+ *     metrics: the first FIRST_METRICS names. storing: null without a fault. about: its facts in a line.
  */
 export interface RunWithStoring {
   began: number | null;
@@ -2703,12 +2700,12 @@ export interface RunWithStoring {
 }
 
 /**
- * A stretch in which a run saw the data of the first run of the comparison, in its order, by the losses alone.
+ * An interval in which a run had the data of the first run of the comparison, in its order, by the losses alone.
  *
  * Attributes:
  *     first_step, last_step: of this run, some steps more or less.
- *     other_run, other_step: the first run, and its step that saw what ``first_step`` did.
- *     r: least correlation of what is new in each loss.
+ *     other_run, other_step: the first run, and its step with the data of ``first_step``.
+ *     r: least correlation of the innovations of the losses.
  */
 export interface SameData {
   first_step: number;
@@ -2719,15 +2716,15 @@ export interface SameData {
 }
 
 /**
- * What saving checkpoints costs, and how often it would best be done.
+ * Cost of saving checkpoints, and the best interval.
  *
  * Attributes:
- *     saves: those whose time is known. interval_s, save_s: medians of the newest 64; of what no phase tells null.
+ *     saves: with a measured time. interval_s, save_s: medians of the newest 64; null without a phase.
  *     share: ``save_s / interval_s``.
  *     mtbi_s: mean time between the ``interruptions`` of this ``run``, or of ``all`` runs, by GPU-hours for as many
  *         ranks as this one has; null without one.
- *     best_s: ``sqrt(2 x save_s x mtbi_s)``. cost, best_cost: share of the time that saving takes and that is trained
- *         again after interruptions, at the interval now and at the best one.
+ *     best_s: ``sqrt(2 x save_s x mtbi_s)``. cost, best_cost: share of the time spent on saves and on training again
+ *         after interruptions, at the interval now and at the best one.
  */
 export interface SaveInterval {
   saves: number;
@@ -2743,22 +2740,22 @@ export interface SaveInterval {
 }
 
 /**
- * An unbroken stretch of steps between two rollbacks or restarts.
+ * An unbroken interval of steps between two rollbacks or restarts.
  *
  * Attributes:
- *     key: what the ranks call it.
- *     fork_step: the step of the parent that it goes on from, null for the first segment.
- *     label: of its fork, ``R1`` a rollback, ``S1`` a restart from an earlier step; "" where the job did not go back.
+ *     key: its name at the ranks.
+ *     fork_step: the step of the parent it starts from, null for the first segment.
+ *     label: of its fork, ``R1`` a rollback, ``S1`` a restart from an earlier step; "" for neither.
  *     dead_after: points with a greater step are discarded (null: none; less than first_step: all of them).
- *     kept, discarded: steps between its first and its last one that count, and that a fork cut off.
- *     on_head_path: it is part of the effective timeline.
- *     changes: what else was ordered, or declared by the job. applied: what the job says that it changed.
+ *     kept, discarded: steps between its first and its last one that count, and those cut off by a fork.
+ *     on_head_path: part of the effective timeline.
+ *     changes: requested, or declared by the job. applied: changes reported by the job.
  *     points: values stored in it.
  *     undone: a person undid this inferred segment.
- *     returns_to: the discarded segment whose state it went on from: a rollback was undone; null for any other.
- *     shared_step: of one that returns, up to where its path is the one that was left for it; null for any other.
- *     inferred: nobody declared or ordered it. ``start``: the first steps of a new process show it. ``steps``: those
- *         of a process that ran on, which went back. "": declared or ordered, or the first segment.
+ *     returns_to: the discarded segment whose state it continues: a rollback was undone; null for any other.
+ *     shared_step: of one that returns, the last step that its path shares with the one it left; null for any other.
+ *     inferred: neither declared nor requested. ``start``: from the first steps of a new process. ``steps``: from a
+ *         process that went back. "": declared or requested, or the first segment.
  */
 export interface Segment {
   id: number;
@@ -2791,7 +2788,7 @@ export interface Segment {
  * All segments of a run by id, and the id of the newest of its effective timeline.
  *
  * Attributes:
- *     cursor: the stream id up to which it is so; the live feed goes on from there.
+ *     cursor: stream id of this state; the live feed continues from there.
  */
 export interface Segments {
   head: number;
@@ -2800,14 +2797,14 @@ export interface Segments {
 }
 
 /**
- * What a chart asked for.
+ * Answer for a chart.
  *
  * Attributes:
- *     cursor: ask with it for what comes after this.
+ *     cursor: for the request of later points.
  *     level: of the coarsest buckets in it.
- *     unplaced: points left out because their x is not known.
- *     complete: false where only what came after the cursor is in it.
- *     problems: what could not be read, and where; everything else is here.
+ *     unplaced: points left out because their x is unknown.
+ *     complete: false for points after the cursor only.
+ *     problems: read errors; everything else is here.
  */
 export interface SeriesAnswer {
   series: SeriesEntry[];
@@ -2824,12 +2821,12 @@ export interface SeriesAnswer {
  *
  * Attributes:
  *     dead: a rollback discarded them.
- *     stray: low steps that nothing followed, or about which nothing is decided yet.
- *     node: of points that no rank logged.
+ *     stray: low steps without a successor, or not decided yet.
+ *     node: of points without a rank.
  *     level: the buckets are of ``2**level`` steps; 0: every row.
- *     xs: where the points lie on the x axis; absent where that is the step.
- *     smoothed: the average after each point, null before the first finite one; absent unless asked for.
- *     source: the process that logged those about which nothing is decided.
+ *     xs: positions on the x axis; absent for steps.
+ *     smoothed: the average after each point, null before the first finite one; absent unless requested.
+ *     source: process of undecided points.
  *     buckets: of entries whose level is above 0.
  */
 export interface SeriesEntry {
@@ -2874,11 +2871,11 @@ export interface ServedKind {
 }
 
 /**
- * Whether the server works and its Redis stores what comes.
+ * Whether the server works and its Redis stores.
  *
  * Attributes:
- *     redis: ok, or what is wrong with it.
- *     versions: ok, or which processes take no part, as their version is too far from that of the others.
+ *     redis: ok, or its fault.
+ *     versions: ok, or the processes left out for a version too far from that of the others.
  */
 export interface ServerHealth {
   status: "degraded" | "ok";
@@ -2929,12 +2926,12 @@ export interface SharedData {
 }
 
 /**
- * Batches of other steps that came: the new branch's step s has the batch of step s + ``steps``.
+ * Batches of other steps: the new branch's step s has the batch of step s + ``steps``.
  *
  * Attributes:
- *     r: correlation of the residuals, null where batch ids say it.
- *     sigmas: how far it lies above that of unrelated stretches of this run.
- *     points: that were compared.
+ *     r: correlation of the residuals, null for evidence by batch ids.
+ *     sigmas: distance above that of unrelated intervals of this run.
+ *     points: compared.
  */
 export interface Shift {
   steps: number;
@@ -2989,10 +2986,10 @@ export interface ShowBatches {
 }
 
 /**
- * An entry as it is shown.
+ * An entry as shown.
  *
  * Attributes:
- *     command: state of its command; null for a dry run, where it gave up, and where the command is forgotten.
+ *     command: state of its command; null for a dry run, for one that gave up, and for a forgotten command.
  */
 export interface ShownEntry {
   entry_id: string;
@@ -3069,18 +3066,18 @@ export interface ShownIncident {
 }
 
 /**
- * What a run's state is: its worst open incident, else its phase.
+ * A run's state: its worst open incident, else its phase.
  *
  * Attributes:
  *     word: for its pill: the kind of the incident, or the phase.
- *     tone, shape: how it is drawn.
- *     order: place in lists of runs, lower comes first; of equals the latest ``since`` first.
- *     since: since when, unix seconds, null where nothing says so.
- *     incident_id: the incident, null where it is the phase.
- *     phase: what the run does or did, whatever is open.
- *     status: of the incident: open or acknowledged; null where it is the phase.
- *     condition: the one of five that it is counted as, everywhere.
- *     not_back: the newest alarm whose metric has not come back, where none is open: nothing is green then.
+ *     tone, shape: appearance.
+ *     order: rank in lists of runs, lower first; of equals the latest ``since`` first.
+ *     since: start, unix seconds, null for unknown.
+ *     incident_id: the incident, null for a phase.
+ *     phase: of the run, with or without open incidents.
+ *     status: of the incident: open or acknowledged; null for a phase.
+ *     condition: one of five, used in all counts.
+ *     not_back: the newest alarm without recovery, where none is open: nothing is green then.
  */
 export interface ShownState {
   word: string;
@@ -3096,20 +3093,20 @@ export interface ShownState {
 }
 
 /**
- * How people sign in besides with a key.
+ * Methods of sign-in besides a key.
  *
  * Attributes:
- *     oidc: null where no provider is set up.
+ *     oidc: null without a provider.
  */
 export interface SignInWays {
   oidc: OidcWay | null;
 }
 
 /**
- * Whether the batches that were to be skipped were.
+ * Whether the batches to skip were skipped.
  *
  * Attributes:
- *     batches: that were to be.
+ *     batches: to skip.
  *     known: ``equal``: they were skipped; ``different``: they were not.
  */
 export interface SkipCheck {
@@ -3119,10 +3116,10 @@ export interface SkipCheck {
 }
 
 /**
- * What Slack is to do with the question that was answered; no body at all where there is nothing to do.
+ * Slack's action for an answered question; no body for none.
  *
  * Attributes:
- *     response_action: ``clear`` closes it, ``update`` shows ``view`` in its place, as Slack's Block Kit has it.
+ *     response_action: ``clear`` closes it, ``update`` shows ``view`` in its place, as of Slack's Block Kit.
  */
 export interface SlackAnswer {
   response_action: "clear" | "update";
@@ -3137,7 +3134,7 @@ export interface SlackAnswer {
  *     steps: effective steps with a finite point. outliers: of those, more than 6 standard deviations above the mean
  *         of the 128 points before. last_outlier: the newest such step, null for none.
  *     share: outliers / steps, 0 to 1; null below 128 steps.
- *     newest_share: the same of the newest 10,000 steps; null where there are fewer.
+ *     newest_share: the same of the newest 10,000 steps; null for fewer.
  */
 export interface SpikeScore {
   metric: string;
@@ -3149,10 +3146,10 @@ export interface SpikeScore {
 }
 
 /**
- * The SpikeScores of a run's loss and gradient norm, of each that it logs, and of both together.
+ * The SpikeScores of a run's loss and gradient norm, each and together.
  *
  * Attributes:
- *     either: null where none is logged.
+ *     either: null without both.
  */
 export interface SpikeScores {
   metrics: SpikeScore[];
@@ -3211,7 +3208,7 @@ export interface StackDumps {
   dumps: RankStacks[];
 }
 
-/** A frame of a stack; line 0 where it is not known. */
+/** A frame of a stack; line 0 for unknown. */
 export interface StackFrame {
   function: string;
   file: string;
@@ -3219,11 +3216,11 @@ export interface StackFrame {
 }
 
 /**
- * The ranks whose main threads have one stack.
+ * Ranks whose main threads have one stack.
  *
  * Attributes:
- *     what: the collective, as ``all_reduce #1841 of default_pg``, or only its name; how the lock is taken that
- *         they wait for, as ``with cache``.
+ *     what: the collective, as ``all_reduce #1841 of default_pg``, or only its name; the call that takes a lock, as
+ *         ``with cache``.
  *     frames: of the main thread, innermost first.
  *     text: whole text of one of them, "" beyond 1 MB a dump.
  *     odd: the others may wait for these.
@@ -3289,10 +3286,10 @@ export interface Stop {
 }
 
 /**
- * Who ordered the end of a run.
+ * The commanded end of a run.
  *
  * Attributes:
- *     by, reason: of the order. before_step: the step that did not begin any more. saved: a checkpoint first.
+ *     by, reason: of the command. before_step: the first step that did not begin. saved: a checkpoint first.
  *     time: when all ranks had stopped, unix seconds.
  */
 export interface StoppedBy {
@@ -3305,11 +3302,11 @@ export interface StoppedBy {
 }
 
 /**
- * Where a run's points are.
+ * Storage of a run's points.
  *
  * Attributes:
- *     state: behind: the window is twice full and agents wait. failed: ``problem`` says why, it is tried again.
- *         loading: another worker took the run over, and has not read all of its points yet.
+ *     state: behind: the window is twice full and agents wait. failed: see ``problem``, with retries. loading: another
+ *         worker took the run over, and still reads its points.
  */
 export interface Storage {
   hot: HotPoints;
@@ -3319,11 +3316,11 @@ export interface Storage {
 }
 
 /**
- * What is wrong with the server, for all of its runs: mostly why nothing is stored.
+ * A fault of the server that concerns all runs, mostly in storing.
  *
  * Attributes:
  *     code: for programs.
- *     problem, hint: what is wrong and what to do, for people.
+ *     problem, hint: fault and remedy, for people.
  *     since: unix seconds.
  */
 export interface StoringProblem {
@@ -3333,7 +3330,7 @@ export interface StoringProblem {
   since: number;
 }
 
-/** A collective that some ranks have entered and others not; ``unknown``: no recorder of theirs was read. */
+/** A collective that some ranks have entered and others not; ``unknown``: ranks without a flight recorder. */
 export interface StuckCollective {
   pg: string;
   seq: number;
@@ -3386,10 +3383,10 @@ export interface SuspectGpu {
  * A run in the table. Fields: see ``Run`` and ``RunDigest``.
  *
  * Attributes:
- *     gone: it was deleted since the order was made; all else is empty then.
- *     progress: when its ranks logged last, unix seconds, null without points.
- *     curve: null where there is no line yet; ``curve_why`` says why.
- *     cells: values of the columns that were asked for, in their order; null where it has none.
+ *     gone: deleted since the order was made; all else is empty then.
+ *     progress: time of the last row of its ranks, unix seconds, null without points.
+ *     curve: null for none, with the reason in ``curve_why``.
+ *     cells: values of the requested columns, in their order; null for none.
  */
 export interface TableRow {
   run_id: string;
@@ -3487,7 +3484,7 @@ export interface TrialBody {
 }
 
 /**
- * What the run's agents sent and the server could not use.
+ * Unusable data from the run's agents.
  *
  * Attributes:
  *     passed_over: events and blocks of points that were left out as a whole.
@@ -3502,7 +3499,7 @@ export interface UnreadableCounts {
   named: UnreadableReason[];
 }
 
-/** Why something was left out, how often, and who sent it first. */
+/** Reason for data left out, its count, and its first sender. */
 export interface UnreadableReason {
   what: string;
   why: string;
@@ -3511,14 +3508,14 @@ export interface UnreadableReason {
 }
 
 /**
- * What the job gave and the run does not have.
+ * Records missing in the run.
  *
  * Attributes:
- *     dropped: records that found no room on their node. refused: values, steps and calls that can't be stored.
- *     lost: records that were stored on a node and could not be read there.
+ *     dropped: records without room on their node. refused: values, steps and calls that can't be stored.
+ *     lost: records of a node that could not be read there.
  *     stored: records of the ranks of which some were dropped.
- *     refusals: the first refusal of each kind, in words.
- *     text: all of it in sentences, "" while nothing is missing.
+ *     refusals: the first refusal of each kind.
+ *     text: all of it in sentences, "" for nothing missing.
  */
 export interface UnrecordedCounts {
   dropped: number;
@@ -3535,8 +3532,8 @@ export interface UnrecordedCounts {
  * Attributes:
  *     kind: its class, by kind of incident (docs/api.md).
  *     parts: of a hang, the text in pieces, with a start time (unix seconds) for each duration.
- *     culprits: suspected ranks. because, blind: what is for it, and what could not be seen.
- *     since: unix seconds. dump: id of the stacks that were asked for.
+ *     culprits: suspected ranks. because, blind: evidence, and gaps in it.
+ *     since: unix seconds. dump: id of the requested stacks.
  *     training: of lost agents.
  */
 export interface Verdict {
@@ -3559,10 +3556,10 @@ export interface Verdict {
  * One saved view.
  *
  * Attributes:
- *     project: whose runs it is for, "" for all.
- *     name: unique among those of its kind and project.
- *     state: what the page needs to show it again; only the page reads it.
- *     saved_by: name of the key, ``local`` where none is needed.
+ *     project: of its runs, "" for all.
+ *     name: unique in its kind and project.
+ *     state: of the page, opaque to the server.
+ *     saved_by: name of the key, ``local`` without one.
  *     saved: unix seconds.
  */
 export interface View {
@@ -3585,7 +3582,6 @@ export interface ViewBody {
   state: Record<string, unknown>;
 }
 
-/** Saved views, by name. */
 export interface Views {
   views: View[];
 }
@@ -3601,12 +3597,12 @@ export interface VisibilityGap {
 export type WaitSamples = [number, number, number];
 
 /**
- * What is watched of a run, and what is not.
+ * Watched and unwatched metrics of a run.
  *
  * Attributes:
  *     watched: those of the run as a whole first.
- *     unwatched: names that nobody looks at, at most 500, with ``unwatched_count`` in all. Readings of GPUs are none.
- *     notes: what should be put right: a declared name that never came, several that may be the loss.
+ *     unwatched: other names but readings of GPUs, at most 500, with ``unwatched_count`` in all.
+ *     notes: faults to correct: a declared name that never appeared, several candidates of the loss.
  *     incomplete: the run has more metrics than are told apart.
  *     mixture: the job has declared its mixture (``GET .../mixture``).
  */
@@ -3620,16 +3616,16 @@ export interface Watched {
 }
 
 /**
- * A metric that detectors look at.
+ * A metric that detectors read.
  *
  * Attributes:
  *     role: ``loss``, ``grad_norm``, ``lr``, ``batch_size``, ``val_loss``, ``tokens_per_s`` (any speed),
  *         ``step_time_s``, or ``ratio``, ``tokens``, ``samples`` of a data set; "" for any other: a note where it
- *         leaves its own past, or what a plug-in looks at.
- *     dataset: the data set that it is of, null for the run as a whole.
- *     why: its name is known, ``run.names()`` declared it, or what its values do told.
- *     detectors: that look at it. Empty where it is only drawn or looked up.
- *     text: what is done with its values, "" where they are taken as they are.
+ *         leaves its own past, or input of a plug-in.
+ *     dataset: its data set, null for the run as a whole.
+ *     why: by its name, by ``run.names()``, or by its values.
+ *     detectors: that read it. Empty for display only.
+ *     text: transformation of its values, "" for none.
  */
 export interface WatchedMetric {
   metric: string;
@@ -3646,7 +3642,7 @@ export interface WatchedMetric {
  * Attributes:
  *     now: ranks of the newest launch.
  *     before, since_step: ranks of the last launch with another number, and the first step since; null without one.
- *     gpus: GPUs in use on the nodes that are connected, null where none is seen.
+ *     gpus: GPUs in use on the connected nodes, null for none.
  */
 export interface WorldSize {
   now: number;
@@ -3656,11 +3652,11 @@ export interface WorldSize {
 }
 
 /**
- * The open incident of a run that somebody should look at first.
+ * The open incident of a run to read first.
  *
  * Attributes:
- *     since: since when it lasts, unix seconds. acknowledged: somebody looks after it.
- *     advice: what its suggestion says to do, ``roll_back`` for one; "" without one.
+ *     since: start, unix seconds. acknowledged: by a person.
+ *     advice: action of its suggestion, such as ``roll_back``; "" without one.
  */
 export interface WorstIncident {
   incident_id: string;

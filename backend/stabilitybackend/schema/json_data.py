@@ -1,4 +1,4 @@
-"""How much is kept of what a job and its machines say, and whether free data is what JSON can hold."""
+"""Limits of free data from jobs and machines, and the check that it is JSON."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from typing import Any, Literal
 
 from stabilitybackend.base.errors import BadRequest
 
-#: A logged value: a number, or the name of one that is none.
+#: A logged value: a number, or the name of a non-finite one.
 Number = float | Literal["NaN", "Infinity", "-Infinity"]
 
 
 def json_number(value: float) -> Number:
-    """Return a value as JSON has it."""
+    """Return the JSON form of a value."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
-#: Ranks, and GPUs, of a job that are followed; more are counted, not followed.
+#: Ranks, and GPUs, of a job that are followed; more are only counted.
 MAX_RANKS = 20_000
-#: Nodes of a job that are followed; those that have been silent longest go first.
+#: Nodes of a job that are followed; the longest silent ones are dropped first.
 MAX_NODES = 5_000
-#: Characters kept of a name: of a node, a phase, a function, a batch, a process group.
+#: Longest name: of a node, a phase, a function, a batch, a process group; characters.
 NAME_CHARS = 128
-#: Characters kept of a sentence: why a rank did not do something, the message of an exception, a line of a log.
+#: Longest sentence: reason of a rank, message of an exception, line of a log; characters.
 SENTENCE_CHARS = 300
-#: Characters kept of a longer text: a reason that people give, a fact in evidence.
+#: Longest text: a reason of people, a fact in evidence; characters.
 TEXT_CHARS = 2_000
-#: Entries of a list that people read, in evidence or on a page.
+#: Entries of a list in evidence or on a page.
 MAX_LISTED = 16
-#: Of those the ones that a sentence names; of the others it gives the number.
+#: Entries named in a sentence; the others are counted.
 MAX_NAMED = 3
 #: Longest text in an event, a config or a health message, characters: a stack dump of many threads fits.
 MAX_TEXT_CHARS = 100_000
-#: Deepest nesting of such data: JSON encoders give up at some hundred levels.
+#: Deepest nesting: JSON encoders fail at some hundred levels.
 MAX_DEPTH = 20
 
 

@@ -1,8 +1,7 @@
-"""The one table of incident kinds: what each is called, what it is about, and what follows from that.
+"""The one table of incident kinds: labels, subjects and consequences.
 
-A further kind is an entry here, or one of ``incident_kinds()`` of a plug-in (``hooks.py``); incidents, advice, plans,
-alerts and the pages ask this table and hold none of their own. A kind that is not in it (stored by a newer server, or
-of a plug-in that is gone) is shown under words made from its name.
+A new kind is an entry here, or one of ``incident_kinds()`` of a plug-in (``hooks.py``). Unlisted kinds (of a newer
+server or a removed plug-in) get a label made from their name.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ import msgspec
 from stabilitybackend.base.registering import check_name
 from stabilitybackend.schema.runs import STATUSES
 
-#: A launcher that starts a job again has a process at its ``init()`` within it, seconds: torchrun and Kubernetes' first
-#: back-off wait up to 10 s, the imports of a large job and its first load take the rest.
+#: Longest time from a relaunch to ``init()``, seconds: torchrun and Kubernetes' first back-off wait up to 10 s, imports
+#: and first load of a large job take the rest.
 RESTART_S = 60.0
 
 
@@ -26,7 +25,7 @@ Blame = Literal["", "suspect", "known"]
 
 
 class IncidentKind(msgspec.Struct, frozen=True):
-    """What follows from an incident being of one kind.
+    """Properties of a kind of incident.
 
     Attributes:
         name: as findings, incidents and detectors spell it.
@@ -89,7 +88,7 @@ class IncidentKinds(msgspec.Struct):
     kinds: list[ServedKind]
 
 
-#: All kinds by name, those of the machines first: of them the first cause of a stop is the first here.
+#: By name, machines first: the first of several open ones is the cause of a stop.
 KINDS: dict[str, IncidentKind] = {
     kind.name: kind
     for kind in (
@@ -148,16 +147,16 @@ KINDS: dict[str, IncidentKind] = {
 }  # fmt: skip
 
 
-#: Fields that are one of a few words -> these words.
+#: Field -> allowed values.
 _WORDS = {"about": get_args(About), "blame": get_args(Blame), "status": ("", *STATUSES)}
 
 
 def add(kind: IncidentKind) -> None:
-    """Add a kind of a plug-in, before the server starts: pages get the table once.
+    """Add a kind of a plug-in, before the server starts.
 
     Raises:
-        TypeError: it is no ``IncidentKind``.
-        ValueError: there is one of its name, or a field is not what it may be.
+        TypeError: not an ``IncidentKind``.
+        ValueError: a duplicate name, or an invalid field.
     """
     if not isinstance(kind, IncidentKind):
         raise TypeError(f"incident_kinds() gives {kind!r}, expected an IncidentKind")
@@ -180,13 +179,13 @@ def add(kind: IncidentKind) -> None:
 
 
 def check_named(kinds: Sequence[str], by: str) -> None:
-    """Refuse what a detector calls its kinds where the table has no such kind. Ask when all plug-ins are loaded.
+    """Check a detector's kinds against the table. Call it when all plug-ins are loaded.
 
     Args:
         by: name of the detector's class.
 
     Raises:
-        ValueError: names the kind, and those that there are.
+        ValueError: an unlisted kind.
     """
     if isinstance(kinds, str) or not kinds:
         raise ValueError(f"{by}.kinds is {kinds!r}, expected a tuple of names, as in ('spike',)")
@@ -199,7 +198,7 @@ def check_named(kinds: Sequence[str], by: str) -> None:
 
 
 def kind_of(name: str) -> IncidentKind:
-    """Return the entry of a kind, one made from its name where the table has none."""
+    """Return the entry of a kind, made from its name where the table has none."""
     known = KINDS.get(name)
     if known is not None:
         return known
@@ -208,11 +207,11 @@ def kind_of(name: str) -> IncidentKind:
 
 
 def kinds_where(holds: Callable[[IncidentKind], object]) -> frozenset[str]:
-    """Return the names of the kinds of which something holds."""
+    """Return the names of the kinds that satisfy a predicate."""
     return frozenset(name for name, kind in KINDS.items() if holds(kind))
 
 
 def served() -> dict[str, dict[str, Any]]:
-    """Return the table as JSON-able builtins, by name; under "" what a kind is that is not in it."""
+    """Return the table as JSON-able builtins, by name; under "" the entry of an unlisted kind."""
     every = {"": kind_of(""), **KINDS}
     return {name: {**msgspec.to_builtins(kind), "of_machine": kind.of_machine} for name, kind in every.items()}

@@ -1,4 +1,4 @@
-"""The tree of segments of a run, its checkpoints, the rollback that it offers, and what people note at its steps."""
+"""Tree of segments of a run, checkpoints, the offered rollback, and notes at steps."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-#: Why a segment began. ``resume``: a launch that did not go back.
+#: Origin of a segment. ``resume``: a launch that did not go back.
 Cause = Literal["start", "command", "declared", "restart", "resume"]
-#: From what a segment that nobody declared was inferred.
+#: Source of an undeclared segment.
 Inferred = Literal["", "start", "steps"]
 
 
 class Branch(msgspec.Struct):
-    """A segment as an order names it: its id, and what the ranks call it, which says the same after an import too."""
+    """A segment in a command: its id, and its key at the ranks, which is stable across imports."""
 
     segment: int
     segment_key: str
 
 
 class Segment(msgspec.Struct):
-    """An unbroken stretch of steps between two rollbacks or restarts.
+    """An unbroken interval of steps between two rollbacks or restarts.
 
     Attributes:
-        key: what the ranks call it.
-        fork_step: the step of the parent that it goes on from, null for the first segment.
-        label: of its fork, ``R1`` a rollback, ``S1`` a restart from an earlier step; "" where the job did not go back.
+        key: its name at the ranks.
+        fork_step: the step of the parent it starts from, null for the first segment.
+        label: of its fork, ``R1`` a rollback, ``S1`` a restart from an earlier step; "" for neither.
         dead_after: points with a greater step are discarded (null: none; less than first_step: all of them).
-        kept, discarded: steps between its first and its last one that count, and that a fork cut off.
-        on_head_path: it is part of the effective timeline.
-        changes: what else was ordered, or declared by the job. applied: what the job says that it changed.
+        kept, discarded: steps between its first and its last one that count, and those cut off by a fork.
+        on_head_path: part of the effective timeline.
+        changes: requested, or declared by the job. applied: changes reported by the job.
         points: values stored in it.
         undone: a person undid this inferred segment.
-        returns_to: the discarded segment whose state it went on from: a rollback was undone; null for any other.
-        shared_step: of one that returns, up to where its path is the one that was left for it; null for any other.
-        inferred: nobody declared or ordered it. ``start``: the first steps of a new process show it. ``steps``: those
-            of a process that ran on, which went back. "": declared or ordered, or the first segment.
+        returns_to: the discarded segment whose state it continues: a rollback was undone; null for any other.
+        shared_step: of one that returns, the last step that its path shares with the one it left; null for any other.
+        inferred: neither declared nor requested. ``start``: from the first steps of a new process. ``steps``: from a
+            process that went back. "": declared or requested, or the first segment.
     """
 
     id: int
@@ -69,7 +69,7 @@ class Segments(msgspec.Struct):
     """All segments of a run by id, and the id of the newest of its effective timeline.
 
     Attributes:
-        cursor: the stream id up to which it is so; the live feed goes on from there.
+        cursor: stream id of this state; the live feed continues from there.
     """
 
     head: int
@@ -77,7 +77,7 @@ class Segments(msgspec.Struct):
     cursor: str | None = None
 
     def inferred(self) -> list[Segment]:
-        """Return the rollbacks and restarts that were inferred from steps alone, and that nobody took back.
+        """Return the rollbacks and restarts inferred from steps alone and not undone.
 
         Each went back to ``fork_step`` (null: to before the first step); its own steps begin at ``first_step``.
         """
@@ -94,22 +94,21 @@ class SpoiledBy(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """A checkpoint that the job announced.
+    """A checkpoint announced by the job.
 
     Attributes:
-        available: it is still there. dead: it is of a discarded branch.
+        available: still present. dead: of a discarded branch.
         inside: null for one from before every open incident, and for a dead one.
-        unfit: why nobody is offered it although it is there, half a sentence: a part is missing, it is still being
-            written, or it loads with another number of ranks only. "": nothing is against it.
-        kind: of its files, as the agent found them; null: no agent has looked.
-        complete: all of its files are there and whole; null: not known. writing: they are still being written.
-        unchecked: why it is not known whether all of it is there, half a sentence; "": it is, or nobody looked.
-        size_bytes, files: all that lies there.
-        world_size: ranks that wrote it; null: the layout does not tell.
-        loads_with: how many ranks can load it: ``any`` number, or the ``same`` number; null: not known.
-        took_s: seconds that the save held up training, of the slowest rank; null: no phase told it.
-        unverified: nobody knows that a rank of the run wrote it, which is all that is against it: an order that names
-            it has to say ``accept_unverified``.
+        unfit: why it is not offered although present, half a sentence: incomplete, still being written, or loadable
+            with another number of ranks only. "": no reason.
+        kind: of its files, found by the agent; null: no agent has looked.
+        complete: all of its files are there and whole; null: unknown. writing: still being written.
+        unchecked: why its completeness is unknown, half a sentence; "": complete, or no look yet.
+        size_bytes, files: of all its files.
+        world_size: ranks that wrote it; null: unknown by its layout.
+        loads_with: ranks that can load it: ``any`` number, or the ``same`` number; null: unknown.
+        took_s: delay of training by the save, of the slowest rank, seconds; null without a phase.
+        unverified: its only fault is an unknown writer: a command has to set ``accept_unverified``.
     """
 
     step: int
@@ -133,12 +132,12 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     @property
     def usable(self) -> bool:
-        """Whether it can be gone back to."""
+        """Whether a rollback can go to it."""
         return self.available and not self.dead and not self.unfit
 
 
 def why_lost(available: bool, unfit: str) -> str:
-    """Return what a checkpoint's step is followed by in a sentence about why it can't be used."""
+    """Return the reason why a checkpoint can't be used, as the rest of a sentence after its step."""
     return f"can't be used, {unfit}" if available else "was deleted"
 
 
@@ -149,11 +148,11 @@ class Checkpoints(msgspec.Struct):
 
 
 class OfferedCheckpoint(Checkpoint, frozen=True, kw_only=True):
-    """A checkpoint that can be rolled back to.
+    """A checkpoint for a rollback.
 
     Attributes:
-        skip_batches: how many batches to leave out when one goes back to it; null where nothing went wrong.
-        where: ``20 steps before the onset``, "" where no incident is looked at.
+        skip_batches: batches to leave out; null for none.
+        where: ``20 steps before the onset``, "" without an incident.
     """
 
     skip_batches: int | None
@@ -161,15 +160,15 @@ class OfferedCheckpoint(Checkpoint, frozen=True, kw_only=True):
 
 
 class OfferedBranch(msgspec.Struct, frozen=True):
-    """A branch that was left and can be gone back to: a rollback is undone.
+    """A discarded branch that a command can return to: it undoes a rollback.
 
     Attributes:
-        segment: what a command names as ``branch``. label: of the fork that left it, "" where none has one.
-        alive_until: its last step that is on the effective timeline; below its first one where none is.
+        segment: ``branch`` of the command. label: of the fork that left it, "" for none.
+        alive_until: its last step on the effective timeline; below its first one for none.
         left_at: its last step.
         to_step: of the newest checkpoint.
-        text: what is to be known before one goes back there, a sentence or two.
-        checkpoints: newest first, 40 at most; ``where`` tells where each lies from the first incident of the branch.
+        text: a warning, a sentence or two.
+        checkpoints: newest first, 40 at most; ``where`` is relative to the first incident of the branch.
     """
 
     segment: int
@@ -182,20 +181,20 @@ class OfferedBranch(msgspec.Struct, frozen=True):
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """The rollback that is suggested for a run now; every page and the command line show this one.
+    """The suggested rollback of a run, the same on every page and the command line.
 
     Attributes:
-        incident_id, onset_step: the incident that it goes back for, null for none.
+        incident_id, onset_step: of its incident, null for none.
         to_step: null where no checkpoint is from before the onset.
         skip_range: steps whose batches are left out, inclusive; it reaches to the newest step at least, so it grows
-            with the run. skip_batches: how many that are for a job that can only leave out those right behind the
+            with the run. skip_batches: their number for a job that can only leave out those right behind the
             checkpoint. null: the data are not the cause, or the job does not promise it.
-        lr_scale: factor on the rate that the schedule of the restored checkpoint gives.
-        cannot: what the job does not promise to change, and why; nothing of that is suggested.
-        checkpoints: the newest 40 that can be used, and the suggested one.
-        withheld: the newest 40 that are there and not offered: ``unfit`` says why.
-        branches: discarded branches that have a checkpoint which can be gone back to, newest first, 20 at most.
-        no_return: why none of them can be gone back to now, half a sentence; "" where they can.
+        lr_scale: factor on the schedule of the restored checkpoint.
+        cannot: changes that the job does not promise, with reasons; none of them is suggested.
+        checkpoints: the newest 40 usable ones, and the suggested one.
+        withheld: the newest 40 unusable ones: see ``unfit``.
+        branches: discarded branches with a usable checkpoint, newest first, 20 at most.
+        no_return: why none of them can be returned to now, half a sentence; "" for no reason.
         no_rollback: as of the ``Run``.
     """
 
@@ -215,19 +214,19 @@ class Offer(msgspec.Struct, frozen=True):
     no_rollback: str = ""
 
 
-#: Longest text of an annotation, characters: a note beside a curve, no report.
+#: Longest text of an annotation, characters.
 MAX_ANNOTATION_CHARS = 2_000
 
 
 class Annotation(msgspec.Struct):
-    """A note at the steps ``first_step..last_step``, both inclusive; the two are equal for one step.
+    """A note at the steps ``first_step..last_step``, both inclusive, equal for one step.
 
     Attributes:
-        metric: the chart that it was made on, null for all of them.
-        segment: in which its first step was when it was made; it stays with that branch.
-        author, created: whose key made it, and when, unix seconds.
-        edited_by, edited: of the newest change, null where there was none.
-        imported_by: whose key brought it in with an export; author and times are then as the export said.
+        metric: its chart, null for all of them.
+        segment: of its first step when it was made; it stays with that branch.
+        author, created: name of the key, and unix seconds.
+        edited_by, edited: of the newest change, null for none.
+        imported_by: name of the key that imported it; author and times are then the export's.
         dead: its first step is off the effective timeline now.
     """
 
@@ -252,7 +251,7 @@ class Annotations(msgspec.Struct):
 
 
 class ChangedAnnotation(msgspec.Struct):
-    """One was made, changed, or deleted (``annotation`` null); also the live feed's message ``annotation``."""
+    """A new, changed or deleted (``annotation`` null) one; also the live feed's message ``annotation``."""
 
     annotation_id: str
     annotation: Annotation | None
@@ -264,7 +263,7 @@ def _described(description: str, **limits: int) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class AnnotationRequest:
-    """A new annotation, or what an old one becomes: its text is replaced, its place too where one is given."""
+    """A new annotation, or a change of an old one: text, and the place where given."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 

@@ -1,6 +1,6 @@
-"""What the common metric names mean, the one table of them: for live runs, imports and backtests alike.
+"""Roles of metrics by their names, the one table for live runs, imports and backtests.
 
-One metric may be called ``lr``, ``learning_rate`` or ``train/lr``. A validation's loss is none of the training.
+One metric may be called ``lr``, ``learning_rate`` or ``train/lr``. A validation loss is not of the training.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-#: Names of metrics of which it is remembered what they mean: more than a run keeps (``points/metric_names.py``), for a
-#: table that is too small by one is of no use to a row of all of them.
+#: Size of the cache of roles: more names than a run keeps (``points/metric_names.py``), as one too small never hits on
+#: a row of all of them.
 NAMES_REMEMBERED = 32_768
 
 LOSS = "loss"
 GRAD_NORM = "grad_norm"
 LR = "lr"
 BATCH_SIZE = "batch_size"
-#: Tokens of a sample, as they are set: a longer context has another loss.
+#: Tokens of a sample, as set: a longer context has another loss.
 SEQUENCE_LENGTH = "sequence_length"
 VAL_LOSS = "val_loss"
-#: How fast the job is, in whatever unit, more is faster; and the time of a step, less is.
+#: Speed of the job in any unit, more is faster; and time of a step, less is faster.
 SPEED = "tokens_per_s"
 STEP_TIME = "step_time_s"
-#: What a job has taken of each data set, one metric a set: shares, or counts of tokens or samples.
+#: Shares or counts of each data set, one metric a set.
 RATIO = "ratio"
-#: Prefixes of the metrics of a share, and of what a row took of a declared mixture: ``mixture.tokens/<data set>``.
+#: Prefixes of the metrics of a share, and of counts of a declared mixture: ``mixture.tokens/<data set>``.
 SHARE_OF, TAKEN = "ratio/", "mixture."
 TOKENS = "tokens"
 SAMPLES = "samples"
-#: The roles that one metric of a run has.
+#: Roles with one metric a run.
 ROLES = (LOSS, GRAD_NORM, LR, BATCH_SIZE, VAL_LOSS, SPEED, STEP_TIME)
 
-#: Our name -> how others spell it, as it is in their files. Where a log has several, the first of them is the one
-#: that an import renames. PyTorch Lightning, Hugging Face, Megatron-LM, torchtitan, Composer, NeMo, OLMo, DeepSpeed.
+#: Own name -> other spellings, as in files. An import renames the first one present. PyTorch Lightning, Hugging Face,
+#: Megatron-LM, torchtitan, Composer, NeMo, OLMo, DeepSpeed.
 OTHERS: dict[str, tuple[str, ...]] = {
     LOSS: (
         "train/loss", "train_loss", "training_loss", "train/loss_step", "train_loss_step", "Loss/train", "Train/Loss",
@@ -53,7 +53,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 #: More spellings of each role, lower case, ``-`` and space as ``_``, without a leading ``train/`` or ``train_``.
 _SPELLINGS = {
-    # fairseq, MaxText, Levanter, OLMo-core and Keras, beside those above.
+    # fairseq, MaxText, Levanter, OLMo-core and Keras, besides those above.
     LOSS: (
         "loss", "lm_loss", "loss_train", "total_loss", "nll", "nll_loss", "ce_loss", "train_inner/loss",
         "learning/loss", "batch_loss",
@@ -74,7 +74,7 @@ _SPELLINGS = {
     ),
     VAL_LOSS: ("val_loss", "eval/loss", "eval_loss", "val/loss", "validation/loss", "valid_loss"),
     # torchtitan, Composer, OLMo, Megatron-LM and Megatron-DeepSpeed, NeMo, GPT-NeoX, Lightning's ThroughputMonitor,
-    # Hugging Face, nanoGPT, MaxText. Imports keep these names: units differ, and a speed is only compared with itself.
+    # Hugging Face, nanoGPT, MaxText. Imports keep these names: units differ, and a speed is compared only with itself.
     SPEED: (
         "tokens_per_s", "tokens_per_sec", "tokens_per_second", "tokens/s", "tokens/sec", "samples_per_s",
         "samples_per_sec", "samples_per_second", "throughput", "mfu", "mfu(%)", "tflops", "wps",
@@ -106,7 +106,7 @@ _ROLES = {_plain(name): role for table in (OTHERS, _SPELLINGS) for role, names i
 
 @lru_cache(maxsize=NAMES_REMEMBERED)
 def role_of(metric: str) -> str | None:
-    """Return what a metric is, by its name, or None for any other.
+    """Return the role of a metric, None for none.
 
     Example:
         >>> role_of("train/learning-rate"), role_of("loss"), role_of("loss/code"), role_of("eval/loss")
@@ -121,7 +121,7 @@ def role_of(metric: str) -> str | None:
 
 
 def best_of(role: str, metrics: Iterable[str]) -> str | None:
-    """Return the metric that has a role: of several the one that is named first in the table, None of none.
+    """Return the metric with a role, of several the first in the table; None for none.
 
     Example:
         >>> best_of(LR, ["train/lr", "loss", "learning_rate"])
@@ -133,7 +133,7 @@ def best_of(role: str, metrics: Iterable[str]) -> str | None:
 
 
 def loss_of(metrics: Iterable[str]) -> str | None:
-    """Return the metric that is a run's training loss, None where none is known as one.
+    """Return a run's training loss, None for none in the table.
 
     Example:
         >>> loss_of(["loss/code", "train/loss", "lr"]), loss_of(["reward"])
@@ -144,7 +144,7 @@ def loss_of(metrics: Iterable[str]) -> str | None:
 
 @lru_cache(maxsize=NAMES_REMEMBERED)
 def dataset_of(metric: str) -> str | None:
-    """Return the data set (or part) whose loss this is, None for any other metric.
+    """Return the data set (or part) of a loss, None for any other metric.
 
     Example:
         >>> dataset_of("loss/code"), dataset_of("train/loss/web"), dataset_of("loss"), dataset_of("loss/train")
@@ -158,13 +158,13 @@ def dataset_of(metric: str) -> str | None:
     return name.removeprefix("loss/") or None if name.startswith("loss/") else None
 
 
-#: Ends and beginnings of names whose values are those of the machine, not of the training.
+#: Suffixes and prefixes of names of the machine's metrics.
 _OF_MACHINE_ENDS = ("_s", "_ms", "_c", "_w", "_mib", "_gib", "_bytes", "/s", "_per_sec", "_per_second")
 _OF_MACHINE_STARTS = ("gpu/", "cpu/", "node/", "memory/", "time/", "throughput/", "system/", "perf/")
 
 
 def of_machine(name: str) -> bool:
-    """Return whether the values of a metric are those of the machine: speeds, times, readings."""
+    """Return whether a metric is of the machine: speeds, times, readings."""
     plain = name.lower()
     machine = plain.startswith(_OF_MACHINE_STARTS) or plain.endswith(_OF_MACHINE_ENDS)
     return machine or role_of(name) in (SPEED, STEP_TIME)
@@ -173,7 +173,7 @@ def of_machine(name: str) -> bool:
 # --- names that are likely, and have to be confirmed by what the metric does -----------------------------------------
 
 _OF_EVALUATION = frozenset(("val", "valid", "validation", "eval", "evaluation", "test", "dev", "heldout"))
-#: Words of a part of the objective; and of numbers about a loss that are none.
+#: Words of parts of the objective; and of numbers about a loss.
 _OF_PARTS = frozenset((
     "aux", "auxiliary", "z", "zloss", "kl", "reg", "regularization", "balance", "balancing", "router", "moe", "expert",
     "experts",
@@ -182,13 +182,13 @@ _ABOUT_LOSSES = frozenset((
     "scale", "scaler", "scaled", "std", "var", "weight", "weights", "count", "delta", "diff", "ratio", "layer",
     "layers", "head", "heads",
 ))  # fmt: skip
-#: Words of a name that make it none of the training as a whole: those, of the machine, or another number about it.
+#: Words that exclude a name from the training as a whole: those, of the machine, or other numbers about it.
 _ASIDE = _OF_EVALUATION | _OF_PARTS | _ABOUT_LOSSES | frozenset((
     "max", "min", "ema", "avg", "best", "bias", "param", "time", "epoch", "samples", "tokens", "critic", "actor",
     "policy", "value", "reward", "discriminator", "generator", "clip", "clipped", "gpu", "seconds", "vs",
 ))  # fmt: skip
 _LOSS_WORDS = frozenset(("loss", "nll", "crossentropy", "xent", "celoss", "crossentropyloss"))
-#: Words of losses beside those, which a likely name does not have: means, perplexities, bounds.
+#: Words of losses that a likely name lacks: means, perplexities, bounds.
 _WORDS_OF_LOSSES = _LOSS_WORDS | frozenset((
     "losses", "ce", "bce", "mse", "mae", "rmse", "huber", "elbo", "nelbo", "ppl", "perplexity", "bpb", "bpc", "bpt",
     "objective", "cost", "simple",
@@ -213,7 +213,7 @@ def words_of(metric: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=NAMES_REMEMBERED)
 def is_of_evaluation(metric: str) -> bool:
-    """Return whether a metric is of an evaluation by its name, and not of the training.
+    """Return whether a metric is of an evaluation, by its name.
 
     Example:
         >>> is_of_evaluation("val/loss"), is_of_evaluation("EvalAccuracy"), is_of_evaluation("value_loss")
@@ -230,7 +230,7 @@ _OF_REWARD = frozenset(("reward", "rewards", "return", "returns", "advantage", "
 
 @lru_cache(maxsize=NAMES_REMEMBERED)
 def may_rise(metric: str) -> bool:
-    """Return whether a loss measures one against a moving other, so that a rise of it is no harm, by its name.
+    """Return whether a loss is against a moving target, so that a rise is no harm, by its name.
 
     Example:
         >>> may_rise("policy_loss"), may_rise("loss_critic"), may_rise("train/loss")
@@ -241,7 +241,7 @@ def may_rise(metric: str) -> bool:
 
 @lru_cache(maxsize=NAMES_REMEMBERED)
 def is_of_reward(metric: str) -> bool:
-    """Return whether a metric is a reward or return, by its name: what is trained with one need not lower its loss.
+    """Return whether a metric is a reward or return, by its name: the loss of such a training need not fall.
 
     Example:
         >>> is_of_reward("rollout/ep_reward"), is_of_reward("loss")
@@ -252,7 +252,7 @@ def is_of_reward(metric: str) -> bool:
 
 @lru_cache(maxsize=NAMES_REMEMBERED)
 def likely_role_of(metric: str) -> str | None:
-    """Return what a metric that the table does not have may be, by the words of its name; its values must confirm it.
+    """Return the likely role of a metric outside the table, by the words of its name; its values must confirm it.
 
     Example:
         >>> [likely_role_of(name) for name in ("lr-Lion/pg1", "opt/gradient_norm", "lm/xent", "aux_loss")]
@@ -274,10 +274,10 @@ def likely_role_of(metric: str) -> str | None:
 
 @lru_cache(maxsize=NAMES_REMEMBERED)
 def loss_rank(metric: str) -> int | None:
-    """Return how much the name of a metric says that it may be the loss, which the table has none of.
+    """Return how likely a metric outside the table is the loss, by its name.
 
     Returns:
-        0 for a likely name, 1 for one with a word of losses, 2 for one that says nothing, None for one of another role.
+        0 for a likely name, 1 for one with a word of losses, 2 for a neutral one, None for one of another role.
 
     Example:
         >>> [loss_rank(name) for name in ("lm/xent", "policy_loss", "q", "aux_loss", "step_time_s", "reward")]
@@ -307,8 +307,8 @@ class MixtureName(NamedTuple):
     """A metric that may be about one data set of a mixture.
 
     Args:
-        family: what its name has in common with the other sets'. dataset: the set.
-        measure: ``ratio``, ``tokens`` or ``samples`` as the name says, "" where only the values can tell.
+        family: common part of the sets' names. dataset: the set.
+        measure: ``ratio``, ``tokens`` or ``samples`` by the name, "" where only the values can decide.
     """
 
     family: str
@@ -316,7 +316,7 @@ class MixtureName(NamedTuple):
     measure: str
 
 
-#: What a component of a name says of the numbers below it, lower case, ``-`` and space as ``_``.
+#: Component of a name, lower case, ``-`` and space as ``_`` -> measure below it.
 _MEASURES = {
     **dict.fromkeys((
         "ratio", "ratios", "share", "shares", "mix", "mixture", "weight", "weights", "proportion", "proportions",
@@ -334,9 +334,9 @@ _MEASURES = {
 #: Heads of a name without a slash that a data set may follow: ``dataset_ratio_web``.
 _HEADS = tuple(f"{word}_" for word in ("dataset_ratio", "data_ratio", "ratio", "mixture", "mix", "dataset_share",
                                         "share", "dataset_tokens", "dataset_samples", "dataset_weight"))  # fmt: skip
-#: What is no data set where one is named.
+#: Components that are no data set.
 _NO_DATASET = frozenset(("total", "all", "sum", "overall", "mean", "max", "min", "seen", "count", "rate", "global"))
-#: Families of shares that are none of the data: which expert, which layer, where the time went, how a test went.
+#: Families of other shares: experts, layers, times, tests.
 _NO_MIXTURE = frozenset((
     "expert", "experts", "router", "moe", "head", "heads", "layer", "layers", "attention", "attn", "eval", "val",
     "valid", "validation", "test", "class", "classes", "acc", "accuracy", "prob", "probs", "time", "timer", "timers",
@@ -347,9 +347,9 @@ _NO_MIXTURE = frozenset((
 
 @lru_cache(maxsize=NAMES_REMEMBERED)
 def mixture_of(metric: str) -> MixtureName | None:
-    """Return which share or count of which data set a metric may be, None where its name can be none.
+    """Return the share or count that a metric may be, None for none.
 
-    Only ``ratio/<data set>`` is one by its name alone; what the others' values do has to agree.
+    Only ``ratio/<data set>`` is one by its name alone; values have to confirm the others.
 
     Example:
         >>> tuple(mixture_of("tokens/web")), tuple(mixture_of("data/web/share"))

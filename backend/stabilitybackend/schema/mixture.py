@@ -1,4 +1,4 @@
-"""Which mixture of the data a job declared, and what it takes."""
+"""Declared and realised mixtures of the data."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class MixtureShare(msgspec.Struct, frozen=True):
     """A data set. Shares are 0 to 1.
 
     Attributes:
-        metric: the logged metric that it is measured by, null where none came yet.
+        metric: its logged metric, null before the first one.
         drawn_as: whether ``metric`` is this share itself, so that a chart may draw ``declared`` beside it.
-        declared: its target now; 0 of one that is taken but was not declared.
+        declared: its target now; 0 of an undeclared one.
         realised: of the newest 128 rows. realised_since: of all rows since the declaration or the last resume.
-        low, high: the band in which ``realised`` lies by chance; 0 and 1 while too little is known.
+        low, high: band of ``realised`` by chance; 0 and 1 for too few rows.
         off: an incident about it is open.
     """
 
@@ -31,7 +31,7 @@ class MixtureShare(msgspec.Struct, frozen=True):
 
 
 class MixtureStage(msgspec.Struct, frozen=True):
-    """One declaration: what holds from ``step`` on."""
+    """One declaration, valid from ``step`` on."""
 
     step: int
     shares: dict[str, float]
@@ -42,8 +42,8 @@ class MixtureCurve(msgspec.Struct):
 
     Attributes:
         declared: null before the first declaration.
-        realised: null where nothing was counted, "NaN" where a count was not finite or began again.
-        low, high: the band in which a bucket of so many rows lies by chance; null while too little is known.
+        realised: null without counts, "NaN" where a count was not finite or restarted.
+        low, high: band of a bucket by chance; null for too few rows.
     """
 
     dataset: str
@@ -54,7 +54,7 @@ class MixtureCurve(msgspec.Struct):
 
 
 class DiscardedShares(msgspec.Struct):
-    """What the discarded steps of a segment took, in buckets of as many steps.
+    """Realised shares in the discarded steps of a segment, in buckets of as many steps.
 
     Attributes:
         realised: data set -> as of the curve, a value for each bucket.
@@ -70,8 +70,8 @@ class MixtureCurves(msgspec.Struct):
     """Shares over steps, in buckets of ``bucket_steps`` steps, cut at forks and at declarations.
 
     Attributes:
-        first, last, rows: first and last step with a row of each bucket, and how many it has: 8 at least.
-        discarded: the newest branches that were left, oldest first.
+        first, last, rows: first and last step with a row, and rows of each bucket: 8 at least.
+        discarded: the newest discarded branches, oldest first.
     """
 
     bucket_steps: int
@@ -87,11 +87,11 @@ class DeclaredMixture(msgspec.Struct):
 
     Attributes:
         unit: ``tokens`` or ``samples``.
-        measure: what it is compared by: ``tokens``, ``samples`` or ``ratio`` (shares, whose unit the job knows); ""
-            while nothing that was logged can be compared.
-        sets: in the order of the declaration. stages: all declarations, those of the future too.
-        note: why nothing is compared, "" where something is.
-        curves: along the effective path, null where ``buckets`` is not asked for or nothing is compared.
+        measure: of the comparison: ``tokens``, ``samples`` or ``ratio`` (shares, in the job's unit); "" for nothing
+            comparable.
+        sets: in the order of the declaration. stages: all declarations, future ones too.
+        note: why there is no comparison, "" otherwise.
+        curves: along the effective path, null without ``buckets`` or without a comparison.
     """
 
     unit: str
@@ -103,6 +103,6 @@ class DeclaredMixture(msgspec.Struct):
 
 
 class Mixture(msgspec.Struct):
-    """What was declared, by unit; empty where the job declared nothing."""
+    """Declared mixtures by unit; empty for none."""
 
     mixtures: list[DeclaredMixture]

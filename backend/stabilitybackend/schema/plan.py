@@ -1,4 +1,4 @@
-"""What a launcher should do next; docs/restart.md says how that is decided."""
+"""Next action of a launcher (docs/restart.md)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PlannedAction = Literal["none", "wait", "relaunch", "relaunch_without", "stop"]
 
 
 class PlannedCheckpoint(msgspec.Struct):
-    """Where training goes on. ``inside``: the open incident at or after whose onset it was saved."""
+    """Checkpoint to start from. ``inside``: the open incident at or after whose onset it was saved."""
 
     step: int
     path: str | None
@@ -22,7 +22,7 @@ class PlannedCheckpoint(msgspec.Struct):
 
 
 class PlannedSuspect(msgspec.Struct):
-    """Who is blamed. ``gpu``: its UUID."""
+    """A suspect. ``gpu``: its UUID."""
 
     rank: int
     node: str | None
@@ -30,18 +30,18 @@ class PlannedSuspect(msgspec.Struct):
 
 
 class Plan(msgspec.Struct):
-    """What a launcher should do next.
+    """Next action of a launcher.
 
     Attributes:
-        checkpoint: null: none is known. warning: what is against it, a sentence.
-        skip_range: the steps whose batches are left out, [first, last]. skip_batches: how many that are for a job that
-            can only leave out those right behind the checkpoint.
-        seed: new one of the data order; only where people ordered one.
+        checkpoint: null: none. warning: reason against it, a sentence.
+        skip_range: the steps whose batches are left out, [first, last]. skip_batches: their number for a job that can
+            only leave out those right behind the checkpoint.
+        seed: new one of the data order; only from a person's command.
         exclude_nodes: nodes to come up without.
         verdict: of the incident.
         text: sentences for people.
         exit_code: of ``stabilityboard plan``.
-        command_id: of the restart that it was ordered with.
+        command_id: of its restart command.
     """
 
     version: int

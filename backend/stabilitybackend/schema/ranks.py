@@ -1,4 +1,4 @@
-"""What each rank does, and the stacks that were collected of them."""
+"""State of each rank, and collected stacks."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import msgspec
 #: for it. unheard: its agent is away or silent. unread: its slot can't be read. behind: by steps. waits: past its
 #: budget, for another rank. long: in a phase that may be long.
 RankStatus = Literal["dead", "over", "unheard", "unread", "behind", "waits", "long", "finished", "running"]
-#: How bad something is, as a colour class of the pages.
+#: Severity as a colour class of the pages.
 Tone = Literal["", "info", "warning", "critical"]
 
 
 class RankStatusFacts(msgspec.Struct, frozen=True):
-    """What follows for people from what a rank does.
+    """Appearance of a rank's state.
 
     Attributes:
         label: in a legend. mark: the shape in its cell.
-        counted: as what the summary counts it.
-        hollow: drawn as an outline, since it is not seen.
+        counted: label in the summary.
+        hollow: drawn as an outline: not observed.
         on_node: the name of its node has its tone.
     """
 
@@ -44,16 +44,16 @@ _STATUSES: Mapping[RankStatus, RankStatusFacts] = {
     "finished": RankStatusFacts("finished", "tick", counted="finished"),
     "running": RankStatusFacts("runs", "", counted="runs"),
 }
-#: What the pages get with their head: the statuses, worst first, and what is so instead of one that an open verdict
-#: names (``waits_for``), whatever it does.
+#: Sent with the head of the pages: the statuses, worst first, and the appearance of ranks named by an open verdict
+#: (``waits_for``), in any status.
 RANKS = {"statuses": msgspec.to_builtins(_STATUSES), "named": {"tone": "critical", "counted": "trouble"}}
 
-#: Where the main thread of a rank is, by its stack.
+#: Location of a rank's main thread, by its stack.
 Where = Literal["data", "collective", "checkpoint", "lock", "user", "native", "idle", "unknown"]
 
 
 class DumpedRank(msgspec.Struct):
-    """What was seen of one rank; ``missing``: why there is no stack."""
+    """Stack of one rank; ``missing``: reason for none."""
 
     node: str
     pid: int
@@ -63,7 +63,7 @@ class DumpedRank(msgspec.Struct):
 
 
 class StackFrame(msgspec.Struct):
-    """A frame of a stack; line 0 where it is not known."""
+    """A frame of a stack; line 0 for unknown."""
 
     function: str
     file: str
@@ -71,11 +71,11 @@ class StackFrame(msgspec.Struct):
 
 
 class StackGroup(msgspec.Struct):
-    """The ranks whose main threads have one stack.
+    """Ranks whose main threads have one stack.
 
     Attributes:
-        what: the collective, as ``all_reduce #1841 of default_pg``, or only its name; how the lock is taken that
-            they wait for, as ``with cache``.
+        what: the collective, as ``all_reduce #1841 of default_pg``, or only its name; the call that takes a lock, as
+            ``with cache``.
         frames: of the main thread, innermost first.
         text: whole text of one of them, "" beyond 1 MB a dump.
         odd: the others may wait for these.
@@ -91,7 +91,7 @@ class StackGroup(msgspec.Struct):
 
 
 class StuckCollective(msgspec.Struct):
-    """A collective that some ranks have entered and others not; ``unknown``: no recorder of theirs was read."""
+    """A collective that some ranks have entered and others not; ``unknown``: ranks without a flight recorder."""
 
     pg: str
     seq: int
@@ -105,7 +105,7 @@ class RankStacks(msgspec.Struct):
     """The stacks of all ranks at one moment.
 
     Attributes:
-        complete: every rank that ran has answered.
+        complete: every running rank answered.
         groups: the largest first.
         not_kept: ranks beyond the bound.
     """

@@ -1,8 +1,7 @@
-"""Fits free data to its type: what does not fit is left out and named, so that no code behind has to ask.
+"""Fits free data to its type: misfits are left out and named, so later code needs no checks.
 
-A death with a strange ``signal_name`` is still a death: only the field is left out. Where a field is missing that the
-thing is nothing without, the whole is unreadable. Fields that the type does not know pass as they are: newer agents
-may say more.
+A death with a strange ``signal_name`` is still a death: only that field is left out. Without a required field the whole
+is unreadable. Fields outside the type pass unchanged: newer agents may send more.
 """
 
 from __future__ import annotations
@@ -15,34 +14,34 @@ import msgspec
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-#: Fields left out of one thing; one with more of them is unreadable.
+#: Fields left out of one object; one with more is unreadable.
 MAX_LEFT_OUT = 16
-#: Characters shown of a value that does not fit.
+#: Longest quote of a misfit, characters.
 SHOWN_CHARS = 40
 
-#: How msgspec names a place: ``$.gpus[3].index``, ``$.phases[...]``.
+#: msgspec's form of a path: ``$.gpus[3].index``, ``$.phases[...]``.
 _PLACE = re.compile(r" - at (?:`key` in )?`\$(?P<path>[^`]*)`$")
 _STEP = re.compile(r"\.(?P<name>[A-Za-z_0-9]+)|\[(?P<at>\d+)\]|(?P<any>\[\.\.\.\])")
 
 
 class Misfit(Exception):
-    """Data that is nothing of its type; the text says where, what came and what is expected."""
+    """Data that does not fit its type; the text has path, value and expectation."""
 
 
 def fitted(data: dict[str, Any], kind: type[msgspec.Struct]) -> tuple[dict[str, Any], list[str]]:
-    """Return ``data`` as ``kind`` describes it, and what was left out for that: see ``typed``.
+    """Return ``data`` fitted to ``kind``, and the fields left out: see ``typed``.
 
-    The same object comes back where all of it fits; then fields that the type does not know are still in it.
+    The same object is returned where all of it fits, with its extra fields.
     """
     data, _, left_out = _read(data, kind)
     return data, left_out
 
 
 def typed(data: dict[str, Any], kind: type[T]) -> tuple[T, list[str]]:
-    """Return ``data``, which is not changed, as a ``kind``, and what was left out for that, one sentence each.
+    """Return a ``kind`` of ``data``, which is not changed, and a sentence for each field left out.
 
     Raises:
-        Misfit: a field is missing or wrong without which it is nothing, or too many fields are wrong.
+        Misfit: a required field is missing or wrong, or too many fields are wrong.
     """
     _, struct, left_out = _read(data, kind)
     return struct, left_out
@@ -69,7 +68,7 @@ def _read(given: dict[str, Any], kind: type[T]) -> tuple[dict[str, Any], T, list
 
 
 def _leave_out(data: dict[str, Any], path: str) -> str:
-    """Remove what ``path`` names, of a table whose entries have no names the whole; return how it began."""
+    """Remove the field at ``path``, the whole table where its entries have no names; return the removed prefix."""
     steps: list[Any] = []
     for step in _STEP.finditer(path):
         if step["any"]:

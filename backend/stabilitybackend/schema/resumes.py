@@ -1,4 +1,4 @@
-"""What each resume of a run was like: the new branch held against the one that it left (docs/resumes.md)."""
+"""Checks of each resume of a run: the new branch against the discarded one (docs/resumes.md)."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from typing import Any, Literal
 
 import msgspec
 
-#: ``same_data``: the same batches at the same steps, other numerics. ``repeated``: batches that the model has had come
-#: again. ``skipped``: the batches of later steps came.
+#: ``same_data``: the same batches at the same steps, other numerics. ``repeated``: earlier batches. ``skipped``:
+#: batches of later steps.
 ResumeVerdict = Literal[
     "identical", "same_data", "other_order", "other_data", "repeated", "skipped", "not_comparable"
 ]  # fmt: skip
-#: What a resume has to bring back, and what it computes with.
+#: State to restore at a resume, and the environment.
 Part = Literal["weights", "optimizer", "learning_rate", "rng", "loader", "mixture", "environment"]
 PARTS: tuple[Part, ...] = ("weights", "optimizer", "learning_rate", "rng", "loader", "mixture", "environment")
-#: What findings about a resume as a whole are by.
+#: Detector of findings about a resume as a whole.
 BY_RESUMES = "resumes"
-#: Bit-equal losses in a row that show that a job is deterministic: one or two, the first update can't spoil.
+#: Bit-equal losses in a row that prove a deterministic job: the first update can't spoil one or two.
 EXACT_POINTS = 8
-#: The kind of incident about what was ordered, or declared, and did not happen.
+#: Kind of incident for a change that was requested or declared and did not happen.
 ORDER_NOT_FOLLOWED = "order_not_followed"
-#: What an order may ask for beside the step.
+#: Changes of a rollback besides the step.
 Change = Literal["lr_scale", "seed", "skip_batches", "skip_range"]
 Known = Literal["equal", "different", "not_seen"]
-#: ``good``: as it was, or as it was ordered. ``differs``: something is another, nobody said so. ``wrong``: for certain.
+#: ``good``: unchanged, or as requested. ``differs``: an undeclared change. ``wrong``: for certain.
 Grade = Literal["good", "differs", "wrong", "unknown"]
 
 
 class PartSeen(msgspec.Struct, frozen=True):
-    """Whether one part came back as it was, and why that is known; ``ordered``: it was meant to change."""
+    """Whether one part was restored, with the evidence; ``ordered``: a requested change."""
 
     part: Part
     known: Known
@@ -40,10 +40,10 @@ class Compared(msgspec.Struct, frozen=True):
     """One metric on both branches.
 
     Attributes:
-        points: steps at which both logged it; equal: at how many of them it is bit-equal.
-        first_difference: the first of these steps at which it is not.
-        difference: median of new minus old, null where none is finite.
-        ratio: median of new over old, null where that has no meaning.
+        points: common steps; equal: those with bit-equal values.
+        first_difference: the first other step.
+        difference: median of new minus old, null without finite ones.
+        ratio: median of new over old, null for undefined.
     """
 
     metric: str
@@ -55,12 +55,12 @@ class Compared(msgspec.Struct, frozen=True):
 
 
 class Shift(msgspec.Struct, frozen=True):
-    """Batches of other steps that came: the new branch's step s has the batch of step s + ``steps``.
+    """Batches of other steps: the new branch's step s has the batch of step s + ``steps``.
 
     Attributes:
-        r: correlation of the residuals, null where batch ids say it.
-        sigmas: how far it lies above that of unrelated stretches of this run.
-        points: that were compared.
+        r: correlation of the residuals, null for evidence by batch ids.
+        sigmas: distance above that of unrelated intervals of this run.
+        points: compared.
     """
 
     steps: int
@@ -70,10 +70,10 @@ class Shift(msgspec.Struct, frozen=True):
 
 
 class SkipCheck(msgspec.Struct, frozen=True):
-    """Whether the batches that were to be skipped were.
+    """Whether the batches to skip were skipped.
 
     Attributes:
-        batches: that were to be.
+        batches: to skip.
         known: ``equal``: they were skipped; ``different``: they were not.
     """
 
@@ -83,7 +83,7 @@ class SkipCheck(msgspec.Struct, frozen=True):
 
 
 class NotFollowed(msgspec.Struct, frozen=True):
-    """Something that was to change with a rollback and did not: in words what was ordered, and what came instead."""
+    """A change of a rollback that did not happen: expected and actual, as text."""
 
     change: Change
     ordered: str
@@ -91,15 +91,15 @@ class NotFollowed(msgspec.Struct, frozen=True):
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """One entry of the environment that is another since: a version, a device, a setting, or ``$`` and a variable."""
+    """One changed entry of the environment: a version, a device, a setting, or ``$`` and a variable."""
 
     name: str
     before: str
     since: str
 
 
-#: Where the loader went on, by its own position: from that of the checkpoint; at the beginning; further on; before it;
-#: at a place that can't be ordered.
+#: Position of the loader after the resume, relative to that of the checkpoint: continued; at the beginning; further on;
+#: before it; unordered.
 Went = Literal["goes_on", "began_again", "skipped", "repeats", "elsewhere", "not_seen"]
 
 
@@ -107,9 +107,9 @@ class PositionCheck(msgspec.Struct, frozen=True):
     """The loader's position at the fork against the first one after it.
 
     Attributes:
-        saved_step, saved: the newest position before the fork, null where none was reported.
+        saved_step, saved: the newest position before the fork, null for none.
         step, position: the first one since.
-        by: how far that lies from where it was to be, in its own unit; null where it can't be counted.
+        by: its distance from the expected one, in its own unit; null for unordered positions.
         ordered: batches were to be left out, and so many were.
     """
 
@@ -124,27 +124,27 @@ class PositionCheck(msgspec.Struct, frozen=True):
 
 
 class Resume(msgspec.Struct, frozen=True, kw_only=True):
-    """One resume: a rollback, a restart from an earlier step, or a process that went on where the last one ended.
+    """One resume: a rollback, a restart from an earlier step, or a process that continues the last one.
 
     Attributes:
-        segment: that it began, or went on in. fork_step: the step whose state it started from.
-        created: unix seconds; 0.0 where the log has no times.
-        settled: nothing that comes will change it.
+        segment: of its steps. fork_step: the step whose state it started from.
+        created: unix seconds; 0.0 for logs without times.
+        settled: final.
         parts: all seven, in the order of ``PARTS``.
-        loss: the loss that was compared, "" before there is one.
-        points: steps that both branches logged; first_step, last_step: the first and the last of them.
-        equal_points: how many of them from the first on have a bit-equal loss.
+        loss: the compared loss, "" before there is one.
+        points: steps on both branches; first_step, last_step: the first and the last of them.
+        equal_points: bit-equal losses from the first step on.
         r, r_sigmas: correlation of the loss residuals at the same steps, and its distance from that of unrelated
-            stretches in their spread; null for too few points.
+            intervals in their spread; null for too few points.
         difference: median distance of the two losses. noise: of one batch to the next, the run's own, one sigma.
-        shift: where the batches of other steps came.
-        ids: batch ids that were compared, of these ``same_ids`` are at the step at which they were.
-        declared: what was ordered or declared to change.
-        metrics: of both branches, those that differ first, the first 24.
+        shift: of batches of other steps.
+        ids: compared batch ids, of these ``same_ids`` at their old step.
+        declared: requested or declared changes.
+        metrics: of both branches, differing ones first, the first 24.
         world_before, world_after: ranks.
-        position: where the loader went on by its own account.
-        environment: what is another since, the first 32; null where one side reported nothing.
-        not_followed: what was ordered or declared and certainly did not happen.
+        position: of the loader, as reported.
+        environment: changes, the first 32; null without reports of both sides.
+        not_followed: requested or declared changes that certainly did not happen.
     """
 
     segment: int
@@ -179,22 +179,21 @@ class Resume(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exact(self) -> bool:
-        """Whether it shows that the job gives the same numbers again: enough of them, bit for bit."""
+        """Whether it proves a deterministic job: enough bit-equal losses."""
         return self.verdict == "identical" and self.points >= EXACT_POINTS
 
     @property
     def world_same(self) -> bool:
-        """Whether it ran on as many ranks as before."""
         return self.world_before in (0, self.world_after)
 
     @property
     def first_difference(self) -> int | None:
-        """The first common step at which the loss is not bit-equal."""
+        """First common step with losses that are not bit-equal."""
         return next((one.first_difference for one in self.metrics if one.metric == self.loss), None)
 
 
 class ResumeGrade(msgspec.Struct, frozen=True):
-    """What a resume was, in short: for its mark on the timeline."""
+    """Grade of a resume, for its mark on the timeline."""
 
     verdict: ResumeVerdict
     grade: Grade
@@ -203,14 +202,14 @@ class ResumeGrade(msgspec.Struct, frozen=True):
 
 
 class Determinism(msgspec.Struct, frozen=True):
-    """Whether this job gives the same numbers again: ``equal`` where a replay was bit-equal."""
+    """Whether this job is deterministic: ``equal`` after a bit-equal replay."""
 
     known: Known
     text: str
 
 
 class Resumes(msgspec.Struct):
-    """Newest first; ``left_out``: older ones that are no longer kept."""
+    """Newest first; ``left_out``: older ones that were dropped."""
 
     resumes: list[Resume]
     determinism: Determinism

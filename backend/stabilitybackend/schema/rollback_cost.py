@@ -1,4 +1,4 @@
-"""What the rollbacks of a run cost. docs/api.md says what each number means ("Rollback costs")."""
+"""Costs of a run's rollbacks. Definitions: docs/api.md, "Rollback costs"."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class RollbackCost(msgspec.Struct):
     """One rollback or restart that went back.
 
     Attributes:
-        changes: what was ordered, or declared by the job. applied: what the job says that it did, null for nothing.
+        changes: requested, or declared by the job. applied: reported by the job, null for none.
         downtime_s: null when the job ended without a new row.
-        batches_skipped: null where some were ordered and the job reported nothing.
+        batches_skipped: null for a request without a report of the job.
         undone: a person undid the segment: listed, and not counted.
-        resume: whether the job came back as it was, null where that is not kept.
+        resume: whether the job's state was restored, null for unknown.
     """
 
     segment: int
@@ -44,10 +44,10 @@ class RollbackCost(msgspec.Struct):
 
 
 class RollbackCostTotals(msgspec.Struct):
-    """All rollbacks of a run together, and how much of its time was worth it.
+    """Sums over the rollbacks of a run, and the effective share of its time.
 
     Attributes:
-        effective_s, dead_s, idle_s: time of effective steps, of steps that were lost, and the rest of ``wall_s``.
+        effective_s, dead_s, idle_s: time of effective steps, of lost steps, and the rest of ``wall_s``.
         goodput: ``effective_s / wall_s``. ettr: ``effective_s / (startup_s + wall_s)``. Null before the second row.
     """
 
@@ -71,15 +71,15 @@ class RollbackCostTotals(msgspec.Struct):
 
 
 class SaveInterval(msgspec.Struct):
-    """What saving checkpoints costs, and how often it would best be done.
+    """Cost of saving checkpoints, and the best interval.
 
     Attributes:
-        saves: those whose time is known. interval_s, save_s: medians of the newest 64; of what no phase tells null.
+        saves: with a measured time. interval_s, save_s: medians of the newest 64; null without a phase.
         share: ``save_s / interval_s``.
         mtbi_s: mean time between the ``interruptions`` of this ``run``, or of ``all`` runs, by GPU-hours for as many
             ranks as this one has; null without one.
-        best_s: ``sqrt(2 x save_s x mtbi_s)``. cost, best_cost: share of the time that saving takes and that is trained
-            again after interruptions, at the interval now and at the best one.
+        best_s: ``sqrt(2 x save_s x mtbi_s)``. cost, best_cost: share of the time spent on saves and on training again
+            after interruptions, at the interval now and at the best one.
     """
 
     saves: int
@@ -95,7 +95,7 @@ class SaveInterval(msgspec.Struct):
 
 
 class RollbackCosts(msgspec.Struct):
-    """Rollbacks oldest first, and their sum. ``problems``: what could not be read, and where.
+    """Rollbacks oldest first, and their sum. ``problems``: read errors.
 
     Attributes:
         saving: null before the second checkpoint.

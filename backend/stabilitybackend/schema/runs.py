@@ -1,4 +1,4 @@
-"""A run as the API shows it: in the list of runs, on its own, and in the live feed."""
+"""A run in the API: in the list of runs, on its own, and in the live feed."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from stabilitybackend.schema.job.unrecorded import UnrecordedCounts
 from stabilitybackend.schema.json_data import Number
 from stabilitybackend.schema.severity import Severity, ShownState
 
-#: In the config of an imported run: its log is followed as it is written.
+#: In the config of an imported run: its log is followed while it grows.
 FOLLOWED_KEY = "followed"
-#: The same: true where its log has no times. Those of its points are made up, and so would be all speed and duration.
+#: The same: true for a log without times. Those of its points are synthetic, and so would be speeds and durations.
 UNTIMED_KEY = "log_without_times"
 #: unreachable: its agent is lost and the cause is unknown. stopped: by hand (Ctrl-C). offline: imported. failed: the
-#: server itself can't work it out; the note says at what, and all else is what was known before.
+#: server can't compute it; see the note, all else is of before.
 RunStatus = Literal[
     "running", "stalled", "finished", "crashed", "preempted", "stopped", "offline", "unreachable", "failed"
 ]
 
 
 class StatusFacts(msgspec.Struct, frozen=True):
-    """What follows from a run's status.
+    """Consequences of a run's status.
 
     Attributes:
         under_way: its job is at work, or should be.
         ended: no further point is expected.
-        over: there is no job that a command could reach.
+        over: no job for a command.
     """
 
     under_way: bool = False
@@ -38,7 +38,7 @@ class StatusFacts(msgspec.Struct, frozen=True):
     over: bool = False
 
 
-#: The one table of statuses; pages get it with their head.
+#: The one table of statuses, sent with the head of the pages.
 STATUSES: Mapping[RunStatus, StatusFacts] = {
     "running": StatusFacts(under_way=True),
     "stalled": StatusFacts(under_way=True),
@@ -53,11 +53,11 @@ STATUSES: Mapping[RunStatus, StatusFacts] = {
 
 
 class Followed(NamedTuple):
-    """A run whose log is followed while another job writes it, as its follower leaves it in the config.
+    """A run whose log is followed while another job writes it, as its follower stores it in the config.
 
     Attributes:
-        since: when the follower had sent what was there at its start, unix seconds: what comes later is news. None:
-            not yet. longest_pause_s: between two arrivals of new rows, seconds; an alarm at most doubles it.
+        since: end of the initial import, unix seconds: later rows are news. None: not yet. longest_pause_s: between two
+            arrivals of new rows, seconds; an alarm at most doubles it.
     """
 
     since: float | None = None
@@ -65,13 +65,13 @@ class Followed(NamedTuple):
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Followed:
-        """Return what a config has, whatever somebody else may have put there."""
+        """Return the facts in a config of any content."""
         left = config.get(FOLLOWED_KEY)
         since, pause = (_positive(left.get(key)) for key in cls._fields) if isinstance(left, Mapping) else (None, None)
         return cls(since, pause or 0.0)
 
     def as_config(self) -> dict[str, float]:
-        """Return it as ``of`` reads it."""
+        """Return the form that ``of`` reads."""
         return {key: value for key, value in self._asdict().items() if value is not None}
 
 
@@ -85,7 +85,7 @@ class WorldSize(msgspec.Struct):
     Attributes:
         now: ranks of the newest launch.
         before, since_step: ranks of the last launch with another number, and the first step since; null without one.
-        gpus: GPUs in use on the nodes that are connected, null where none is seen.
+        gpus: GPUs in use on the connected nodes, null for none.
     """
 
     now: int = 1
@@ -95,7 +95,7 @@ class WorldSize(msgspec.Struct):
 
 
 class UnreadableReason(msgspec.Struct):
-    """Why something was left out, how often, and who sent it first."""
+    """Reason for data left out, its count, and its first sender."""
 
     what: str
     why: str
@@ -104,7 +104,7 @@ class UnreadableReason(msgspec.Struct):
 
 
 class UnreadableCounts(msgspec.Struct):
-    """What the run's agents sent and the server could not use.
+    """Unusable data from the run's agents.
 
     Attributes:
         passed_over: events and blocks of points that were left out as a whole.
@@ -120,11 +120,11 @@ class UnreadableCounts(msgspec.Struct):
 
 
 class WorstIncident(msgspec.Struct):
-    """The open incident of a run that somebody should look at first.
+    """The open incident of a run to read first.
 
     Attributes:
-        since: since when it lasts, unix seconds. acknowledged: somebody looks after it.
-        advice: what its suggestion says to do, ``roll_back`` for one; "" without one.
+        since: start, unix seconds. acknowledged: by a person.
+        advice: action of its suggestion, such as ``roll_back``; "" without one.
     """
 
     incident_id: str
@@ -137,10 +137,10 @@ class WorstIncident(msgspec.Struct):
 
 
 class StoppedBy(msgspec.Struct, kw_only=True):
-    """Who ordered the end of a run.
+    """The commanded end of a run.
 
     Attributes:
-        by, reason: of the order. before_step: the step that did not begin any more. saved: a checkpoint first.
+        by, reason: of the command. before_step: the first step that did not begin. saved: a checkpoint first.
         time: when all ranks had stopped, unix seconds.
     """
 
@@ -152,14 +152,13 @@ class StoppedBy(msgspec.Struct, kw_only=True):
     command_id: str
 
     def text(self) -> str:
-        """Return it as a sentence."""
         at = "" if self.before_step is None else f" before step {self.before_step:,}"
         reason = f": {self.reason.strip()}" if self.reason.strip() else ""
         return f"Stopped by {self.by}{at}{reason}{'' if reason[-1:] in ('.', '!', '?') else '.'}"
 
 
 class RunView(msgspec.Struct, kw_only=True):
-    """What a run's points and its job show; the defaults are those of a run without points. Fields: see ``Run``."""
+    """Derived state of a run; the defaults are those of a run without points. Fields: see ``Run``."""
 
     began: float | None = None
     logged: float | None = None
@@ -196,28 +195,28 @@ class Run(RunView, kw_only=True):
     """One run. Times are unix seconds.
 
     Attributes:
-        config: what the job gave to init().
-        tags: short texts to find it by, of the job or as people changed them.
-        created, updated: when it first and last reported.
-        began, logged: when its ranks logged first and last, by the clock of the log; null without points.
-        status: for programs. state: what people see of it: its worst open incident, else its phase.
+        config: argument of init().
+        tags: short texts for search, of the job or as edited.
+        created, updated: first and last report.
+        began, logged: first and last row of its ranks, by the clock of the log; null without points.
+        status: for programs. state: for display: its worst open incident, else its phase.
         last_step: newest step of the effective timeline.
         head: id of the newest segment of the effective timeline.
         latest: newest values of the first 200 metrics; in lists that of the loss alone.
         metric_count: names of metrics; GET .../metrics has them.
-        open_incidents: without those of severity info, which wake nobody.
-        note: a sentence about its status, "" where there is nothing to say.
-        note_incident: the open incident that it is about, where one stops the job.
-        undo: the discarded segment that undoing its newest rollback goes back to; null where that was no command of the
+        open_incidents: without those of severity info.
+        note: a sentence about its status, "" for none.
+        note_incident: the open incident of the note, where one stops the job.
+        undo: the discarded segment that undoing its newest rollback returns to; null where that was no command of the
             last day, or the job can't return.
-        no_rollback: why nobody can order it back to a checkpoint now, half a sentence; "" where somebody can.
+        no_rollback: why it can't be rolled back now, half a sentence; "" for no reason.
         twins: two living processes are the same rank (two jobs under one run id); the note names them.
-        loss_metric: the metric that is watched as the training loss, null where none is.
-        unwatched: what to do about that, "" where a loss is watched.
+        loss_metric: the metric watched as the training loss, null for none.
+        unwatched: advice where no loss is watched, "" otherwise.
         dead_points: points that a rollback discarded.
-        log_notes: sentences about what it logs: several rows a step, too many names, metrics with their own steps.
+        log_notes: sentences about its log: several rows a step, too many names, metrics with their own steps.
         own_steps: metrics that count their own steps, as batches of a validation; at most 64.
-        stopped: who ordered its end, null where nobody did, or it was started again since.
+        stopped: its commanded end, null for none, or after a new start.
     """
 
     run_id: str
@@ -230,11 +229,11 @@ class Run(RunView, kw_only=True):
 
 
 class StoringProblem(msgspec.Struct, frozen=True):
-    """What is wrong with the server, for all of its runs: mostly why nothing is stored.
+    """A fault of the server that concerns all runs, mostly in storing.
 
     Attributes:
         code: for programs.
-        problem, hint: what is wrong and what to do, for people.
+        problem, hint: fault and remedy, for people.
         since: unix seconds.
     """
 
@@ -249,10 +248,10 @@ FIRST_METRICS = 1_000
 
 
 class RunWithStoring(Run, kw_only=True):
-    """A run asked for by itself.
+    """A single run.
 
     Attributes:
-        metrics: the first FIRST_METRICS names. storing: null while what comes is stored. about: what it is, in a line.
+        metrics: the first FIRST_METRICS names. storing: null without a fault. about: its facts in a line.
     """
 
     metrics: list[str]
@@ -261,10 +260,10 @@ class RunWithStoring(Run, kw_only=True):
 
 
 class MetricList(msgspec.Struct):
-    """Names of metrics of a run, in the order in which they appeared.
+    """Names of metrics of a run, in the order of appearance.
 
     Attributes:
-        total: how many fit the search. next: ``after`` of the next page, null on the last one.
+        total: matches of the search. next: ``after`` of the next page, null on the last one.
     """
 
     metrics: list[str]
@@ -273,7 +272,7 @@ class MetricList(msgspec.Struct):
 
 
 def listed(run: Run) -> Run:
-    """Return a run as lists have it: without the values of its metrics but the loss."""
+    """Return a run without the values of its metrics but the loss, for lists."""
     loss = run.loss_metric
     return msgspec.structs.replace(run, latest={loss: run.latest[loss]} if loss in run.latest else {})
 
@@ -282,8 +281,8 @@ class RunPage(msgspec.Struct):
     """A page of the list of runs, newest first.
 
     Attributes:
-        total: all runs, on whatever page.
-        next: ``cursor`` of the next page, null on the last one. No run comes twice or is left out.
+        total: all runs, on all pages.
+        next: ``cursor`` of the next page, null on the last one. Runs are neither repeated nor left out.
     """
 
     runs: list[Run]

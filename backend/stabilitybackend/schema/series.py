@@ -1,4 +1,4 @@
-"""Points as charts read them: of one run, and of several over each other."""
+"""Points for charts: of one run, and of several over each other."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from stabilitybackend.schema.json_data import Number
 
 
 class Buckets(msgspec.Struct):
-    """What is between the extremes that an entry gives of its buckets; one number a bucket.
+    """Numbers of an entry's buckets besides the extremes; one a bucket.
 
     Attributes:
-        last: the last step of each that was logged, rising: it has the steps after the one before it.
-        mean: of its finite values, over every logged row; null where there are none, or where their sum overflowed.
+        last: last logged step of each, rising: it has the steps after the one before it.
+        mean: of its finite values, over every logged row; null for none, or for a sum that overflowed.
         count: of its finite values.
     """
 
@@ -29,12 +29,12 @@ class SeriesEntry(msgspec.Struct):
 
     Attributes:
         dead: a rollback discarded them.
-        stray: low steps that nothing followed, or about which nothing is decided yet.
-        node: of points that no rank logged.
+        stray: low steps without a successor, or not decided yet.
+        node: of points without a rank.
         level: the buckets are of ``2**level`` steps; 0: every row.
-        xs: where the points lie on the x axis; absent where that is the step.
-        smoothed: the average after each point, null before the first finite one; absent unless asked for.
-        source: the process that logged those about which nothing is decided.
+        xs: positions on the x axis; absent for steps.
+        smoothed: the average after each point, null before the first finite one; absent unless requested.
+        source: process of undecided points.
         buckets: of entries whose level is above 0.
     """
 
@@ -54,14 +54,14 @@ class SeriesEntry(msgspec.Struct):
 
 
 class SeriesAnswer(msgspec.Struct):
-    """What a chart asked for.
+    """Answer for a chart.
 
     Attributes:
-        cursor: ask with it for what comes after this.
+        cursor: for the request of later points.
         level: of the coarsest buckets in it.
-        unplaced: points left out because their x is not known.
-        complete: false where only what came after the cursor is in it.
-        problems: what could not be read, and where; everything else is here.
+        unplaced: points left out because their x is unknown.
+        complete: false for points after the cursor only.
+        problems: read errors; everything else is here.
     """
 
     series: list[SeriesEntry]
@@ -74,12 +74,12 @@ class SeriesAnswer(msgspec.Struct):
 
 
 class SameData(msgspec.Struct):
-    """A stretch in which a run saw the data of the first run of the comparison, in its order, by the losses alone.
+    """An interval in which a run had the data of the first run of the comparison, in its order, by the losses alone.
 
     Attributes:
         first_step, last_step: of this run, some steps more or less.
-        other_run, other_step: the first run, and its step that saw what ``first_step`` did.
-        r: least correlation of what is new in each loss.
+        other_run, other_step: the first run, and its step with the data of ``first_step``.
+        r: least correlation of the innovations of the losses.
     """
 
     first_step: int
@@ -93,8 +93,8 @@ class ComparedCurves(msgspec.Struct):
     """The effective curves of one run, moved to its own x = 0.
 
     Attributes:
-        offset: what was taken off the steps or times to get xs.
-        same_data: where it saw the data of the first run; empty for the first one.
+        offset: subtracted from the steps or times.
+        same_data: intervals with the data of the first run; empty for the first one.
     """
 
     run_id: str
@@ -123,13 +123,13 @@ class AlignedCurve(msgspec.Struct):
 
 
 class Attempt(msgspec.Struct):
-    """A stretch from a start, rollback or restart to the next one.
+    """An interval from a start, rollback or restart to the next one.
 
     Attributes:
         start_step: the step whose state it began with: x = 0. steps: from there to its last one.
-        ended: it is over; else it is what the job does now.
-        how: how it ended, in words, or what it does. why: the reason that was given.
-        incident_id, kind, title: the incident that began last in it; null and "" where there was none.
+        ended: over; else at work.
+        how: its end, or its present state, as text. why: the given reason.
+        incident_id, kind, title: the incident that began last in it; null and "" for none.
     """
 
     segment: int
@@ -150,7 +150,7 @@ class Attempts(msgspec.Struct):
     """The attempts of a run over each other, oldest first.
 
     Attributes:
-        text: what they have in common, a sentence or two.
+        text: common traits, a sentence or two.
         left_out: older ones that are not here.
     """
 
@@ -162,7 +162,7 @@ class Attempts(msgspec.Struct):
 
 
 class BranchRow(msgspec.Struct):
-    """Both branches at one step, ``after`` steps behind the fork; ``difference``: what goes on less what was left."""
+    """Both branches at one step, ``after`` steps behind the fork; ``difference``: new minus discarded."""
 
     after: int
     step: int
@@ -172,10 +172,10 @@ class BranchRow(msgspec.Struct):
 
 
 class Branches(msgspec.Struct):
-    """The two branches of a fork by their steps behind it: ``left`` was left, ``right`` goes on.
+    """The two branches of a fork by their steps behind it: ``left`` was discarded, ``right`` continues.
 
     Attributes:
-        difference: right less left at the steps that both logged, of the first 50,000.
+        difference: right minus left at the steps that both logged, of the first 50,000.
         table: both at steps near and far behind the fork.
     """
 
@@ -191,12 +191,12 @@ class Branches(msgspec.Struct):
 
 
 class ExportProgress(msgspec.Struct):
-    """How far an export is; read from another thread.
+    """Progress of an export; read from another thread.
 
     Attributes:
-        total: points that it will hold, about (a step that was logged twice counts twice).
+        total: estimated points (a step that was logged twice counts twice).
         points: written so far. rows: lines or rows written so far. done: the last byte was made.
-        problems: what could not be read, and where.
+        problems: read errors.
     """
 
     total: int = 0
@@ -214,7 +214,7 @@ class SpikeScore(msgspec.Struct):
         steps: effective steps with a finite point. outliers: of those, more than 6 standard deviations above the mean
             of the 128 points before. last_outlier: the newest such step, null for none.
         share: outliers / steps, 0 to 1; null below 128 steps.
-        newest_share: the same of the newest 10,000 steps; null where there are fewer.
+        newest_share: the same of the newest 10,000 steps; null for fewer.
     """
 
     metric: str
@@ -226,10 +226,10 @@ class SpikeScore(msgspec.Struct):
 
 
 class SpikeScores(msgspec.Struct):
-    """The SpikeScores of a run's loss and gradient norm, of each that it logs, and of both together.
+    """The SpikeScores of a run's loss and gradient norm, each and together.
 
     Attributes:
-        either: null where none is logged.
+        either: null without both.
     """
 
     metrics: list[SpikeScore]

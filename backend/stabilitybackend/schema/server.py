@@ -1,4 +1,4 @@
-"""The server itself: whether it works, who calls, what was done; where points are stored; and how an error looks."""
+"""The server itself: health, callers, audit log, storage, errors."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import msgspec
 
 
 class ErrorFacts(msgspec.Struct):
-    """What went wrong.
+    """An error.
 
     Attributes:
         code: for programs.
-        message: what was given and what was expected. hint: what to do, "" where the message says it all.
+        message: given and expected values. hint: remedy, "" where the message has it.
     """
 
     code: str
@@ -27,10 +27,10 @@ class ErrorAnswer(msgspec.Struct):
 
 
 class SlackAnswer(msgspec.Struct, omit_defaults=True):
-    """What Slack is to do with the question that was answered; no body at all where there is nothing to do.
+    """Slack's action for an answered question; no body for none.
 
     Attributes:
-        response_action: ``clear`` closes it, ``update`` shows ``view`` in its place, as Slack's Block Kit has it.
+        response_action: ``clear`` closes it, ``update`` shows ``view`` in its place, as of Slack's Block Kit.
     """
 
     response_action: Literal["clear", "update"]
@@ -38,11 +38,11 @@ class SlackAnswer(msgspec.Struct, omit_defaults=True):
 
 
 class PagerDutyAnswer(msgspec.Struct):
-    """What became of a webhook of PagerDuty.
+    """Outcome of a webhook of PagerDuty.
 
     Attributes:
-        outcome: ``acknowledged``; ``noted``: it is in the audit log; ``ignored``: nothing of use here; ``repeated``: it
-            came before; ``unknown``: none of the incidents that were sent to PagerDuty is in it.
+        outcome: ``acknowledged``; ``noted``: in the audit log; ``ignored``: no use here; ``repeated``: a duplicate;
+            ``unknown``: without an incident sent to PagerDuty.
         text: the same for people.
     """
 
@@ -57,10 +57,10 @@ class Alive(msgspec.Struct):
 
 
 class Ready(msgspec.Struct):
-    """Whether every live run is judged and stored, and else why not.
+    """Whether every live run is judged and stored, with reasons against it.
 
     Attributes:
-        reasons: ``redis_lost`` is none against being ready: Redis came up with less than it had.
+        reasons: ``redis_lost`` is none: Redis restarted with less than it had.
     """
 
     status: Literal["ready", "not ready"]
@@ -68,11 +68,11 @@ class Ready(msgspec.Struct):
 
 
 class ServerHealth(msgspec.Struct):
-    """Whether the server works and its Redis stores what comes.
+    """Whether the server works and its Redis stores.
 
     Attributes:
-        redis: ok, or what is wrong with it.
-        versions: ok, or which processes take no part, as their version is too far from that of the others.
+        redis: ok, or its fault.
+        versions: ok, or the processes left out for a version too far from that of the others.
     """
 
     status: Literal["ok", "degraded"]
@@ -83,13 +83,13 @@ class ServerHealth(msgspec.Struct):
 
 
 class ReceiverStatus(msgspec.Struct):
-    """What became of the newest messages to one receiver, to the watcher of the heartbeat, or of the watchdog.
+    """Outcome of the newest messages to one receiver, to the watcher of the heartbeat, or of the watchdog.
 
     Attributes:
-        set_up: by an environment variable of the server. All else is as it was, where it is not any more.
-        status: of the newest message; late: the heartbeat or the watchdog should have been accepted since.
-        accepted, refused: when the last one was, unix seconds, null for never.
-        why: the last one was refused, with the status code of the answer; "" for never.
+        set_up: by an environment variable of the server. All else is of before, where it is no longer set.
+        status: of the newest message; late: no accepted heartbeat or watchdog in time.
+        accepted, refused: time of the last one, unix seconds, null for never.
+        why: reason of the last refusal, with the status code of the answer; "" for none.
     """
 
     name: str
@@ -101,12 +101,12 @@ class ReceiverStatus(msgspec.Struct):
 
 
 class Receivers(msgspec.Struct):
-    """Who is notified of incidents, and who notices that this server is away.
+    """Receivers of alerts, and watchers of this server.
 
     Attributes:
         time: now, unix seconds.
-        ready, reasons: as ``/readyz`` says, and whether alerts can be sent.
-        heartbeat: says that all is well to a watcher outside. watchdog: an alert that always fires, for Alertmanager.
+        ready, reasons: as of ``/readyz``, and whether alerts can be sent.
+        heartbeat: a regular sign of life to an outside watcher. watchdog: an alert that always fires, for Alertmanager.
     """
 
     time: float
@@ -118,10 +118,10 @@ class Receivers(msgspec.Struct):
 
 
 class Me(msgspec.Struct):
-    """Who makes the call, and what that may do.
+    """The caller and its permissions.
 
     Attributes:
-        project: the only one that it may see, null for all.
+        project: the only visible one, null for all.
         role: viewer, operator, admin, agent or assistant; "" for scopes without a name.
         two_persons: rollbacks and restarts are proposed, and another person approves them.
     """
@@ -135,22 +135,22 @@ class Me(msgspec.Struct):
 
 
 class LoggedOut(msgspec.Struct):
-    """The session is over.
+    """A closed session.
 
     Attributes:
-        go_to: page of the provider that ends the sign-in there too, null where there is none.
+        go_to: page of the provider that ends the sign-in there too, null for none.
     """
 
     go_to: str | None = None
 
 
 class OidcWay(msgspec.Struct):
-    """An OpenID provider where people sign in.
+    """An OpenID provider for sign-in.
 
     Attributes:
-        name: what people call it. start: address that begins a sign-in; takes ``next`` and ``other``.
-        trouble: why nobody can sign in there now, a sentence; "" where it answers.
-        refusal: why the sign-in that was asked about was refused, a sentence; "" where none was.
+        name: for people. start: address that begins a sign-in; takes ``next`` and ``other``.
+        trouble: why it can't be used now, a sentence; "" where it answers.
+        refusal: why the named sign-in was refused, a sentence; "" for none.
     """
 
     name: str
@@ -160,27 +160,27 @@ class OidcWay(msgspec.Struct):
 
 
 class SignInWays(msgspec.Struct):
-    """How people sign in besides with a key.
+    """Methods of sign-in besides a key.
 
     Attributes:
-        oidc: null where no provider is set up.
+        oidc: null without a provider.
     """
 
     oidc: OidcWay | None
 
 
 class AuditEntry(msgspec.Struct, frozen=True):
-    """One thing that was done.
+    """One audited action.
 
     Attributes:
         time: unix seconds.
-        who: the key's name, ``local`` where none is needed, ``user@host`` of a person at the command line, or
-            the setting's name for what the server does by itself.
+        who: the key's name, ``local`` without one, ``user@host`` at the command line, or the setting's name for the
+            server's own actions.
         key_id: of the key, null without one.
-        action: what, from the general to the special: ``command.order``, ``key.create`` (docs/security.md has all).
-        target: the run, command, incident, key or view that it was done to; "" where there is none.
-        detail: more in words.
-        run: the run that it is about, "" for none.
+        action: from the general to the special: ``command.order``, ``key.create`` (docs/security.md has all).
+        target: run, command, incident, key or view; "" for none.
+        detail: free text.
+        run: its run, "" for none.
     """
 
     time: float
@@ -193,13 +193,13 @@ class AuditEntry(msgspec.Struct, frozen=True):
 
 
 class Audit(msgspec.Struct):
-    """What was done and seen by whom, newest first."""
+    """Audit log, newest first."""
 
     entries: list[AuditEntry]
 
 
 class HotPoints(msgspec.Struct):
-    """Points of a run in Redis and in memory; ``bytes`` with what an entry costs in Redis."""
+    """Points of a run in Redis and in memory; ``bytes`` with the overhead of an entry in Redis."""
 
     bytes: int
     limit_bytes: int
@@ -217,11 +217,11 @@ class ColdPoints(msgspec.Struct):
 
 
 class Storage(msgspec.Struct):
-    """Where a run's points are.
+    """Storage of a run's points.
 
     Attributes:
-        state: behind: the window is twice full and agents wait. failed: ``problem`` says why, it is tried again.
-            loading: another worker took the run over, and has not read all of its points yet.
+        state: behind: the window is twice full and agents wait. failed: see ``problem``, with retries. loading: another
+            worker took the run over, and still reads its points.
     """
 
     hot: HotPoints
@@ -231,13 +231,13 @@ class Storage(msgspec.Struct):
 
 
 class Deleted(msgspec.Struct):
-    """The run that is gone."""
+    """A deleted run."""
 
     deleted: str
 
 
 class RetainedRun(msgspec.Struct):
-    """A run that has not reported for long. ``problem``: why it is still there, where it should have gone."""
+    """A run without a report for long. ``problem``: why it could not be deleted."""
 
     run_id: str
     project: str
@@ -249,7 +249,7 @@ class RetainedRun(msgspec.Struct):
 
 
 class Retained(msgspec.Struct):
-    """What was deleted, oldest first, or would be (``dry_run``)."""
+    """Deleted runs, oldest first, or candidates (``dry_run``)."""
 
     days: float
     dry_run: bool

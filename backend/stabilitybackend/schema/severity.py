@@ -1,7 +1,7 @@
-"""The one table of how bad things are: severity and state of an incident, phase of a run -> word, tone, shape, order.
+"""The one table of appearances: severity and state of an incident, phase of a run -> word, tone, shape, order.
 
-Lists, headers, banners, cards, marks, tab titles and messages ask it and hold none of their own; the pages get it with
-their head. A shape goes with each tone, so that nothing is told by colour alone.
+Lists, headers, banners, cards, marks, tab titles and messages use it; the pages get it with their head. Each tone has a
+shape, so that colour alone carries no information.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ Severity = Literal["info", "warning", "critical"]
 StateTone = Literal["critical", "warning", "info", "good", "calm"]
 #: Drawn in the tone's colour: a filled octagon, triangle or disc, a tick, a ring.
 Shape = Literal["octagon", "triangle", "disc", "tick", "ring"]
-#: What an incident is now. acknowledged: open, and somebody looks after it. recovered: it came back by itself.
-#: accepted: it did not, and its level counts as the usual one since. discarded: a rollback left it behind. ended: the
-#: job ended, and with it what was wrong: nothing was cured.
+#: acknowledged: open, and in a person's hands. recovered: by itself. accepted: not recovered, its level counts as usual
+#: since. discarded: by a rollback. ended: with the job, not cured.
 IncidentStatus = Literal["open", "acknowledged", "recovered", "resolved", "accepted", "discarded", "ended"]
-#: What a run does where no incident is open. lost: its agents or its log are silent, and the cause is unknown.
-#: unreadable: the server itself can't work it out. empty: registered, nothing has come yet.
+#: State of a run without an open incident. lost: its agents or its log are silent, and the cause is unknown.
+#: unreadable: the server can't compute it. empty: registered, without data.
 RunPhase = Literal[
     "starting", "restoring", "training", "checkpointing", "evaluating", "stalled", "lost", "unreadable", "crashed",
     "empty", "finished", "preempted", "stopped", "offline",
@@ -30,20 +29,20 @@ SHAPES: Mapping[StateTone, Shape] = {
     "critical": "octagon", "warning": "triangle", "info": "disc", "good": "tick", "calm": "ring",
 }  # fmt: skip
 #: Every run is exactly one of these. sick: its job is at work, or should be, and a critical or warning incident is
-#: open, or it is stalled, lost or unreadable. empty: nothing has come yet. over: finished, stopped or imported,
-#: whatever is open.
+#: open, or it is stalled, lost or unreadable. empty: without data. over: finished, stopped or imported, with or without
+#: open incidents.
 RunCondition = Literal["sick", "crashed", "well", "empty", "over"]
-#: Added to the order of an incident of a run that is over: live trouble comes first, healthy runs come later.
+#: Added to the order of an incident of a run that is over: behind live ones, before healthy runs.
 OVER_LATER = 10
 
 
 class Appearance(msgspec.Struct, frozen=True):
-    """How something is shown.
+    """Appearance of a state.
 
     Attributes:
         word: a word or two, no capital needed.
-        tone: its colour. shape: its mark, which says the same without colour.
-        order: place in lists, lower comes first.
+        tone: its colour. shape: its mark, the same without colour.
+        order: rank in lists, lower first.
     """
 
     word: str
@@ -53,7 +52,7 @@ class Appearance(msgspec.Struct, frozen=True):
 
 
 class NotBack(msgspec.Struct, frozen=True):
-    """An alarm that is over because its level became the usual one, and not because it came back.
+    """An alarm that ended because its level became the usual one, without recovery.
 
     Attributes:
         what: the metric, or the data set's loss: ``loss``, ``loss of code``.
@@ -65,18 +64,18 @@ class NotBack(msgspec.Struct, frozen=True):
 
 
 class ShownState(msgspec.Struct):
-    """What a run's state is: its worst open incident, else its phase.
+    """A run's state: its worst open incident, else its phase.
 
     Attributes:
         word: for its pill: the kind of the incident, or the phase.
-        tone, shape: how it is drawn.
-        order: place in lists of runs, lower comes first; of equals the latest ``since`` first.
-        since: since when, unix seconds, null where nothing says so.
-        incident_id: the incident, null where it is the phase.
-        phase: what the run does or did, whatever is open.
-        status: of the incident: open or acknowledged; null where it is the phase.
-        condition: the one of five that it is counted as, everywhere.
-        not_back: the newest alarm whose metric has not come back, where none is open: nothing is green then.
+        tone, shape: appearance.
+        order: rank in lists of runs, lower first; of equals the latest ``since`` first.
+        since: start, unix seconds, null for unknown.
+        incident_id: the incident, null for a phase.
+        phase: of the run, with or without open incidents.
+        status: of the incident: open or acknowledged; null for a phase.
+        condition: one of five, used in all counts.
+        not_back: the newest alarm without recovery, where none is open: nothing is green then.
     """
 
     word: str = ""
@@ -107,7 +106,7 @@ def _rows(severity: Severity, first: int) -> Mapping[IncidentStatus, Appearance]
     }
 
 
-#: An acknowledged critical incident comes before an open warning: somebody looks after it, and the job is still ill.
+#: An acknowledged critical incident comes before an open warning: it still harms the job.
 INCIDENT_APPEARANCES: Mapping[Severity, Mapping[IncidentStatus, Appearance]] = {
     "critical": _rows("critical", 0),
     "warning": _rows("warning", 3),
@@ -131,7 +130,7 @@ PHASE_APPEARANCES: Mapping[RunPhase, Appearance] = {
     "offline": _row("offline", "calm", 30),
 }
 
-#: What a phase alone makes of a run; where none is named it is well, or sick while something is open.
+#: Condition by phase alone; other phases are well, or sick with an open incident.
 _CONDITIONS: Mapping[RunPhase, RunCondition] = {
     "crashed": "crashed", "stalled": "sick", "unreadable": "sick", "lost": "sick", "empty": "empty",
     "finished": "over", "preempted": "over", "stopped": "over", "offline": "over",
@@ -139,10 +138,10 @@ _CONDITIONS: Mapping[RunPhase, RunCondition] = {
 
 
 def condition_of(phase: RunPhase, worst: Severity | None) -> RunCondition:
-    """Return what a run is counted as: by what it does, and by its worst open incident."""
+    """Return the condition of a run by its phase and its worst open incident."""
     return _CONDITIONS.get(phase, "well" if worst in (None, "info") else "sick")
 
 
 def served() -> dict[str, object]:
-    """Return the table as the pages get it."""
+    """Return the table for the pages."""
     return {"incidents": msgspec.to_builtins(INCIDENT_APPEARANCES), "phases": msgspec.to_builtins(PHASE_APPEARANCES)}

@@ -1,4 +1,4 @@
-"""What is wrong and with whom: the verdict of a hang, of deaths and of lost agents (docs/api.md, Verdict)."""
+"""Verdicts of hangs, deaths and lost agents (docs/api.md, Verdict)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 Confidence = Literal["high", "medium", "low"]
-#: What the other ranks do while the agents of some are lost.
+#: State of the other ranks while the agents of some are lost.
 Training = Literal["goes on", "stands", "unknown"]
 
-#: Class of a verdict -> its few words (docs/liveness.md).
+#: Class of a verdict -> label (docs/liveness.md).
 _CLASSES = {
     "data_loader": "stuck in the data loader",
     "peer_missing": "a peer is missing",
@@ -42,7 +42,7 @@ _CONFIDENCES: Mapping[Confidence, str] = {
     "low": "a suspicion: look before you act",
 }
 _TRAININGS: Mapping[Training, str] = {"goes on": "goes on", "stands": "stalled", "unknown": "not known"}
-#: What the pages call it all; they get this with their head.
+#: Labels for the pages, sent with their head.
 WORDS = {"classes": _CLASSES, "confidences": _CONFIDENCES, "trainings": _TRAININGS}
 
 
@@ -61,8 +61,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, rename={"kind": "class"
     Attributes:
         kind: its class, by kind of incident (docs/api.md).
         parts: of a hang, the text in pieces, with a start time (unix seconds) for each duration.
-        culprits: suspected ranks. because, blind: what is for it, and what could not be seen.
-        since: unix seconds. dump: id of the stacks that were asked for.
+        culprits: suspected ranks. because, blind: evidence, and gaps in it.
+        since: unix seconds. dump: id of the requested stacks.
         training: of lost agents.
     """
 

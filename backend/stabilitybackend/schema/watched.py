@@ -1,4 +1,4 @@
-"""Which metric of a run is watched as what, and why."""
+"""Watched metrics of a run, and reasons."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ Why = Literal["name", "declared", "values"]
 
 
 class WatchedMetric(msgspec.Struct, frozen=True):
-    """A metric that detectors look at.
+    """A metric that detectors read.
 
     Attributes:
         role: ``loss``, ``grad_norm``, ``lr``, ``batch_size``, ``val_loss``, ``tokens_per_s`` (any speed),
             ``step_time_s``, or ``ratio``, ``tokens``, ``samples`` of a data set; "" for any other: a note where it
-            leaves its own past, or what a plug-in looks at.
-        dataset: the data set that it is of, null for the run as a whole.
-        why: its name is known, ``run.names()`` declared it, or what its values do told.
-        detectors: that look at it. Empty where it is only drawn or looked up.
-        text: what is done with its values, "" where they are taken as they are.
+            leaves its own past, or input of a plug-in.
+        dataset: its data set, null for the run as a whole.
+        why: by its name, by ``run.names()``, or by its values.
+        detectors: that read it. Empty for display only.
+        text: transformation of its values, "" for none.
     """
 
     metric: str
@@ -31,12 +31,12 @@ class WatchedMetric(msgspec.Struct, frozen=True):
 
 
 class Watched(msgspec.Struct):
-    """What is watched of a run, and what is not.
+    """Watched and unwatched metrics of a run.
 
     Attributes:
         watched: those of the run as a whole first.
-        unwatched: names that nobody looks at, at most 500, with ``unwatched_count`` in all. Readings of GPUs are none.
-        notes: what should be put right: a declared name that never came, several that may be the loss.
+        unwatched: other names but readings of GPUs, at most 500, with ``unwatched_count`` in all.
+        notes: faults to correct: a declared name that never appeared, several candidates of the loss.
         incomplete: the run has more metrics than are told apart.
         mixture: the job has declared its mixture (``GET .../mixture``).
     """

@@ -1,1 +1,1 @@
-"""What is known about the job of a run beside its points: its launches, its tags and notes, what its ranks print."""
+"""The job of a run besides its points: launches, tags and notes, printed lines."""

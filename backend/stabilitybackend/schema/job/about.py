@@ -1,4 +1,4 @@
-"""What is known about a run beside its points: config, the facts of its launches, tags, notes; and what differs."""
+"""Facts of a run besides its points: config, launches, tags, notes; and differences between runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-#: Tags of a run, characters of one, of its notes and of its name; the client takes as many.
+#: Limits of a run's tags, characters of one, of its notes and of its name; the same as in the client.
 MAX_TAGS, MAX_TAG_CHARS, MAX_NOTES_CHARS, MAX_NAME_CHARS = 32, 64, 10_000, 200
 
 _Line = Annotated[str, Meta(max_length=2_000)]
@@ -15,12 +15,12 @@ _Name = Annotated[str, Meta(max_length=256)]
 
 
 class Checkout(msgspec.Struct, frozen=True):
-    """What git said of the folder of the script.
+    """Git state of the script's folder.
 
     Attributes:
-        folder: of the checkout. commit: "" where there is none. branch: "" of a detached head. subject: first line of
-            the commit's message. remote: address of ``origin``, without user and password.
-        dirty: whether something is not committed; null where git did not say, ``why`` says why.
+        folder: of the checkout. commit: "" for none. branch: "" of a detached head. subject: first line of the commit's
+            message. remote: address of ``origin``, without user and password.
+        dirty: uncommitted changes; null for an error, see ``why``.
         changed: files with changes, new ones too. files: the first of them.
     """
 
@@ -36,10 +36,10 @@ class Checkout(msgspec.Struct, frozen=True):
 
 
 class LaunchReported(msgspec.Struct):
-    """``launch``: what the agent of a node saw of a start of the job there, secrets taken out (docs/wire.md).
+    """``launch``: a start of the job on a node, without secrets (docs/wire.md).
 
     Attributes:
-        source: the process that it is about. node: its name in the job. host: of the machine.
+        source: of the process. node: its name in the job. host: of the machine.
         command: the arguments of the process. folder: its working folder. python: the interpreter.
         image: of the container, where a variable names it. launcher: variables of launcher and scheduler.
     """
@@ -60,11 +60,11 @@ class LaunchReported(msgspec.Struct):
 
 
 class Difference(msgspec.Struct):
-    """One thing that is not the same on both sides.
+    """One difference.
 
     Attributes:
-        name: dotted key of the config, or what it is a fact of.
-        before, now: as people read it; null where that side has none.
+        name: dotted key of the config, or name of the fact.
+        before, now: as text; null for none.
     """
 
     name: str
@@ -76,10 +76,10 @@ class RunLaunch(msgspec.Struct):
     """One launch of a run.
 
     Attributes:
-        started: unix seconds by the node's clock. ranks: of the job. segment: id of the segment that it is in now.
+        started: unix seconds by the node's clock. ranks: of the job. segment: id of its segment now.
         hosts: the first 256. host_count: all that reported.
         command: the arguments, ready for a shell. environment: versions, devices and settings, variables with ``$``.
-        changed: what is another than in the launch before it.
+        changed: differences from the launch before it.
     """
 
     started: float
@@ -100,12 +100,12 @@ class RunLaunch(msgspec.Struct):
 
 
 class RunDiff(msgspec.Struct):
-    """What differs between another run (``before``) and this one (``now``).
+    """Differences between another run (``before``) and this one (``now``).
 
     Attributes:
-        run_id, name: of the other run. why: why it was chosen, "" where the caller chose it.
+        run_id, name: of the other run. why: reason of its choice, "" for the caller's.
         config: differing keys, at most 500. left_out: further ones. equal: keys that are the same.
-        facts: what differs in the newest launches of both. no_facts: which side has none, "" where both have some.
+        facts: differences of the newest launches. no_facts: the side without any, "" for neither.
     """
 
     run_id: str
@@ -119,12 +119,12 @@ class RunDiff(msgspec.Struct):
 
 
 class AboutLine(msgspec.Struct):
-    """What a run is in one line.
+    """A run in one line.
 
     Attributes:
         git: of the newest launch. host_count: its hosts. launches: of the run that reported facts.
         commit_changed: the newest launch has another commit than the one before.
-        printed: whether lines of its ranks are kept.
+        printed: lines of its ranks are stored.
     """
 
     git: Checkout
@@ -135,7 +135,7 @@ class AboutLine(msgspec.Struct):
 
 
 class AboutEdit(msgspec.Struct, frozen=True):
-    """What people changed on the page; null: as the job said.
+    """Edits on the page; null: the job's own.
 
     Attributes:
         who, time: of the newest change; time in unix seconds.
@@ -149,13 +149,13 @@ class AboutEdit(msgspec.Struct, frozen=True):
 
 
 class AboutRun(msgspec.Struct):
-    """Everything about a run beside its points.
+    """All facts of a run besides its points.
 
     Attributes:
-        config: what the job gave to ``init()``; what looked like a secret is ``(hidden)``.
-        edited: who changed name, tags or notes last, null where nobody did.
+        config: argument of ``init()``; likely secrets are ``(hidden)``.
+        edited: author of the last edit of name, tags or notes, null for none.
         launches: newest first, at most 50. older: further ones.
-        diff: to another run, where one was asked for and found; else ``no_diff`` says why there is none.
+        diff: to another run, if requested and found; else ``no_diff`` has the reason.
     """
 
     run_id: str

@@ -1,4 +1,4 @@
-"""The autopilot of a run: its policy, what it did and why, and what it waits for now."""
+"""The autopilot of a run: policy, actions with reasons, and its present state."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ from stabilitybackend.schema.commands import State
 #: Issuer of its commands.
 ISSUER = "autopilot"
 
-#: Entries kept of a run, newest ones: dozens of times as many as any limit looks back for.
+#: Entries of a run, newest ones: dozens of times as many as any limit looks back for.
 MAX_ENTRIES = 1_000
 
 PilotMode = Literal["off", "dry run", "on"]
 PilotAction = Literal["roll_back", "gave_up"]
-#: What it does now: nothing to do, waits for a step, held back until something is over, its order is under way, left to
-#: people.
+#: Nothing to do, waiting for a step, held back, its command under way, left to people.
 PilotPhase = Literal["off", "idle", "waits", "held", "under way", "handed over"]
 
 
 class PilotEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that it did, or would have done. It is stored together with the command, so that no restart doubles it.
+    """An action, or one of a dry run. Stored together with the command, so that no restart doubles it.
 
     Attributes:
-        entry_id: follows from the run, the head, the incident and the checkpoint; also the id of the command.
-        gave_up: nothing is ordered: people are asked.
+        entry_id: hash of the run, the head, the incident and the checkpoint; also the id of the command.
+        gave_up: no command, people are notified.
         time: unix seconds. step: newest step of the run then.
         head_key: of the segment that it was decided on.
-        incident_id, kind, onset_step: what it is about.
-        text: what and why.
+        incident_id, kind, onset_step: of the incident.
+        text: action and reason.
         to_step, segment: of the checkpoint.
     """
 
@@ -53,17 +52,17 @@ class PilotEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ShownEntry(PilotEntry, frozen=True, kw_only=True, omit_defaults=False):
-    """An entry as it is shown.
+    """An entry as shown.
 
     Attributes:
-        command: state of its command; null for a dry run, where it gave up, and where the command is forgotten.
+        command: state of its command; null for a dry run, for one that gave up, and for a forgotten command.
     """
 
     command: State | None = None
 
 
 class PolicyChange(msgspec.Struct, frozen=True):
-    """Somebody set the policy, or ended it (``text`` is null then)."""
+    """A new policy, or its end (``text`` is null then)."""
 
     text: str | None
     who: str
@@ -74,12 +73,12 @@ class Autopilot(msgspec.Struct, kw_only=True):
     """The autopilot of a run.
 
     Attributes:
-        policy: the YAML as it was given, null while it is off.
-        set_by, set_at: who set or ended it, and when, unix seconds; null where nobody ever did.
-        phase: what it does now. text: the same in a sentence or two, with the reason.
-        until_step: the step that it waits for, null for none.
-        to_step: where it goes then, null where it goes nowhere.
-        incident_id: what it is about, null for nothing.
+        policy: the YAML, null while it is off.
+        set_by, set_at: author and time (unix seconds) of the last change; null for none.
+        phase: its state. text: the same in a sentence or two, with the reason.
+        until_step: the step it waits for, null for none.
+        to_step: target of its rollback, null for none.
+        incident_id: null for none.
         entries: newest first, 200 at most.
     """
 

@@ -1,4 +1,4 @@
-"""What the ranks of a job printed, as the API answers it."""
+"""Printed lines of a job's ranks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class PrintedLine(msgspec.Struct):
     """One line.
 
     Attributes:
-        id: its place; lines with greater ones came later. time: when the agent read it, unix seconds, at most a second
-            late. step: that of the rank then, null before the first.
-        stream: ``out`` or ``err``. level: what the line itself says: an error, a warning, or nothing of the kind.
+        id: rises with arrival. time: of the agent's read, unix seconds, at most a second late. step: of the rank then,
+            null before the first.
+        stream: ``out`` or ``err``. level: error, warning or nothing, by the line's own text.
     """
 
     id: str
@@ -30,12 +30,11 @@ class OutputAnswer(msgspec.Struct):
     """Lines of a run, oldest first.
 
     Attributes:
-        ranks: those of which lines are kept, by rank. total: lines that are kept of all of them.
-        first_rank: whose lines people read first: a rank that an open incident blames, else the lowest; null without
-            any line.
-        skipped: lines that were left out because there were too many.
-        at: id of the line at the step that was asked for, null without one.
-        older, newer: whether there are further lines on either side.
+        ranks: with stored lines, by rank. total: their stored lines.
+        first_rank: the one to read first: blamed by an open incident, else the lowest; null without any line.
+        skipped: lines left out beyond the limit.
+        at: id of the line at the requested step, null without one.
+        older, newer: further lines on either side.
     """
 
     lines: list[PrintedLine]

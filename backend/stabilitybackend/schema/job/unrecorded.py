@@ -1,4 +1,4 @@
-"""What a job gave and nobody stored, and that it was asked to end: as its agents and ranks report it."""
+"""Records of a job that were not stored, and requests to end it, as reported by agents and ranks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _Count = Annotated[int, Meta(ge=0, le=MAX_STEP)]
 
 
 class Unrecorded(msgspec.Struct):
-    """``unrecorded``: what a rank gave since its start and nobody stored; a later one replaces it.
+    """``unrecorded``: lost records of a rank since its start; a later one replaces it.
 
     Attributes:
-        dropped: records that found no room. refused: things that can't be stored. stored: records that were.
-        forked: a forked child logged. why: there was no room, in words.
+        dropped: records without room. refused: values that can't be stored. stored: records that were.
+        forked: a forked child logged. why: reason for the lack of room.
     """
 
     source: str
@@ -30,33 +30,33 @@ class Unrecorded(msgspec.Struct):
 
 
 class RecordsLost(msgspec.Struct):
-    """``lost``: so many numbers of the source have no record any more."""
+    """``lost``: sequence numbers of the source without a record."""
 
     records: Annotated[int, Meta(ge=-MAX_STEP, le=MAX_STEP)]
     reason: str | None = None
 
 
 class RefusedText(msgspec.Struct):
-    """``refused``: the first refusal of its kind in a process, in words."""
+    """``refused``: the first refusal of its kind in a process."""
 
     text: str
 
 
 class Preempted(msgspec.Struct):
-    """``preempted``: the process was asked to end from outside, saves and leaves; ``by``: a signal, or who asked."""
+    """``preempted``: the process was asked to end from outside, saves and leaves; ``by``: a signal, or the source."""
 
     by: str = ""
 
 
 class UnrecordedCounts(msgspec.Struct):
-    """What the job gave and the run does not have.
+    """Records missing in the run.
 
     Attributes:
-        dropped: records that found no room on their node. refused: values, steps and calls that can't be stored.
-        lost: records that were stored on a node and could not be read there.
+        dropped: records without room on their node. refused: values, steps and calls that can't be stored.
+        lost: records of a node that could not be read there.
         stored: records of the ranks of which some were dropped.
-        refusals: the first refusal of each kind, in words.
-        text: all of it in sentences, "" while nothing is missing.
+        refusals: the first refusal of each kind.
+        text: all of it in sentences, "" for nothing missing.
     """
 
     dropped: int = 0

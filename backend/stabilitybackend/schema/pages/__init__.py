@@ -1,1 +1,1 @@
-"""What pages ask for beside one run: the table of all runs, saved views, and what a page shows first (headline)."""
+"""Data of pages besides one run: table of all runs, saved views, headline."""

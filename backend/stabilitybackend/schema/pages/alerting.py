@@ -1,4 +1,4 @@
-"""Alerting as its page shows it: receivers, routes, mutes, and who would get an alert."""
+"""Data of the alerting page: receivers, routes, mutes, previews."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Receiver(msgspec.Struct):
     Attributes:
         channel: slack, pagerduty ...
         min_severity: milder incidents are not sent.
-        counts: events by what became of them, since the server started.
+        counts: events by outcome, since the server started.
     """
 
     name: str
@@ -25,15 +25,15 @@ class Receiver(msgspec.Struct):
 
 
 class Routes(msgspec.Struct):
-    """Who gets what.
+    """Routes of alerts to receivers.
 
     Attributes:
-        text: YAML; "" where nobody wrote any: each receiver gets everything.
+        text: YAML; "" for none: each receiver gets everything.
         source: ``page``, ``file`` (the page can't change it) or ``none``.
-        file: its path, "" where it is none.
+        file: its path, "" for none.
         version: grows by one with each change on the page.
-        changed_by, changed: who wrote it, and when (unix seconds; null: never).
-        problem: why it is not used and each receiver gets everything; "" where it is used.
+        changed_by, changed: author and time (unix seconds) of the last change; null: none.
+        problem: why each receiver gets everything instead; "" for no problem.
     """
 
     text: str
@@ -63,18 +63,18 @@ class MuteShown(msgspec.Struct):
 
 
 class Mutes(msgspec.Struct):
-    """Mutes, those that end last first; of ended ones those of the last seven days."""
+    """Mutes, the next to end first; of ended ones those of the last seven days."""
 
     mutes: list[MuteShown]
 
 
 class Alerting(msgspec.Struct):
-    """Alerting as it is now.
+    """State of alerting.
 
     Attributes:
         sending: this process sends. False for a second without harm; then another one does, or Redis is away.
         unreadable: events that were no incidents.
-        labels: what routes and mutes match by.
+        labels: for routes and mutes to match.
     """
 
     receivers: list[Receiver]
@@ -86,7 +86,7 @@ class Alerting(msgspec.Struct):
 
 
 class ReceiverPreview(msgspec.Struct):
-    """What becomes of an alert at one receiver: ``now``, ``later`` after ``after_min``, or ``no``, with the reason."""
+    """Outcome of an alert at one receiver: ``now``, ``later`` after ``after_min``, or ``no``, with the reason."""
 
     receiver: str
     gets: Literal["now", "later", "no"]
@@ -95,12 +95,12 @@ class ReceiverPreview(msgspec.Struct):
 
 
 class Rating(msgspec.Struct, frozen=True):
-    """What somebody said of the alert of an incident.
+    """A person's rating of the alert of an incident.
 
     Attributes:
         useful: false: noise.
-        receivers: names of those that were sent it.
-        opened: when the incident opened; rated: when somebody said so, unix seconds. who: their name.
+        receivers: names of those that got it.
+        opened: of the incident; rated: unix seconds. who: name of the person.
     """
 
     incident_id: str
@@ -122,11 +122,11 @@ class RatingAnswer(msgspec.Struct):
 
 
 class KindPrecision(msgspec.Struct):
-    """How useful the alerts of one kind were.
+    """Precision of the alerts of one kind.
 
     Attributes:
-        incidents: that were an alarm. useful, noise: how many people called so.
-        precision: useful of those that people rated, null where nobody did.
+        incidents: alarms. useful, noise: ratings.
+        precision: useful of the rated ones, null for none.
         noise_per_job_day: null where no job ran.
     """
 
@@ -140,7 +140,7 @@ class KindPrecision(msgspec.Struct):
 
 
 class ReceiverPrecision(msgspec.Struct):
-    """How useful the alerts were that one receiver was sent."""
+    """Precision of the alerts to one receiver."""
 
     name: str
     useful: int
@@ -149,10 +149,10 @@ class ReceiverPrecision(msgspec.Struct):
 
 
 class Precision(msgspec.Struct):
-    """How useful alerts were in the last days.
+    """Precision of alerts in the last days.
 
     Attributes:
-        job_days: days that jobs ran, over all runs. noise_per_job_day: alerts that people called noise.
+        job_days: days that jobs ran, over all runs. noise_per_job_day: alerts rated as noise.
     """
 
     days: float
@@ -163,10 +163,10 @@ class Precision(msgspec.Struct):
 
 
 class AlertPreview(msgspec.Struct):
-    """Who would get an incident if it opened now.
+    """Receivers of an incident if it opened now.
 
     Attributes:
-        labels: what routes and mutes match it by. routes: which of the routes fit, from 1.
+        labels: for routes and mutes. routes: matching ones, from 1.
     """
 
     labels: dict[str, str]

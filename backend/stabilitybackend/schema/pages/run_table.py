@@ -1,4 +1,4 @@
-"""The table of all runs: what it shows of each, how it was sorted and grouped, and which columns there are."""
+"""The table of all runs: rows, order, groups and columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stabilitybackend.schema.json_data import Number
 from stabilitybackend.schema.runs import RunStatus, StoringProblem, WorstIncident
 from stabilitybackend.schema.severity import RunCondition, ShownState
 
-#: Stretches of steps that the small curve of a whole run has, and the height of its greatest value.
+#: Buckets of steps in the small curve of a whole run, and the height of its greatest value.
 CURVE_BUCKETS = 60
 CURVE_TOP = 100
 
@@ -19,14 +19,14 @@ Cell = Number | bool | str | None
 
 
 class ColumnFacts(msgspec.Struct, omit_defaults=True):
-    """A column that the table can have, and that filter, order and groups can name.
+    """A column of the table, also for filter, order and groups.
 
     Attributes:
         key: built-in name, ``config.<path>`` or ``metric.<name>``.
         label: head of the column.
-        kind: how its values are shown and compared; ``any`` where they are of several kinds.
+        kind: of its values, for display and comparison; ``any`` for several kinds.
         what: a sentence about it.
-        runs: how many runs have a value, of those that the key may see; absent for a built-in column.
+        runs: visible runs with a value; absent for a built-in column.
         values: some of its values, the most frequent first, for completion; none of a column of numbers.
         gone: no run has it.
     """
@@ -41,13 +41,13 @@ class ColumnFacts(msgspec.Struct, omit_defaults=True):
 
 
 class Curve(msgspec.Struct):
-    """The loss over the whole run, or the metric that is shown instead: extremes of up to 60 stretches of steps.
+    """Curve of the loss, or the metric shown instead, over the whole run: extremes of up to 60 buckets of steps.
 
     Attributes:
         first, last: steps.
-        low, high: of each stretch, 0 to 100 between ``least`` and ``most``, cut there; null where nothing is finite.
-        least, most: values that 0 and 100 stand for; few far values do not stretch them.
-        odd: stretches in which a value was not finite.
+        low, high: of each bucket, 0 to 100 between ``least`` and ``most``, clipped; null without finite values.
+        least, most: values of 0 and 100, without outliers.
+        odd: buckets with a non-finite value.
     """
 
     metric: str
@@ -61,15 +61,15 @@ class Curve(msgspec.Struct):
 
 
 class RunDigest(msgspec.Struct, kw_only=True):
-    """What is worked out of a whole run for its row, and stored, so that no row costs a look at the points.
+    """Derived data of a run's row, stored so that a row needs no points.
 
     Attributes:
-        step, head, status: of the run as it was then.
+        step, head, status: of the run at that time.
         made: unix seconds.
-        speed, speed_unit: null where no step time is known.
-        tokens, tokens_metric: seen so far, of a metric that counts them; ``tokens_why`` where none is.
-        goodput: of ``rollback_costs``; ``goodput_why`` where it is not known.
-        gpus: that agents saw at work. metric_count: of the run as it was then.
+        speed, speed_unit: null without a step time.
+        tokens, tokens_metric: seen so far, by a counting metric; ``tokens_why`` for none.
+        goodput: of ``rollback_costs``; ``goodput_why`` for unknown.
+        gpus: in use, seen by agents. metric_count: of the run at that time.
     """
 
     step: int | None
@@ -92,10 +92,10 @@ class TableRow(msgspec.Struct, kw_only=True):
     """A run in the table. Fields: see ``Run`` and ``RunDigest``.
 
     Attributes:
-        gone: it was deleted since the order was made; all else is empty then.
-        progress: when its ranks logged last, unix seconds, null without points.
-        curve: null where there is no line yet; ``curve_why`` says why.
-        cells: values of the columns that were asked for, in their order; null where it has none.
+        gone: deleted since the order was made; all else is empty then.
+        progress: time of the last row of its ranks, unix seconds, null without points.
+        curve: null for none, with the reason in ``curve_why``.
+        cells: values of the requested columns, in their order; null for none.
     """
 
     run_id: str
@@ -130,12 +130,12 @@ class TableRow(msgspec.Struct, kw_only=True):
 
 
 class RunGroup(msgspec.Struct):
-    """Runs with the same value of the column that they are grouped by; they stand together in the order.
+    """Runs with the same value of the grouped column, adjacent in the order.
 
     Attributes:
-        label: the value in words; "" for the runs without one, which come last.
-        first: place of its first run in the order.
-        count: runs. conditions: how many of them are each.
+        label: the value as text; "" for the runs without one, which come last.
+        first: index of its first run in the order.
+        count: runs. conditions: number of runs of each.
     """
 
     label: str
@@ -145,17 +145,16 @@ class RunGroup(msgspec.Struct):
 
 
 class RunTable(msgspec.Struct):
-    """Some rows of an order of the runs.
+    """Rows of an order of the runs.
 
     Attributes:
         rows: from ``offset`` on.
-        fit: runs that the filter lets through, on whatever page. total: runs that the key may see.
-        conditions: how many of ``total`` are each; together they are all of them.
-        order: token of this order of the runs. With it the next page is of the same order, whatever changed meanwhile:
-            no run comes twice or is left out.
-        groups: where they are grouped.
-        columns: facts of those that were asked for.
-        notes: what somebody should know of the filter, e.g. a key that no run has.
+        fit: runs that match the filter, on all pages. total: visible runs.
+        conditions: number of runs of each in ``total``.
+        order: token of this order. The next page keeps it: runs are neither repeated nor left out.
+        groups: of a grouped table.
+        columns: facts of the requested ones.
+        notes: hints about the filter, e.g. a key that no run has.
     """
 
     rows: list[TableRow]
@@ -174,7 +173,7 @@ class RunColumns(msgspec.Struct):
     """Columns whose name has the searched word.
 
     Attributes:
-        built_in: those that every run has.
+        built_in: of every run.
         found: keys of configs and names of metrics, those of most runs first.
         total: of ``found``, beyond the limit too.
     """

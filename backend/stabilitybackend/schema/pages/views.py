@@ -1,4 +1,4 @@
-"""What people save of a page under a name: filters and columns of the table of runs, layouts of a run's charts."""
+"""Saved views: filters and columns of the table of runs, layouts of a run's charts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-#: runs: filter, columns, order and groups of the table of runs. layout: which charts a run's page has, and how.
+#: runs: filter, columns, order and groups of the table of runs. layout: charts of a run's page.
 ViewKind = Literal["runs", "layout"]
 VIEW_KINDS: tuple[str, ...] = get_args(ViewKind)
 
@@ -15,10 +15,10 @@ class View(msgspec.Struct, frozen=True):
     """One saved view.
 
     Attributes:
-        project: whose runs it is for, "" for all.
-        name: unique among those of its kind and project.
-        state: what the page needs to show it again; only the page reads it.
-        saved_by: name of the key, ``local`` where none is needed.
+        project: of its runs, "" for all.
+        name: unique in its kind and project.
+        state: of the page, opaque to the server.
+        saved_by: name of the key, ``local`` without one.
         saved: unix seconds.
     """
 
@@ -31,6 +31,4 @@ class View(msgspec.Struct, frozen=True):
 
 
 class Views(msgspec.Struct):
-    """Saved views, by name."""
-
     views: list[View]
