@@ -29,7 +29,7 @@ from stabilitybackend.alerts.service import alert_rules, alerting_service, heart
 from stabilitybackend.base.collector import CycleCollector
 from stabilitybackend.base.errors import RedisStartError, SettingsError, StabilityBoardError
 from stabilitybackend.base.judging_lag import JudgingLag
-from stabilitybackend.base.pulse import Pulse
+from stabilitybackend.base.loop_lag import LoopLag
 from stabilitybackend.base.settings import ROLES, Settings
 from stabilitybackend.base.shared_answers import SharedAnswers
 from stabilitybackend.base.steady_clock import SteadyClock
@@ -192,7 +192,7 @@ def create_app(
     alerts = alerting_service(alarm, settings, sinks, rules, trouble, relayed, clock=storing.now, may_send=fits)
     actions.notified = alerts.notified
     beat = heartbeat(alerts.outcomes, trouble)
-    pulse = Pulse(time.monotonic)
+    loop_lag = LoopLag(time.monotonic)
     other_runs = OtherRuns(manager, Library(manager, RunIndex(redis)))
     run_tables = RunTables(manager, RunIndex(redis), news=None if relay is None else relay.news)
     run_digests = DigestUpdater(manager, run_tables)
@@ -217,7 +217,7 @@ def create_app(
         if process is not None:
             await process.enter()
         stop = asyncio.Event()
-        work = {"storing": storing.follow(), "pulse": pulse.follow()}
+        work = {"storing": storing.follow(), "loop-lag": loop_lag.follow()}
         if "door" in roles:
             ingest.start()
             work["durability"] = Durability(follower, gateway.connections).follow()
@@ -309,7 +309,7 @@ def create_app(
         gateway.types = {}
     app.state.gateway = gateway
     app.state.metrics = registry(
-        ServerMetrics(manager, gateway, storing, alerts, pulse, collector or CycleCollector(), shared_answers)
+        ServerMetrics(manager, gateway, storing, alerts, loop_lag, collector or CycleCollector(), shared_answers)
     )
     app.state.members = None if process is None else process.members
     app.state.feeds = None if relay is None else relay.feeds

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from stabilityalerting import AlertingService
 from stabilitybackend.base.collector import CycleCollector
 from stabilitybackend.base.judging_lag import JUDGED_WITHIN_S
-from stabilitybackend.base.pulse import BUCKETS_S, Pulse
+from stabilitybackend.base.loop_lag import BUCKETS_S, LoopLag
 from stabilitybackend.base.shared_answers import SharedAnswers
 from stabilitybackend.ingest.gateway import Gateway
 from stabilitybackend.runs.manager import RunManager
@@ -50,7 +50,7 @@ class ServerMetrics(Collector):
         gateway: Gateway,
         storing: Storing,
         alerting: AlertingService,
-        pulse: Pulse,
+        loop_lag: LoopLag,
         collector: CycleCollector,
         charts: SharedAnswers,
     ) -> None:
@@ -58,7 +58,7 @@ class ServerMetrics(Collector):
         self._gateway = gateway
         self._storing = storing
         self._alerting = alerting
-        self._pulse = pulse
+        self._loop_lag = loop_lag
         self._collector = collector
         self._charts = charts
         #: Runs with a series of their own: one that has it keeps it, or its counter would seem to go back.
@@ -72,18 +72,18 @@ class ServerMetrics(Collector):
         yield from self._clients()
 
     def _loop(self) -> Iterator[Metric]:
-        pulse = self._pulse
+        lag = self._loop_lag
         yield _histogram(
             "stability_event_loop_lag_seconds",
             "How late a sleep of 0.1 s ended.",
             BUCKETS_S,
-            pulse.counts,
-            pulse.late_s,
+            lag.counts,
+            lag.late_s,
         )
         yield _counter(
-            "stability_event_loop_stalls", "Times that the event loop was blocked for over 50 ms.", pulse.stalls
+            "stability_event_loop_stalls", "Times that the event loop was blocked for over 50 ms.", lag.stalls
         )
-        yield _gauge("stability_event_loop_longest_stall_seconds", "Longest time that it was blocked.", pulse.longest_s)
+        yield _gauge("stability_event_loop_longest_stall_seconds", "Longest time that it was blocked.", lag.longest_s)
         pause = GaugeMetricFamily(
             "stability_gc_longest_pause_seconds", "Longest pause of Python's garbage collector.", labels=["looked_at"]
         )

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stabilitybackend.access.auth import KeyRing
 from stabilitybackend.base.judging_lag import JUDGED_WITHIN_S, JudgingLag
-from stabilitybackend.base.pulse import BUCKETS_S, Pulse
+from stabilitybackend.base.loop_lag import BUCKETS_S, LoopLag
 from stabilitybackend.server.metrics import MAX_RUNS, OTHERS, ServerMetrics
 from stabilitybackend.storage.redis_link import make_redis
 from stabilityclient.wire import Ack
@@ -103,8 +103,8 @@ def test_a_frame_waits_from_when_redis_stored_it_until_it_is_judged_and_never_le
 
 
 def test_a_loop_that_stands_is_felt() -> None:
-    pulse = Pulse(lambda: 0.0)
+    loop_lag = LoopLag(lambda: 0.0)
     for late_s in (-0.001, 0.0004, 0.06, 7.0):
-        pulse.felt(late_s)
-    assert (sum(pulse.counts), pulse.counts[0], pulse.counts[-1]) == (4, 2, 1)
-    assert (pulse.stalls, pulse.longest_s, len(pulse.counts)) == (2, 7.0, len(BUCKETS_S) + 1)
+        loop_lag.note(late_s)
+    assert (sum(loop_lag.counts), loop_lag.counts[0], loop_lag.counts[-1]) == (4, 2, 1)
+    assert (loop_lag.stalls, loop_lag.longest_s, len(loop_lag.counts)) == (2, 7.0, len(BUCKETS_S) + 1)
