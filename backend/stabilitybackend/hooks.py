@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from stabilitybackend.judging.detectors.engine.base import Detector
     from stabilitybackend.judging.gpus.signs import Meaning
     from stabilitybackend.schema.kinds import IncidentKind
+    from stabilitybackend.server.stage import Stage
+    from stabilitybackend.server.stages import Options
 
 __all__ = ["PROJECT", "CheckResult", "hook"]
 
@@ -119,5 +121,18 @@ def pages() -> Iterable[Callable[..., Any]]:
     """Return functions that draw pages and panels: below ``@page`` or ``@panel`` of ``stabilityfrontend.extend``.
 
     Called in the server alone, so the import of Dash belongs into this function.
+    """
+    return ()
+
+
+@_seam
+def stages(options: Options) -> Iterable[type[Stage]]:
+    """Return further parts of the server: background work, routes, middleware (``server.stage.Stage``).
+
+    A stage names those that it needs in its constructor. A subclass of a stage replaces it: ``Membership`` and
+    ``Neighbours`` for several processes, ``SignIn`` for a provider.
+
+    Args:
+        options: of the process, with its settings and roles.
     """
     return ()

@@ -17,6 +17,7 @@ from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.serving import bind, server_config
 from stabilitybackend.plugins import load
 from stabilitybackend.server.app import create_app
+from stabilitybackend.server.stages import Options
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import EventBlock
 
@@ -32,7 +33,7 @@ class _TimedServer:
 
     def __init__(self, redis_url: str, folder: Path) -> None:
         self.steps = Steps()
-        self._app = create_app(Settings(data_dir=folder), redis_url, load({}))
+        self._app = create_app(Options(Settings(data_dir=folder), redis_url, load({})))
         self._socket = bind("127.0.0.1", 0)
         self.port: int = self._socket.getsockname()[1]
         self._server: uvicorn.Server | None = None

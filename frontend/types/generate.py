@@ -102,9 +102,10 @@ def main() -> None:
     from stabilitybackend.base.settings import Settings
     from stabilitybackend.plugins import load
     from stabilitybackend.server.app import create_app
+    from stabilitybackend.server.stages import Options
 
     with tempfile.TemporaryDirectory() as folder:
-        app = create_app(Settings(data_dir=Path(folder)), "redis://127.0.0.1:1", load({}))  # it is never started
+        app = create_app(Options(Settings(data_dir=Path(folder)), "redis://127.0.0.1:1", load({})))
     FILE.write_text(declarations(app.openapi()))
     print(FILE, file=sys.stderr)
 

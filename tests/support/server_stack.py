@@ -19,6 +19,7 @@ from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.serving import server_config
 from stabilitybackend.plugins import Plugins, load
 from stabilitybackend.server.app import create_app
+from stabilitybackend.server.stages import Options
 from support.checked_answers import AnswersChecked
 from support.made import pages  # noqa: F401
 from support.waiting import wait_until
@@ -74,7 +75,7 @@ class RunningServer:
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            self.app = create_app(self._settings, self._redis_url, self._plugins)
+            self.app = create_app(Options(self._settings, self._redis_url, self._plugins))
             self.checked = AnswersChecked(self.app)
             self._server = uvicorn.Server(self._config())
             runner.run(self._server.serve(sockets=[self._socket]))

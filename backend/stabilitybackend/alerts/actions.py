@@ -59,8 +59,8 @@ class AlertActions:
 
     Args:
         index: of the runs. audit: where it is noted who did what. rules: the mutes. book: the proposals.
-        ratings: of alerts.
-        two_persons: nobody rolls a job back alone.
+        ratings: of alerts. notified: returns the receivers that were sent an incident of a stream.
+        two_persons: rollbacks take two persons.
     """
 
     offers_mute = True
@@ -73,6 +73,7 @@ class AlertActions:
         rules: AlertRules,
         book: ProposalBook,
         ratings: Ratings,
+        notified: Callable[[str, str], Awaitable[list[str]]],
         *,
         two_persons: bool = False,
     ) -> None:
@@ -83,8 +84,7 @@ class AlertActions:
         self._book = book
         self._two_persons = two_persons
         self._ratings = ratings
-        #: Says which receivers were sent an incident, of a stream; whoever makes the alerting service sets it.
-        self.notified: Callable[[str, str], Awaitable[list[str]]] = _nobody
+        self._notified = notified
 
     async def facts(self, run_id: str, incident_id: str) -> Facts:
         """Return what a message says beside the incident."""
@@ -121,7 +121,7 @@ class AlertActions:
     async def rate(self, run_id: str, incident_id: str, useful: bool, who: str, person: str) -> None:
         """Note whether hearing of it was useful, or noise."""
         incident = await _spoken(self._stored(run_id, incident_id))
-        sent_to = await self.notified(RunKeys(run_id).incident_events, incident_id)
+        sent_to = await self._notified(RunKeys(run_id).incident_events, incident_id)
         project = await _spoken(self._manager.project(run_id))
         await _spoken(self._ratings.put(rating_of(incident, project, useful, sent_to, who, time.time())))
         detail = f"{'useful' if useful else 'noise'}: {incident.title}; {_in_slack(person)}"
@@ -218,10 +218,6 @@ class AlertActions:
         if found is None:
             raise ActionRefused("There is no such incident any more.")
         return found
-
-
-async def _nobody(stream: str, incident_id: str) -> list[str]:
-    return []
 
 
 def _in_slack(person: str) -> str:

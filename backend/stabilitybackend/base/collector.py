@@ -74,9 +74,10 @@ class CycleCollector:
         gc.callbacks.append(self._note)
 
     def stop(self) -> None:
-        """Leave the collector to itself again; what is set aside stays so."""
-        gc.callbacks.remove(self._note)
-        gc.set_threshold(*self._thresholds)
+        """Leave the collector to itself again; what is set aside stays so. Without a ``start`` nothing changes."""
+        if self._note in gc.callbacks:
+            gc.callbacks.remove(self._note)
+            gc.set_threshold(*self._thresholds)
 
     async def follow(self, quiet: Callable[[], bool]) -> None:
         """Tend it without end; ``quiet`` says whether a pause of some tenths of a second keeps nobody waiting."""

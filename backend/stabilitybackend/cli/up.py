@@ -88,8 +88,9 @@ def _made(
     gc.disable()  # nearly all that is made here stays: looking through it for garbage took a sixth of the start
     try:
         from stabilitybackend.server.app import create_app  # heavy (Dash, Polars): after all that may stop the start
+        from stabilitybackend.server.stages import Options
 
-        return create_app(settings, redis_url, plugins, CycleCollector(), claim, installation)
+        return create_app(Options(settings, redis_url, plugins, CycleCollector(), claim, installation))
     finally:
         gc.enable()
 

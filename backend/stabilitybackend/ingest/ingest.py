@@ -80,17 +80,22 @@ class _Waiting:
 
 
 class Beside(Protocol):
-    """Whoever follows runs in the same process: what was stored here need not be read from Redis again."""
+    """Workers of the same process: they get stored frames without a read of Redis."""
 
     def followed_to(self, run_id: str) -> str:
         """Return the stream id up to which a run's frames are here, "" where none are wanted."""
 
     def hand_over(self, run_id: str, after: str, entries: Sequence[StoredEntry]) -> None:
-        """Take what was stored directly behind ``after``. Must return at once."""
+        """Take entries stored directly behind ``after``. Must return immediately."""
 
 
 class Ingest:
     """The writer of one process. ``start`` it in the event loop, ``stop`` it at the end; a context manager as well.
+
+    Args:
+        refused: called with each error by which Redis refused a write.
+        owner_seen: called with a run, the id of the worker that owns it, and why it takes no frame now; each may be "".
+        beside: workers of this process, None where it has none.
 
     Attributes:
         stored: frames stored since the start. stored_records: rows and events in them, also those stored before.
@@ -99,21 +104,27 @@ class Ingest:
         failed: frames that could not be stored because Redis was away.
     """
 
-    def __init__(self, redis: Redis) -> None:
-        self._redis, self._held = redis, HeldConnection(redis)
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        refused: Callable[[BaseException], None] = lambda error: None,
+        owner_seen: Callable[[str, str, str], None] = lambda run_id, worker, full: None,
+        beside: Beside | None = None,
+    ) -> None:
+        self._redis = redis
+        self._held = HeldConnection(redis)
+        self._refused = refused
+        self._owner_seen = owner_seen
+        self._beside = beside
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(QUEUE_FRAMES)
         self._script = resources.files("stabilitybackend.ingest").joinpath("ingest.lua").read_text(encoding="utf-8")
         self._writer: asyncio.Task[None] | None = None
         self._waiting_bytes = 0
         self._room = asyncio.Event()
         self._room.set()
-        #: Called with what Redis answered to a write that it refused.
-        self.refused: Callable[[BaseException], None] = lambda error: None
-        #: Called with a run, the id of the worker that owns it, and why it takes nothing now; each may be "".
-        self.owner_seen: Callable[[str, str, str], None] = lambda run_id, worker, full: None
-        #: Where the runs are followed in this process, too; None where they are not.
-        self.beside: Beside | None = None
-        self.stored = self.stored_records = 0
+        self.stored = 0
+        self.stored_records = 0
         self.duplicates = 0
         self.gaps = 0
         self.failed = 0
@@ -229,7 +240,7 @@ class Ingest:
         for frame in batch:
             by_run.setdefault(frame.run_id, []).append(frame)
         calls: list[list[Any]] = []
-        followed = {run_id: self.beside.followed_to(run_id) if self.beside else "" for run_id in by_run}
+        followed = {run_id: self._beside.followed_to(run_id) if self._beside else "" for run_id in by_run}
         for run_id, frames in by_run.items():
             keys = RunKeys(run_id)
             # EVAL and not EVALSHA: a cluster pipeline takes no EVALSHA, and the text is 2 % of a usual frame. One call
@@ -243,15 +254,15 @@ class Ingest:
                 self._fail(frames, answer)
                 continue
             *answers_to_frames, (worker, full, follows) = answer
-            self.owner_seen(run_id, worker.decode(), full.decode())
+            self._owner_seen(run_id, worker.decode(), full.decode())
             outcomes = [self._outcome(one) for one in answers_to_frames]
             stored = [
                 (outcome.stream_id, frame.message, frame.read)
                 for frame, outcome in zip(frames, outcomes, strict=True)
                 if isinstance(outcome, StoredFrames)
             ]
-            if follows and stored and self.beside is not None:
-                self.beside.hand_over(run_id, followed[run_id], stored)
+            if follows and stored and self._beside is not None:
+                self._beside.hand_over(run_id, followed[run_id], stored)
             for frame, outcome in zip(frames, outcomes, strict=True):
                 if isinstance(outcome, StoredFrames):
                     self.stored_records += frame.records
@@ -283,7 +294,7 @@ class Ingest:
 
     def _fail(self, batch: list[_Waiting], error: Exception) -> None:
         if as_unavailable(error) is not None:
-            self.refused(error)
+            self._refused(error)
         for frame in batch:
             if not frame.done.done():
                 self.failed += 1

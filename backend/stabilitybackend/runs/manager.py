@@ -55,7 +55,8 @@ class RunManager:
         window_bytes: bytes of frames that the stream of each run keeps.
         limits: how long ranks may be stalled.
         ownership: how this process takes runs.
-        placed: runs are given to this process one by one; else it takes all that are under way at its start.
+        two_persons: autopilots order no rollback.
+        lag: where the waits of frames are counted; by default a new one.
     """
 
     def __init__(
@@ -67,7 +68,8 @@ class RunManager:
         limits: Limits,
         ownership: Ownership | None = None,
         *,
-        placed: bool = False,
+        two_persons: bool = False,
+        lag: JudgingLag | None = None,
     ) -> None:
         self.overview = Channel()
         #: What is remembered over all runs.
@@ -78,26 +80,26 @@ class RunManager:
         self._window_bytes = window_bytes
         self._limits = limits
         self.ownership = ownership or Ownership()
-        self._placed = placed
+        self._placed = self.ownership.placed
         self._index = RunIndex(redis)
         self.output_log = OutputLog(redis)
         self._workers: dict[str, RunWorker] = {}
         self.arrivals = Arrivals(redis, self._workers)
         self._leaving: set[str] = set()  # runs that are being deleted
-        self._stopping = self.two_persons = False
+        self._two_persons = two_persons
+        self._stopping = False
         self._sweeper: asyncio.Task[None] | None = None
         self._watch = StreamWatch(redis, self._workers.values)
         self._watcher: asyncio.Task[None] | None = None
         self.waking = RunResumer(self._worker)  # the runs that are taken up after a restart
-        self.lag = JudgingLag(clock)
+        self.lag = lag or JudgingLag(clock)
         #: The runs under way are not known yet: Redis was away at the start, and is asked again each second.
         self.late = False
-        self.storing: StoringProblem | None = None  # what is wrong, mostly why nothing is stored; None: all is well
-        self.idle = IdleRuns(self._workers, self._index, clock, self.get, placed=placed)
-        #: Runs that other processes follow, or none. ``reads_only``: this process takes no run itself.
+        self.storing: StoringProblem | None = None  # mostly why nothing is stored; None: all is well
+        self.idle = IdleRuns(self._workers, self._index, clock, self.get, placed=self._placed)
+        #: Runs that other processes follow, or none.
         self.readers = RunReaders(redis, clock, files, window_bytes, limits, self.fleet)
-        self.reads_only = False
-        self.relayed: Callable[[], Iterable[Channel]] = tuple  # channels of browsers that see runs of other processes
+        self._channels: list[Callable[[], Iterable[Channel]]] = [self._own_channels]
 
     async def start(self) -> None:
         """Watch the runs that were under way when the server stopped, as soon as Redis says which."""
@@ -108,9 +110,9 @@ class RunManager:
         self.late = True
         try:
             await self.fleet.load()
-            if not self.reads_only:
+            if not self.ownership.reads_only:
                 await self._index.complete()
-            if self._placed or self.reads_only:
+            if self._placed or self.ownership.reads_only:
                 self.late = False
                 return
             heard = await self._index.stored_all(await self._index.active_since(self._clock() - WATCH_AGAIN_S))
@@ -149,7 +151,7 @@ class RunManager:
                 run_id, self._redis, self._clock, self.overview, self.files, self._window_bytes, self._limits,
                 self.fleet, self.ownership,
             )  # fmt: skip
-            worker.rest.tick_s, worker.autopilot.two_persons = self._tick_s, self.two_persons
+            worker.rest.tick_s, worker.autopilot.two_persons = self._tick_s, self._two_persons
             worker.judged = self.lag.judged
             self.arrivals.serve(worker)
             if not self._placed:
@@ -203,7 +205,7 @@ class RunManager:
             with redis_errors():
                 if not await self._index.exists(run_id):
                     raise NotFound(f"there is no run {run_id!r}", hint="GET /api/v1/runs lists them")
-        if self.reads_only:
+        if self.ownership.reads_only:
             return await self.readers.get(run_id)
         worker = self._worker(run_id)
         await worker.ready()
@@ -321,13 +323,26 @@ class RunManager:
 
     # --- whether what comes is stored ----------------------------------------------------------------------------
 
-    def note_storing(self, trouble: StoringProblem | None) -> None:
-        """Notify every browser of what is wrong with the server, mostly that nothing is stored; None: all is well."""
-        self.storing = trouble
-        message = {"type": "storing", "storing": trouble}
-        for channel in (self.overview, *self.relayed(), *(worker.channel for worker in self._workers.values())):
+    def note_storing(self, problem: StoringProblem | None) -> None:
+        """Show a problem of the server, mostly that nothing is stored, to every browser; None: all is well."""
+        self.storing = problem
+        message = {"type": "storing", "storing": problem}
+        for channel in self._every_channel():
             channel.publish(message)
-        _log.error("%s. %s", trouble.problem, trouble.hint) if trouble else _log.warning("it is well again")
+        if problem is None:
+            _log.warning("frames are stored again")
+        else:
+            _log.error("%s. %s", problem.problem, problem.hint)
+
+    def include_channels(self, channels: Callable[[], Iterable[Channel]]) -> None:
+        """Count and notify further browsers: those that see runs of other processes here."""
+        self._channels.append(channels)
+
+    def _own_channels(self) -> Iterable[Channel]:
+        return (self.overview, *(worker.channel for worker in self._workers.values()))
+
+    def _every_channel(self) -> list[Channel]:
+        return [channel for channels in self._channels for channel in channels()]
 
     def owned(self) -> dict[str, RunWorker]:
         """Return the workers of the runs that this process owns or takes up now, by run."""
@@ -351,8 +366,7 @@ class RunManager:
 
     def browsers(self) -> int:
         """Return how many pages are connected."""
-        channels = (self.overview, *self.relayed(), *(worker.channel for worker in self._workers.values()))
-        return sum(map(len, channels))
+        return sum(map(len, self._every_channel()))
 
     def has_agents(self, run_id: str) -> bool:
         """Return whether an agent of the run is connected."""

@@ -111,7 +111,7 @@ class ServerMetrics(Collector):
         for code, count in sorted(self._storing.refused.items()):
             writes.add_metric([code], count)
         yield writes
-        yield _gauge("stability_storing", "1 while what comes is stored, 0 while not.", self._storing.trouble is None)
+        yield _gauge("stability_storing", "1 while what comes is stored, 0 while not.", self._storing.problem is None)
         yield _gauge("stability_ingest_waiting_bytes", "Bytes that wait for Redis.", ingest.waiting_bytes)
 
     def _runs(self) -> Iterator[Metric]:

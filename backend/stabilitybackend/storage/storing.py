@@ -1,7 +1,7 @@
-"""Finds out within seconds whether Redis takes writes, and says why not.
+"""Whether Redis takes writes, found out within seconds, and the reason where it does not.
 
 A server that answers PING may store nothing: its memory or its disk is full, or it has become a replica. So a small key
-is written every PROBE_S, of a cluster to each of its masters, and whoever could not store something real says so too.
+is written every PROBE_S, of a cluster to each of its masters, and each refused write counts too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stabilitybackend.schema.runs import StoringProblem
 from stabilitybackend.storage.redis_link import ClusterClient, answer_of
 from stabilitybackend.storage.redis_link.notes import CLOCK_S
 
-__all__ = ["PROBE_S", "Storing", "trouble_of"]
+__all__ = ["PROBE_S", "Storing", "problem_of"]
 
 #: How often a key is written, seconds, and how long that may take.
 PROBE_S = 1.0
@@ -68,11 +68,11 @@ _PROBLEMS = {
 _AWAY = ("redis_away", "Redis does not answer", "start it, and check the way to it")
 
 
-def trouble_of(error: BaseException, since: float, node: str = "") -> StoringProblem:
-    """Return what ``error``, which Redis answered to a write, means.
+def problem_of(error: BaseException, since: float, node: str = "") -> StoringProblem:
+    """Return the problem behind an error of Redis.
 
     Args:
-        node: of a cluster, which answered it; the others may be well.
+        node: the node of a cluster that answered it; the others may be well.
     """
     text = answer_of(error)
     name = type(error).__name__
@@ -87,49 +87,53 @@ def trouble_of(error: BaseException, since: float, node: str = "") -> StoringPro
 
 
 class Storing:
-    """Whether what comes is stored. ``follow`` it in the event loop.
+    """Whether frames are stored. ``follow`` it in the event loop.
 
     Args:
         redis: a client with a connection for this alone.
         clock: unix seconds now.
-        changed: called when something is wrong, mostly that storing has stopped, and when all is well again (None).
         several: this process is one of several, which agree on times by the clock of Redis.
+        beside: another problem of the server, shown in the same place while storing is well; given unix seconds.
 
     Attributes:
-        trouble: why nothing is stored, None while all is well.
-        refused: writes that were refused, by code.
-        beside: returns what else is wrong with the server, that people are to read in the same place.
-        ahead_s: how far Redis' clock is ahead of ours, seconds, as the last probe found it.
+        problem: why nothing is stored, None while all is well.
+        refused: refused writes, by code.
+        ahead_s: how far Redis' clock is ahead of this machine's, seconds, by the last probe.
     """
 
     def __init__(
         self,
         redis: Redis,
         clock: Callable[[], float],
-        changed: Callable[[StoringProblem | None], None],
         *,
         several: bool = False,
+        beside: Callable[[float], StoringProblem | None] = lambda now: None,
     ) -> None:
-        self.trouble: StoringProblem | None = None
+        self.problem: StoringProblem | None = None
         self.refused: dict[str, int] = {}
-        self.beside: Callable[[], StoringProblem | None] = lambda: None
-        self.ahead_s = self._off_s = 0.0
+        self.ahead_s = 0.0
+        self._off_s = 0.0
         self._redis = redis
         self._clock = clock
-        self._changed = changed
+        self._watchers: list[Callable[[StoringProblem | None], None]] = []
         self._several = several
+        self._beside = beside
         self._doubtful_until = float("-inf")
         self._notified: StoringProblem | None = None
+
+    def watch(self, watcher: Callable[[StoringProblem | None], None]) -> None:
+        """Call ``watcher`` with each new problem, and with None when all is well again."""
+        self._watchers.append(watcher)
 
     def redis_now(self) -> float:
         """Return unix seconds by the clock of Redis."""
         return self._clock() + self.ahead_s
 
     def now(self) -> float:
-        """Return unix seconds: ours; of several processes those of Redis, where ours are off them.
+        """Return unix seconds of this machine; with several processes those of Redis where this machine's are off.
 
-        Orders expire at times that one process gives and another one looks at. One that is alone has nobody to agree
-        with: where its machine's clock is set, that of a Redis beside it jumps too.
+        Commands expire at times that one process sets and another one reads. A process alone agrees with itself: where
+        its machine's clock is set, that of a Redis beside it jumps too.
         """
         return self._clock() + self._off_s
 
@@ -140,19 +144,19 @@ class Storing:
             await asyncio.sleep(PROBE_S)
 
     async def probe(self) -> None:
-        """Write the key once and note what comes of it."""
+        """Write the key once and note the outcome."""
         value = repr(self._clock())
         try:
             node, refused = await self._refusal(value)
         except (RedisError, OSError, TimeoutError) as error:
             node, refused = "", error
         if refused is not None:
-            self._note(trouble_of(refused, self._clock(), node))
+            self._note(problem_of(refused, self._clock(), node))
         elif not self._doubtful_until - DOUBT_S <= self._clock() < self._doubtful_until:
             self._note(None)
 
     async def _refusal(self, value: str) -> tuple[str, BaseException | None]:
-        """Return which node of a cluster does not take writes, and why, or nothing. Raises why a single server does."""
+        """Return the node of a cluster that refuses writes, and its error. Raises the error of a single server."""
         if not isinstance(self._redis, ClusterClient):
             pipe = self._redis.pipeline(transaction=False)
             pipe.set(PROBE, value, ex=_KEPT_S)
@@ -188,7 +192,8 @@ class Storing:
         if isinstance(time, BaseException) or not 0 <= now - asked <= SOON_S:
             return
         seconds, micros = (int(part) for part in time)
-        before, self.ahead_s = self.ahead_s, seconds + micros / 1e6 - (asked + now) / 2
+        before = self.ahead_s
+        self.ahead_s = seconds + micros / 1e6 - (asked + now) / 2
         if self._several and abs(self.ahead_s - self._off_s) > CLOCK_S:  # else it would waver with each answer
             self._off_s = self.ahead_s if abs(self.ahead_s) > CLOCK_S else 0.0
         if abs(self.ahead_s) > CLOCK_S >= abs(before):
@@ -201,21 +206,23 @@ class Storing:
 
     def failed(self, error: BaseException) -> None:
         """Note that Redis refused a real write."""
-        trouble = trouble_of(error, self._clock())
+        problem = problem_of(error, self._clock())
         self._doubtful_until = self._clock() + DOUBT_S
-        self.refused[trouble.code] = self.refused.get(trouble.code, 0) + 1
-        self._note(trouble)
+        self.refused[problem.code] = self.refused.get(problem.code, 0) + 1
+        self._note(problem)
 
-    def _note(self, trouble: StoringProblem | None) -> None:
-        before = self.trouble
-        if (before and before.code) == (trouble and trouble.code):
+    def _note(self, problem: StoringProblem | None) -> None:
+        before = self.problem
+        if (before and before.code) == (problem and problem.code):
             return
-        self.trouble = trouble
+        self.problem = problem
         self.notify()
 
     def notify(self) -> None:
-        """Call ``changed`` where what is wrong is something else than before."""
-        before, self._notified = self._notified, self.trouble or self.beside()
-        now = self._notified
-        if (before and (before.code, before.problem)) != (now and (now.code, now.problem)):
-            self._changed(now)
+        """Call the watchers where the problem is another one than before."""
+        before, now = self._notified, self.problem or self._beside(self.now())
+        self._notified = now
+        if (before and (before.code, before.problem)) == (now and (now.code, now.problem)):
+            return
+        for watcher in self._watchers:
+            watcher(now)

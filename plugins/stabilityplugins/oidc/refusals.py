@@ -5,10 +5,18 @@ The page is shown the sentence alone, by its code: nothing that came with a requ
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping
 
-__all__ = ["SENTENCES", "SignInRefused", "sentence"]
+from stabilitybackend.access.audit import AuditLog
 
+__all__ = ["SENTENCES", "Refusals", "SignInRefused", "sentence"]
+
+#: The same refusal of the same person is logged this often, seconds: anybody can cause one.
+SAME_REFUSAL_S = 60.0
+#: Refusals of which it is known when they were logged last; the oldest goes.
+MAX_REFUSALS = 1000
 #: Code -> what the page says; ``{name}`` is what people call the provider, ``{url}`` our public address.
 SENTENCES: Mapping[str, str] = {
     "provider_away": "{name} can't be reached from this server. Try again in a moment, or use a key.",
@@ -23,6 +31,7 @@ SENTENCES: Mapping[str, str] = {
     "no_role": "You are signed in at {name}, but no role here fits you or your groups. Ask whoever runs this board for "
     "one, or sign in as somebody else.",
 }  # fmt: skip
+_LOG = logging.getLogger(__name__)
 
 
 class SignInRefused(Exception):
@@ -41,6 +50,30 @@ class SignInRefused(Exception):
         self.who = who
         #: The page that was wanted.
         self.then = "/"
+
+
+class Refusals:
+    """Notes refused sign-ins in the audit log, each kind once a minute: they must not push out what people did."""
+
+    def __init__(self, log: AuditLog) -> None:
+        self._log = log
+        #: Person and code -> when it was logged last, and how many since.
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}
+
+    async def note(self, refused: SignInRefused, address: str) -> None:
+        """Note that nobody was signed in. Raises Unavailable when Redis is away."""
+        now, key = time.monotonic(), (refused.who, refused.code)
+        last, more = self._seen.pop(key, (float("-inf"), 0))
+        if now - last < SAME_REFUSAL_S:
+            self._seen[key] = (last, more + 1)
+            return
+        self._seen[key] = (now, 0)
+        while len(self._seen) > MAX_REFUSALS:
+            del self._seen[next(iter(self._seen))]
+        _LOG.warning("sign-in refused (%s): %s", refused.code, refused.detail)
+        counted = f"{more} more like it before" if more else ""
+        detail = "; ".join(filter(None, (refused.detail, counted, address)))
+        await self._log.add(refused.who, None, "login.refused", refused.code, detail)
 
 
 def sentence(code: str, name: str, url: str) -> str:

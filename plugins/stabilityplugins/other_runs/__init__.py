@@ -1,1 +1,18 @@
 """Which other run of the project had the data of a live run: by batch ids, or by what is new in each loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from stabilitybackend.hooks import hook
+
+if TYPE_CHECKING:
+    from stabilitybackend.server.stage import Stage
+
+
+@hook
+def stages() -> Iterable[type[Stage]]:
+    from stabilityplugins.other_runs.stage import OtherRunsStage
+
+    return (OtherRunsStage,)

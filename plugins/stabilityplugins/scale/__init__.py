@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from stabilitybackend.hooks import hook
+
+if TYPE_CHECKING:
+    from stabilitybackend.server.stage import Stage
+    from stabilitybackend.server.stages import Options
 
 
 @hook
@@ -13,3 +17,12 @@ def checks() -> list[Callable[..., Any]]:
     from stabilityplugins.scale import checkup
 
     return [checkup.processes]
+
+
+@hook
+def stages(options: Options) -> Iterable[type[Stage]]:
+    if not options.settings.role:
+        return ()
+    from stabilityplugins.scale.stages import SharedMembership, SharedWork
+
+    return (SharedMembership, SharedWork)

@@ -19,6 +19,7 @@ from stabilitybackend.base.settings import Settings
 from stabilitybackend.plugins import load
 from stabilitybackend.server.api.answers import answer, answers, declared
 from stabilitybackend.server.app import create_app
+from stabilitybackend.server.stages import Options
 from stabilityclient.wire import Health
 from support.checked_answers import AnswersChecked
 from support.gateway_stack import RawAgent
@@ -31,7 +32,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def app(tmp_path: Path) -> FastAPI:
-    return create_app(Settings(data_dir=tmp_path), "redis://127.0.0.1:1", load({}))
+    return create_app(Options(Settings(data_dir=tmp_path), "redis://127.0.0.1:1", load({})))
 
 
 def test_every_call_of_the_openapi_says_what_it_answers(app: FastAPI) -> None:

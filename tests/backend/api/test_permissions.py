@@ -20,6 +20,7 @@ from stabilitybackend.access.auth import SCOPES, KeyRing
 from stabilitybackend.base.settings import Settings
 from stabilitybackend.plugins import load
 from stabilitybackend.server.app import create_app
+from stabilitybackend.server.stages import Options
 from stabilitybackend.storage.redis_link import make_redis
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from support.gateway_stack import RawAgent
@@ -169,7 +170,7 @@ def routes_of(routes: Any) -> Iterator[str]:
 
 
 def test_every_route_has_an_entry_here(tmp_path: Path) -> None:
-    app = create_app(Settings(data_dir=tmp_path), "redis://127.0.0.1:1", load({}))
+    app = create_app(Options(Settings(data_dir=tmp_path), "redis://127.0.0.1:1", load({})))
     found = {name for name in routes_of(app.routes) if not name.endswith(" /api/{path:path}")}
     assert found == set(NEEDED)
 

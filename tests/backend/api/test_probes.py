@@ -18,7 +18,7 @@ from websockets.asyncio.client import connect
 from stabilitybackend.base.tasks import Watched
 from stabilitybackend.ingest.durability import Durability
 from stabilitybackend.schema.runs import RunView
-from stabilitybackend.server.api.server import reasons
+from stabilitybackend.server.problems import server_problems
 from stabilitybackend.storage.redis_link import make_redis
 from stabilitybackend.storage.storing import Storing
 from stabilityclient.wire import Error
@@ -172,7 +172,9 @@ async def test_a_full_disk_under_redis_is_said_and_taken_back_when_there_is_room
 @pytest.fixture
 async def storing(redis_url: str, stage: Stage) -> AsyncIterator[Storing]:
     client = make_redis(redis_url, connections=1)
-    yield Storing(client, lambda: stage.now, stage.manager.note_storing)
+    found = Storing(client, lambda: stage.now)
+    found.watch(stage.manager.note_storing)
+    yield found
     await client.aclose()
 
 
@@ -185,9 +187,9 @@ async def test_a_server_is_ready_when_every_live_run_is_judged_those_heard_of_la
         await store_view(stage.redis, run_id, RunView(status="running"), stage.now - place)
     await stage.restart()
     await stage.manager.start()
-    (reason,) = reasons(stage.manager, storing, Watched())
+    (reason,) = server_problems(stage.manager, storing, Watched())
     assert (reason.code, "3 of 3" in reason.message) == ("restoring", True)
-    await stage.until(lambda: not reasons(stage.manager, storing, Watched()), "all runs are judged")
+    await stage.until(lambda: not server_problems(stage.manager, storing, Watched()), "all runs are judged")
     assert list(stage.manager._workers) == ["run-c", "run-a", "run-b"]
 
 
@@ -212,7 +214,7 @@ async def test_several_processes_agree_on_times_by_redis_and_one_that_is_alone_g
     seconds, _ = await stage.redis.time()
     stage.now = seconds + 3_600.0
     client = make_redis(redis_url, connections=1)
-    storing = Storing(client, lambda: stage.now, stage.manager.note_storing, several=several)
+    storing = Storing(client, lambda: stage.now, several=several)
     await storing.probe()
     await client.aclose()
     assert storing.now() == pytest.approx(float(seconds) if several else stage.now, abs=60)
@@ -225,11 +227,12 @@ async def test_an_archive_that_cannot_be_written_makes_the_server_not_ready_unti
     stage.folder.write_text("a file where a folder is needed")
     await stage.send(*rows(Job(), 1, 300))
     await stage.until(
-        lambda: [one.code for one in reasons(stage.manager, storing, Watched())] == ["archive"], "the archive is named"
+        lambda: [one.code for one in server_problems(stage.manager, storing, Watched())] == ["archive"],
+        "the archive is named",
     )
     stage.folder.unlink()
     stage.now += 60.0
-    await stage.until(lambda: not reasons(stage.manager, storing, Watched()), "the archive is well again")
+    await stage.until(lambda: not server_problems(stage.manager, storing, Watched()), "the archive is well again")
 
 
 async def test_a_run_that_takes_no_frame_for_a_minute_is_named_by_the_probe_its_page_and_its_storage(
@@ -242,7 +245,7 @@ async def test_a_run_that_takes_no_frame_for_a_minute_is_named_by_the_probe_its_
     assert (worker.window.full_since, worker.storing_problem) == (None, None)
     stage.now += 61.0
     await stage.until(lambda: worker._storing_problem, "browsers hear of it")
-    codes = lambda: [one.code for one in reasons(stage.manager, storing, Watched())]  # noqa: E731
+    codes = lambda: [one.code for one in server_problems(stage.manager, storing, Watched())]  # noqa: E731
     await stage.until(lambda: codes() == ["archive", "window_full"], "the probe names both, between two tries")
     assert worker.storing_problem is not None
     assert worker.storing_problem.problem.startswith("Nothing new of this run is stored: the window of run run-1 is")
@@ -257,5 +260,7 @@ async def test_a_run_that_takes_no_frame_for_a_minute_is_named_by_the_probe_its_
 
         return look
 
-    await stage.until(a_minute_later(lambda: not reasons(stage.manager, storing, Watched())), "there is room again")
+    await stage.until(
+        a_minute_later(lambda: not server_problems(stage.manager, storing, Watched())), "there is room again"
+    )
     await stage.until(a_minute_later(lambda: worker._storing_problem is None), "browsers hear of that, too")

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+from stabilitybackend.server.stages import Reading
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
 from support.server_stack import RunningServer
@@ -80,7 +81,7 @@ async def test_a_chart_is_read_once_for_32_tabs_and_again_for_who_asks_after_the
     server: RunningServer,
 ) -> None:
     job = Job()
-    shared = server.app.state.shared_answers
+    shared = server.app.server[Reading].answers
     async with RawAgent(server.agent_url) as agent:
         await agent.begin(job.rows(range(1, 1001)))
         await _until(server, "run-1", 1000)

@@ -14,7 +14,7 @@ from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.storage.redis_link import away, clients, make_redis, redis_errors
 from stabilitybackend.storage.redis_server.binary import bundled_binary
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
-from stabilitybackend.storage.storing import trouble_of
+from stabilitybackend.storage.storing import problem_of
 from stabilityclient.wire import Ack, Error
 from support.gateway_stack import SOURCE, RawAgent, RunningGateway, frame
 from support.waiting import until
@@ -90,4 +90,4 @@ async def test_a_full_redis_that_refuses_a_command_of_a_pipeline_is_away_and_no_
         with pytest.raises(Unavailable, match=r"^Redis refuses it: NOREPLICAS [^()]*$") as refused, redis_errors():
             await redis.pipeline(transaction=True).hset("key", "MISCONF of nothing", "1").execute()
         await redis.aclose()
-    assert trouble_of(refused.value.__cause__ or refused.value, 0.0).code == "redis_no_replicas"
+    assert problem_of(refused.value.__cause__ or refused.value, 0.0).code == "redis_no_replicas"

@@ -18,6 +18,7 @@ from stabilitybackend.acting.commands.proposals import EXPIRES_S, Person, approv
 from stabilitybackend.base.api_client import ApiClient
 from stabilitybackend.base.errors import Conflict
 from stabilitybackend.schema.commands import Fence, Proposal
+from stabilitybackend.server.stages import Runs
 from stabilitybackend.storage.redis_link import make_redis
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import CommandMessage
@@ -55,7 +56,7 @@ class Board:
     async def _job(self, run_id: str, project: str) -> tuple[RawAgent, Job]:
         agent, job = await begun(self.server.agent_url, run_id, self.keys["agent"], project)
         self.agents.append(agent)
-        followed = self.server.app.state.manager.followed
+        followed = self.server.app.server[Runs].manager.followed
         await until(lambda: run_id in followed() and followed()[run_id].state.judge.newest_step == 260, 30, "folded")
         return agent, job
 

@@ -49,7 +49,8 @@ class Agent:
 
 async def test_a_full_master_is_named_and_the_others_store(nodes: RedisNodes, cluster: ClusterClient) -> None:
     said: list[StoringProblem | None] = []
-    storing = Storing(cluster, lambda: 1.0, said.append)
+    storing = Storing(cluster, lambda: 1.0)
+    storing.watch(said.append)
     await storing.probe()
     assert said == []
     full = nodes.masters[1]

@@ -92,14 +92,15 @@ async def test_that_redis_stores_again_is_found_while_the_old_master_is_still_aw
 ) -> None:
     client = make_redis(own_nodes.url, connections=1)
     notes: list[StoringProblem | None] = []
-    storing = Storing(client, time.time, notes.append)
+    storing = Storing(client, time.time)
+    storing.watch(notes.append)
     await storing.probe()
-    assert storing.trouble is None
+    assert storing.problem is None
     with away(own_nodes):  # type: ignore[operator]
 
         async def well() -> bool:
             await storing.probe()
-            return storing.trouble is None
+            return storing.problem is None
 
         await until(well, 20, "the successor of the master is asked")
     await client.aclose()

@@ -30,7 +30,7 @@ async def owner(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
 async def other(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
     """A process that takes no runs."""
     stage = Stage(redis, tmp_path / "archive", tmp_path / "restart")
-    stage.manager.reads_only = True
+    stage.manager.ownership.reads_only = True
     yield stage
     await stage.manager.stop()
 

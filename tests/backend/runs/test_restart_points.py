@@ -17,7 +17,7 @@ from stabilitybackend.runs.archiving import restart_points
 from stabilitybackend.runs.archiving.restart_files import RestartFiles
 from stabilitybackend.runs.archiving.window import RunWindow
 from stabilitybackend.runs.worker import RunWorker
-from stabilitybackend.server.api.server import lost
+from stabilitybackend.server.problems import lost
 from stabilityplugins.backtest.run import backtest
 from support.eventful_run import as_frames, eventful_rows, facts
 from support.job_frames import Job

@@ -7,7 +7,6 @@ from redis.asyncio import Redis
 
 from stabilitybackend.base.errors import Unavailable
 from stabilitybackend.base.keys import RunKeys
-from stabilitybackend.ingest.ingest import Ingest
 from stabilityclient.wire import CommandMessage, Health, Hello
 from stabilityplugins.scale.membership.members import Member, Members
 from stabilityplugins.scale.roles.door import ASK_EVERY_S, UNFOLLOWED_BYTES, Door
@@ -40,7 +39,7 @@ async def clock() -> Clock:
 async def door(redis: Redis, worker: Members, clock: Clock) -> Door:
     members = Members(redis, Member("d1", ("door",), "http://d1"))
     await members.beat()
-    return Door(redis, Ingest(redis), members, Outbox(redis), monotonic=clock)
+    return Door(redis, members, Outbox(redis), monotonic=clock)
 
 
 async def test_a_run_whose_window_was_full_takes_frames_again_though_none_came_meanwhile(

@@ -12,6 +12,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
+from stabilityplugins.scale.stages import SharedWork
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
 from support.server_stack import RunningServer
@@ -87,7 +88,7 @@ async def test_points_reach_the_browsers_of_every_process_and_one_that_was_away_
             await agent.store(job.rows([3]))
             for one in (near, far, again):
                 await one.step(3)
-            assert len(second.app.state.feeds._feeds["far"].channel) == 2
+            assert len(second.app.server[SharedWork].relay.feeds._feeds["far"].channel) == 2
         await agent.store(job.rows([4]))
         async with browser(second) as back:
             await back.subscribe("far", cursor)

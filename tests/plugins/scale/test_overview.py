@@ -27,7 +27,7 @@ class Pages:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.browser = Subscriber()
-        stage.manager.reads_only = True
+        stage.manager.ownership.reads_only = True
         stage.manager.overview.join(self.browser)
         self.overview = Overview(stage.redis, stage.manager, RunIndex(stage.redis), lambda: stage.now)
 

@@ -18,6 +18,7 @@ from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli import app as cli
 from stabilitybackend.plugins import load
 from stabilitybackend.server.app import create_app
+from stabilitybackend.server.stages import Options
 from support.cli_program import keep_programs
 from support.made import pages  # noqa: F401
 
@@ -30,7 +31,7 @@ def _make() -> None:
         importlib.import_module(name)
     plugins = load({})
     with tempfile.TemporaryDirectory() as folder:
-        create_app(Settings(data_dir=Path(folder)), f"unix://{folder}/none", plugins)
+        create_app(Options(Settings(data_dir=Path(folder)), f"unix://{folder}/none", plugins))
     keep_programs()
     typer.main.get_command(cli.program(plugins))
     gc.collect()

@@ -24,7 +24,7 @@ class Arrivals:
         workers: those that follow a run now, by run.
 
     Attributes:
-        handed: takes what the process stores itself: ``Ingest.beside``.
+        handed: takes the frames that the process stores itself: ``beside`` of ``Ingest``.
     """
 
     def __init__(self, redis: Redis, workers: Mapping[str, RunWorker]) -> None:

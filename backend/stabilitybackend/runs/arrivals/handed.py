@@ -120,7 +120,7 @@ def _bytes_of(entry: StoredEntry) -> int:
 
 
 class HandedFrames:
-    """Takes what this process stores for its workers; ``Ingest.beside``.
+    """Takes the frames that this process stores for its workers; ``beside`` of ``Ingest``.
 
     Args:
         workers: those that follow a run now, by run.

@@ -71,10 +71,12 @@ class Owner:
 
 @dataclass(eq=False)
 class Ownership:
-    """What a process' fences share.
+    """How a process takes runs; shared by its fences.
 
     Args:
         worker, address: this process as others see it.
+        placed: runs are given to this process one by one; else it takes all that are under way at its start.
+        reads_only: this process takes no run, it reads the runs of others.
         token: a new random one.
         replaceable: which token may be replaced by this process: ``"*"`` any, ``""`` none, or that of an owner that
             is known to be dead. Raises Unavailable where this process may take no run.
@@ -84,6 +86,8 @@ class Ownership:
     address: str = ""
     token: Callable[[], str] = lambda: secrets.token_hex(8)
     replaceable: Callable[[str], Awaitable[str]] | None = None
+    placed: bool = False
+    reads_only: bool = False
     #: Writes that were refused since the start.
     refused: int = 0
 

@@ -9,20 +9,28 @@ from typing import Annotated
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
-from stabilitybackend.access.audit import AuditLog
-from stabilitybackend.access.auth import Authenticator, Principal
+from stabilitybackend.access.auth import Principal
 from stabilitybackend.access.people.proxy import person_of
 from stabilitybackend.base.errors import Forbidden, NotFound, Unauthorized, Unavailable
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
+from stabilitybackend.server.stage import Server, part
+from stabilitybackend.server.stages import Access, Alerting, Connections, Options, Runs
 
 __all__ = [
-    "Administrator", "Caller", "Commander", "Manager", "Proposer", "Reader", "Record", "Recorded", "Worker", "audit",
-    "check_project", "check_run", "identify", "until_refused",
+    "Administrator", "AlertingPart", "Caller", "Commander", "Manager", "Proposer", "Reader", "Record", "Recorded",
+    "RedisClients", "StartOptions", "Worker", "audit", "check_project", "check_run", "identify", "server_of",
+    "until_refused",
 ]  # fmt: skip
 
 #: How often it is asked whether the key or the session behind an open WebSocket still works, seconds.
 RECHECK_S = 5.0
+
+
+def server_of(connection: HTTPConnection) -> Server:
+    """Return the server that answers a request."""
+    server: Server = connection.app.server
+    return server
 
 
 async def identify(connection: HTTPConnection) -> Principal:
@@ -31,7 +39,7 @@ async def identify(connection: HTTPConnection) -> Principal:
     Raises:
         Unauthorized: a key is needed and none, or a wrong one, came.
     """
-    authenticator: Authenticator = connection.app.state.authenticator
+    authenticator = server_of(connection)[Access].authenticator
     return await authenticator.authenticate(connection.headers, connection.cookies, person_of(connection.scope))
 
 
@@ -57,9 +65,8 @@ async def check_project(identity: Principal, manager: RunManager, run_id: str) -
         raise NotFound(f"there is no run {run_id!r}", hint="GET /api/v1/runs lists them")
 
 
-def _manager(connection: HTTPConnection) -> RunManager:
-    manager: RunManager = connection.app.state.manager
-    return manager
+async def _manager(runs: Annotated[Runs, part(Runs)]) -> RunManager:
+    return runs.manager
 
 
 async def check_run(connection: HTTPConnection, manager: Annotated[RunManager, Depends(_manager)]) -> None:
@@ -86,7 +93,7 @@ async def _worker(run_id: str, manager: Annotated[RunManager, Depends(_manager)]
 
 async def audit(connection: HTTPConnection, who: Principal, action: str, target: str = "", detail: str = "") -> None:
     """Note for good what somebody did, and from which address. Raises Unavailable when Redis is away."""
-    log: AuditLog = connection.app.state.audit
+    log = server_of(connection)[Access].audit
     run = str(connection.path_params.get("run_id", ""))
     await log.add(who.name, who.key_id, action, target, _from(connection, detail), run)
 
@@ -108,12 +115,12 @@ class Record:
 
     async def saw(self, who: Principal, action: str) -> None:
         """Note that somebody reads what not everybody may. Raises Unavailable when Redis is away."""
-        log: AuditLog = self._connection.app.state.audit
+        log = server_of(self._connection)[Access].audit
         run = str(self._connection.path_params.get("run_id", ""))
         await log.saw(who.name, who.key_id, action, run, _from(self._connection))
 
 
-def _record(connection: HTTPConnection) -> Record:
+async def _record(connection: HTTPConnection) -> Record:
     return Record(connection)
 
 
@@ -124,6 +131,9 @@ Proposer = Annotated[Principal, Depends(_with_scope("propose"))]
 Commander = Annotated[Principal, Depends(_with_scope("command"))]
 Administrator = Annotated[Principal, Depends(_with_scope("admin"))]
 Manager = Annotated[RunManager, Depends(_manager)]
+StartOptions = Annotated[Options, part(Options)]
+RedisClients = Annotated[Connections, part(Connections)]
+AlertingPart = Annotated[Alerting, part(Alerting)]
 Recorded = Annotated[Record, Depends(_record)]
 #: The worker of the run that the path names; 404 where there is no such run.
 Worker = Annotated[RunWorker, Depends(_worker)]

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 from msgspec import UNSET
 
 from stabilitybackend.acting.commands.boundary_commands import offers
@@ -20,7 +20,7 @@ from stabilitybackend.runs.derived.rollback_offer import offer_of
 from stabilitybackend.schema.commands import AnyCommand, CommandOffers, CommandRequest, Proposal
 from stabilitybackend.schema.lineage import Offer
 from stabilitybackend.schema.plan import Plan
-from stabilitybackend.server.api.access import Commander, Reader, Recorded, Worker
+from stabilitybackend.server.api.access import Commander, Reader, Recorded, StartOptions, Worker
 from stabilitybackend.server.api.answers import answer, answers
 from stabilitybackend.server.api.people.proposals import SHOWN, Book
 
@@ -38,13 +38,13 @@ class Commands(msgspec.Struct):
 
 @router.post("/commands", status_code=201, responses=answers(AnyCommand, 201, 202))
 async def issue(
-    body: CommandRequest, commander: Commander, worker: Worker, request: Request, record: Recorded
+    body: CommandRequest, commander: Commander, worker: Worker, options: StartOptions, record: Recorded
 ) -> Response:
     """Issue a command: a rollback, restart, stop, checkpoint, dump of all stacks, look at batches, or a task.
 
     202: no worker follows the run now; it waits for one (``waits``).
     """
-    check_alone(body, two_persons=request.app.state.settings.two_persons)
+    check_alone(body, two_persons=options.settings.two_persons)
     issued = await worker.issue(body, command_id=f"c-{secrets.token_hex(8)}", issuer=commander.name)
     await record.did(
         commander, "command.order", issued.command_id, ". ".join(filter(None, (in_words(body), body.reason)))

@@ -5,24 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections import OrderedDict
 from collections.abc import Generator
 from itertools import chain
 from typing import Annotated, Any, Literal
 
 import anyio
 import anyio.to_thread
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from stabilitybackend.base.errors import NotFound
-from stabilitybackend.base.settings import Settings
 from stabilitybackend.runs.annotations import AnnotationBook
 from stabilitybackend.schema.series import ExportProgress
-from stabilitybackend.server.api.access import Reader, Worker
+from stabilitybackend.server.api.access import Reader, RedisClients, StartOptions, Worker
 from stabilitybackend.server.api.answers import answer, answers
 from stabilitybackend.server.api.compare import scores_of
+from stabilitybackend.server.api.reading import ReadingPart
 from stabilitybackend.storage.export.export import Export, ExportView
 from stabilitybackend.storage.export.jsonl import jsonl_export
 from stabilitybackend.storage.export.parquet import parquet_export
@@ -33,9 +32,7 @@ __all__ = ["EXPORT_ID_HEADER", "router"]
 
 #: Header of the answer: under this id the export tells how far it is, and what it could not read.
 EXPORT_ID_HEADER = "X-Export-Id"
-#: Exports whose progress is remembered, newest ones.
-MAX_REMEMBERED = 64
-#: Seconds that reading the points of now may take.
+#: Longest read of the newest points, seconds.
 REFRESH_TIMEOUT_S = 10.0
 _TYPES = {"jsonl": "application/x-ndjson", "parquet": "application/vnd.apache.parquet"}
 
@@ -59,7 +56,9 @@ class _FileResponse(StreamingResponse):
 
 @router.get("", response_class=Response, responses=answers(None, media_types=tuple(_TYPES.values())))
 async def export(
-    request: Request,
+    options: StartOptions,
+    clients: RedisClients,
+    reading: ReadingPart,
     reader: Reader,
     worker: Worker,
     format: Literal["jsonl", "parquet"] = "jsonl",
@@ -70,9 +69,9 @@ async def export(
     await worker.points.wait()
     state, cursor = worker.state, worker.cursor
     stored, lineage = state.store.view(metric), LineageView.of(state.fold)
-    settings: Settings = request.app.state.settings
+    settings = options.settings
     run, segments = worker.run(), worker.state.fold.tree.view().segments
-    noted = await AnnotationBook(worker.run_id, request.app.state.redis, state.fold.tree).all()
+    noted = await AnnotationBook(worker.run_id, clients.redis, state.fold.tree).all()
 
     scores = scores_of(worker)
     loop = asyncio.get_running_loop()
@@ -108,10 +107,7 @@ async def export(
 
     made, first, chunks = await asyncio.to_thread(begin)
     name = uuid.uuid4().hex
-    remembered: OrderedDict[str, ExportProgress] = request.app.state.exports
-    remembered[name] = made.progress
-    while len(remembered) > MAX_REMEMBERED:
-        remembered.popitem(last=False)
+    reading.remember_export(name, made.progress)
     headers = {
         EXPORT_ID_HEADER: name,
         "Content-Disposition": f'attachment; filename="{made.run_id}.{format}"',
@@ -120,9 +116,9 @@ async def export(
 
 
 @router.get("/{export_id}", responses=answers(ExportProgress))
-async def progress(request: Request, export_id: str, reader: Reader) -> Response:
+async def progress(reading: ReadingPart, export_id: str, reader: Reader) -> Response:
     """How far an export is: points in all (about) and written, and what could not be read."""
-    found: ExportProgress | None = request.app.state.exports.get(export_id)
+    found = reading.exports.get(export_id)
     if found is None:
         raise NotFound(f"there is no export {export_id!r}", hint="only the newest ones of this server are remembered")
     return answer(found)

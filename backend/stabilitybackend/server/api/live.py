@@ -17,11 +17,9 @@ from stabilitybackend.access.auth import Principal
 from stabilitybackend.base.errors import BadRequest, StabilityBoardError
 from stabilitybackend.base.tasks import end
 from stabilitybackend.runs.feed.pubsub import Channel, Subscriber
-from stabilitybackend.runs.manager import RunManager
-from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.runs import StoringProblem
-from stabilitybackend.server.api.access import check_project, identify, until_refused
-from stabilityplugins.scale.relay.feeds import Feeds, RunFeed
+from stabilitybackend.server.api.access import check_project, identify, server_of, until_refused
+from stabilitybackend.server.stages import Neighbours, Runs
 from stabilityplugins.scale.relay.seal import RELAYED
 
 __all__ = ["router"]
@@ -88,11 +86,12 @@ class _Feed:
     def __init__(self, socket: WebSocket, identity: Principal) -> None:
         self._socket = socket
         self._identity = identity
-        self._manager: RunManager = socket.app.state.manager
+        server = server_of(socket)
+        self._manager = server[Runs].manager
         self._subscriber = Subscriber() if identity.project is None else _OneProject(identity.project)
         self._channel: Channel | None = None
-        #: None where this process does all, and for a process that passes our own feed on.
-        self._feeds: Feeds | None = None if socket.scope.get(RELAYED) else socket.app.state.feeds
+        #: Another process that passes a feed on asks for that of this one.
+        self._open = server[Neighbours].own_feed if socket.scope.get(RELAYED) else server[Neighbours].feed
 
     async def send_forever(self) -> None:
         """Send what is queued; end when the browser takes nothing any more."""
@@ -125,11 +124,7 @@ class _Feed:
             self._join(self._manager.overview)
             return
         await check_project(self._identity, self._manager, wish.run_id)
-        found: RunWorker | RunFeed
-        if self._feeds is None:
-            found = await self._manager.get(wish.run_id)
-        else:
-            found = await self._feeds.open(wish.run_id, wish.cursor)
+        found = await self._open(wish.run_id, wish.cursor)
         self._hello(found.cursor, found.storing_problem)
         if wish.cursor is not None and wish.cursor != found.cursor:
             missed = found.channel.since(wish.cursor, found.cursor)

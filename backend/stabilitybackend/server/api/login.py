@@ -7,13 +7,13 @@ from dataclasses import replace
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from stabilitybackend.access.auth import Authenticator, Principal
-from stabilitybackend.access.sessions import Sessions, login_cookie, logout_cookies, session_of
+from stabilitybackend.access.auth import Principal
+from stabilitybackend.access.sessions import login_cookie, logout_cookies, session_of
 from stabilitybackend.base.errors import Unauthorized
 from stabilitybackend.schema.server import LoggedOut, Me
-from stabilitybackend.server.api.access import Caller, audit
+from stabilitybackend.server.api.access import Caller, audit, server_of
 from stabilitybackend.server.api.answers import answer, answers
-from stabilityplugins.oidc.sign_in import OidcSignIn
+from stabilitybackend.server.stages import Access, Options, SignIn
 
 __all__ = ["router"]
 
@@ -22,7 +22,7 @@ router = APIRouter(prefix="/api/v1", tags=["server"])
 
 def _me(identity: Principal, request: Request) -> Me:
     shown = identity.shown()
-    shown.two_persons = request.app.state.settings.two_persons
+    shown.two_persons = server_of(request)[Options].settings.two_persons
     return shown
 
 
@@ -35,15 +35,13 @@ class Login(BaseModel):
 @router.post("/login", responses=answers(Me))
 async def login(body: Login, request: Request) -> Response:
     """Check a key and open a session for it; its id is in a cookie that scripts can't read."""
-    state = request.app.state
-    authenticator: Authenticator = state.authenticator
-    by_key = await authenticator.authenticate({"authorization": f"Bearer {body.key}"}, {})
+    access = server_of(request)[Access]
+    by_key = await access.authenticator.authenticate({"authorization": f"Bearer {body.key}"}, {})
     identity = replace(by_key, session=True)
     assert identity.key_id is not None  # a key was sent, so a key was found
-    sessions: Sessions = state.sessions
-    text = await sessions.open(identity.key_id)
+    text = await access.sessions.open(identity.key_id)
     await audit(request, identity, "login")
-    secure = state.origins.is_https(request.scope["headers"], request.scope["scheme"])
+    secure = access.origins.is_https(request.scope["headers"], request.scope["scheme"])
     cookie = login_cookie(text, request.headers, secure=secure, below=request.scope.get("root_path", ""))
     response = answer(_me(identity, request))
     response.headers["set-cookie"] = cookie
@@ -53,20 +51,19 @@ async def login(body: Login, request: Request) -> Response:
 @router.post("/logout", responses=answers(LoggedOut))
 async def logout(request: Request) -> Response:
     """End the session of this browser, if it has one; where a provider signed it in, say where to sign out there."""
-    state = request.app.state
+    access = server_of(request)[Access]
     text = session_of(request.headers, request.cookies)
     then: str | None = None
     if text is not None:
-        sessions: Sessions = state.sessions
-        session = await sessions.find(text)
-        oidc: OidcSignIn | None = state.oidc
+        session = await access.sessions.find(text)
+        oidc = server_of(request)[SignIn].oidc
         if session is not None and session.person is not None and oidc is not None:
             then = await oidc.sign_out_url(session.person)
         try:
-            identity = await state.authenticator.authenticate(request.headers, request.cookies)
+            identity = await access.authenticator.authenticate(request.headers, request.cookies)
         except Unauthorized:
             identity = None
-        await sessions.close(text)
+        await access.sessions.close(text)
         if identity is not None and identity.session:
             await audit(request, identity, "logout")
     response = answer(LoggedOut(then))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Response
 from msgspec.structs import asdict
 
 from stabilitybackend.runs.annotations import AnnotationBook
 from stabilitybackend.schema.lineage import Annotation, AnnotationRequest, Annotations, ChangedAnnotation
-from stabilitybackend.server.api.access import Commander, Reader, Recorded, Worker
+from stabilitybackend.server.api.access import Commander, Reader, Recorded, RedisClients, Worker
 from stabilitybackend.server.api.answers import answer, answers
 
 __all__ = ["router"]
@@ -18,9 +18,9 @@ __all__ = ["router"]
 router = APIRouter(prefix="/api/v1/runs/{run_id}/annotations", tags=["annotations"])
 
 
-async def _book(request: Request, worker: Worker) -> AnnotationBook:
+async def _book(clients: RedisClients, worker: Worker) -> AnnotationBook:
     state = await worker.ready()  # which segment a step is in says the whole lineage
-    return AnnotationBook(worker.run_id, request.app.state.redis, state.fold.tree)
+    return AnnotationBook(worker.run_id, clients.redis, state.fold.tree)
 
 
 Book = Annotated[AnnotationBook, Depends(_book)]

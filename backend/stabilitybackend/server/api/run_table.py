@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Response
-from starlette.requests import HTTPConnection
 
 from stabilitybackend.run_table.table import MAX_LIMIT, RunTables, TableQuery
 from stabilitybackend.schema.pages.run_table import RunColumns, RunTable
 from stabilitybackend.server.api.access import Reader
 from stabilitybackend.server.api.answers import answer, answers
+from stabilitybackend.server.stage import part
+from stabilitybackend.server.stages import RunLists
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/api/v1", tags=["runs"])
 
 
-def _tables(connection: HTTPConnection) -> RunTables:
-    tables: RunTables = connection.app.state.run_tables
-    return tables
+async def _tables(lists: Annotated[RunLists, part(RunLists)]) -> RunTables:
+    return lists.tables
 
 
 Tables = Annotated[RunTables, Depends(_tables)]

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from stabilitybackend.runs.archiving.retention import Retention
 from stabilitybackend.schema.server import Deleted, Retained, Storage
 from stabilitybackend.server.api.access import Administrator, Commander, Manager, Reader, Worker, audit
 from stabilitybackend.server.api.answers import answer, answers
-from stabilityplugins.scale.relay.retention import SharedRetention
+from stabilitybackend.server.stage import part
+from stabilitybackend.server.stages import RunLists
 
 __all__ = ["router"]
 
@@ -45,13 +45,12 @@ async def delete(
 
 @router.post("/retention", responses=answers(Retained))
 async def retain(
-    request: Request,
+    lists: Annotated[RunLists, part(RunLists)],
     administrator: Administrator,
     days: Annotated[float, Query(description="delete runs that have not reported for so many days, >= 1")],
     dry_run: Annotated[bool, Query(description="delete nothing, only say what would go")] = False,
 ) -> Response:
     """Delete the runs that ended more than some days ago."""
-    retention: Retention | SharedRetention = request.app.state.retention
     who = administrator
-    runs = await retention.apply(days, who=who.name, key_id=who.key_id, dry_run=dry_run, project=who.project)
+    runs = await lists.retention.apply(days, who=who.name, key_id=who.key_id, dry_run=dry_run, project=who.project)
     return answer(Retained(days, dry_run, runs))

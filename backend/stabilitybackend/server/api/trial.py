@@ -15,12 +15,13 @@ from stabilitybackend.runs.archiving.replay import Stopped, replay
 from stabilitybackend.runs.detector_settings import checked
 from stabilitybackend.schema.detectors import SeverityCounts, Trial
 from stabilitybackend.schema.incidents import Incident, shown
-from stabilitybackend.server.api.access import Reader, Worker
+from stabilitybackend.server.api.access import Reader, RedisClients, Worker
 from stabilitybackend.server.api.answers import answer, answers
 from stabilitybackend.server.api.detectors import SettingsBody
+from stabilitybackend.server.api.reading import ReadingPart
 from stabilityplugins.backtest.run import Backtest, backtest
 
-__all__ = ["TrialBody", "Trials", "router"]
+__all__ = ["TrialBody", "router"]
 
 #: Values that one try may judge: half a million steps of twelve metrics, some 15 s of one core and 80 MB for that time.
 #: Live requests share the interpreter with it and wait some ten ms longer meanwhile.
@@ -42,13 +43,15 @@ class TrialBody(SettingsBody):
 
 
 @router.post("/backtest", responses=answers(Trial))
-async def try_settings(body: TrialBody, request: Request, reader: Reader, worker: Worker) -> Response:
+async def try_settings(
+    body: TrialBody, request: Request, reader: Reader, worker: Worker, reading: ReadingPart, clients: RedisClients
+) -> Response:
     """Return what the detectors would have found in this run with these settings; nothing is changed.
 
     It takes some seconds for a long run; it stops when the connection is closed.
     """
     settings = checked(body.settings)
-    trials: Trials = request.app.state.trials
+    trials = reading.trials
     if worker.run_id in trials.running:
         raise Conflict(
             f"settings are being tried on run {worker.run_id} already",
@@ -57,7 +60,7 @@ async def try_settings(body: TrialBody, request: Request, reader: Reader, worker
         )
     trials.running.add(worker.run_id)
     try:
-        past = await replay(request.app.state.redis, worker.run_id, lambda: (worker.state, worker.cursor))
+        past = await replay(clients.redis, worker.run_id, lambda: (worker.state, worker.cursor))
         first = _first(worker.state.view().last_step, body.last_steps)
         stopped = threading.Event()
 
@@ -88,14 +91,6 @@ async def try_settings(body: TrialBody, request: Request, reader: Reader, worker
             unreadable=found.unreadable,
         )
     )
-
-
-class Trials:
-    """What is being tried in this process: one run at a time, it takes a core."""
-
-    def __init__(self) -> None:
-        self.running: set[str] = set()
-        self.turn = asyncio.Lock()
 
 
 async def _while_there(request: Request, judge: Callable[[], Backtest], stopped: threading.Event) -> Backtest | None:

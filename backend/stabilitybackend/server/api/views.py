@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from stabilitybackend.access.auth import Principal
 from stabilitybackend.base.errors import Forbidden
 from stabilitybackend.schema.pages.views import View, ViewKind, Views
-from stabilitybackend.server.api.access import Commander, Reader, audit
+from stabilitybackend.server.api.access import Commander, Reader, audit, server_of
 from stabilitybackend.server.api.answers import answer, answers
+from stabilitybackend.server.stages import Reading
 from stabilitybackend.storage.views import SavedViews
 
 __all__ = ["router"]
@@ -69,8 +70,7 @@ async def delete(
 
 
 def _saved(request: Request) -> SavedViews:
-    saved: SavedViews = request.app.state.views
-    return saved
+    return server_of(request)[Reading].views
 
 
 def _may_write(who: Principal, project: str) -> None:

@@ -244,7 +244,7 @@ class Feeds:
     def __init__(self, manager: RunManager, owners: Owners, seal: Seal) -> None:
         self._manager, self._owners, self._seal = manager, owners, seal
         self._feeds: dict[str, RunFeed] = {}
-        manager.relayed = self.channels
+        manager.include_channels(self.channels)
 
     def channels(self) -> Iterable[Channel]:
         """Return the browsers' channels."""

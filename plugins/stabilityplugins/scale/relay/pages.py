@@ -53,7 +53,6 @@ class Relay:
         self._forwarding: Forwarding | None = None
         self._overview = Overview(redis, manager, RunIndex(redis), clock)
         self.feeds = Feeds(manager, self._owners, self._seal) if self._pages else None
-        manager.reads_only = "worker" not in members.me.roles
 
     def retention(self, here: Retention) -> SharedRetention:
         """Return what lets all workers remove old runs; ``here``: of this process, which gets its share."""

@@ -18,7 +18,6 @@ from redis.asyncio import Redis
 from stabilitybackend.base.errors import AgentGone, NotFound, Unavailable
 from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.base.quiet_log import QuietLog
-from stabilitybackend.ingest.ingest import Ingest
 from stabilitybackend.runs.agents.output import OutputLog
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.ownership.placement import choices
@@ -67,7 +66,6 @@ class Door:
     """The gateway's ``RunServices`` where no worker is in the process.
 
     Args:
-        ingest: of this door; answers of Redis name the owner of each run.
         members: who is there. outbox: to the workers' inboxes.
         clock: unix seconds now. monotonic: seconds.
     """
@@ -75,7 +73,6 @@ class Door:
     def __init__(
         self,
         redis: Redis,
-        ingest: Ingest,
         members: Members,
         outbox: Outbox,
         clock: Callable[[], float] = time.time,
@@ -92,7 +89,6 @@ class Door:
         self._agents: dict[tuple[str, str], _Agent] = {}
         self._tasks = set[asyncio.Task[None]]()
         self._quiet = QuietLog(_log)
-        ingest.owner_seen = self.owner_seen
 
     def owner_seen(self, run_id: str, worker: str, full: str) -> None:
         """Note who owns a run ("" nobody), and why it takes nothing now ("" it does)."""

@@ -33,8 +33,7 @@ async def stage(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
 @pytest.fixture
 async def ours(stage: Stage) -> AsyncIterator[Ingest]:
     """The ingest of the process that follows the run."""
-    ingest = Ingest(stage.redis)
-    ingest.beside = stage.manager.arrivals.handed
+    ingest = Ingest(stage.redis, beside=stage.manager.arrivals.handed)
     async with ingest:
         yield ingest
 

@@ -24,7 +24,8 @@ from stabilitybackend.schema.pages.alerting import (
     ReceiverPreview,
     Routes,
 )
-from stabilitybackend.server.api.access import Commander, Manager, Reader, audit, check_project
+from stabilitybackend.server import stages
+from stabilitybackend.server.api.access import Commander, Manager, Reader, audit, check_project, server_of
 from stabilitybackend.server.api.answers import answer, answers
 from stabilitybackend.storage.redis_link import redis_errors
 
@@ -130,7 +131,9 @@ async def preview(body: PreviewBody, request: Request, reader: Reader, manager: 
     """Who would get an incident if it opened now."""
     await check_project(reader, manager, body.run)
     with redis_errors():
-        stored: Any = await request.app.state.redis.hget(RunKeys(body.run).incidents, body.incident)
+        stored: Any = await server_of(request)[stages.Connections].redis.hget(
+            RunKeys(body.run).incidents, body.incident
+        )
     if stored is None:
         raise NotFound(
             f"run {body.run!r} has no incident {body.incident!r}", hint="GET /api/v1/incidents lists incidents"
@@ -165,10 +168,8 @@ def _words(match: dict[str, Any]) -> str:
 
 
 def _service(request: Request) -> AlertingService:
-    service: AlertingService = request.app.state.alerting
-    return service
+    return server_of(request)[stages.Alerting].service
 
 
 def _rules(request: Request) -> AlertRules:
-    rules: AlertRules = request.app.state.alert_rules
-    return rules
+    return server_of(request)[stages.Alerting].rules

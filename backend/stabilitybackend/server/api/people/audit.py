@@ -9,10 +9,11 @@ from typing import Annotated, Literal
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from stabilitybackend.access.audit import MAX_ENTRIES, AuditLog, AuditQuery
+from stabilitybackend.access.audit import MAX_ENTRIES, AuditQuery
 from stabilitybackend.schema.server import Audit, AuditEntry
-from stabilitybackend.server.api.access import Administrator
+from stabilitybackend.server.api.access import Administrator, server_of
 from stabilitybackend.server.api.answers import answer, answers
+from stabilitybackend.server.stages import Access
 
 __all__ = ["router"]
 
@@ -39,8 +40,9 @@ Wanted = Annotated[AuditQuery, Depends(_query)]
 
 async def _found(request: Request, administrator: Administrator, wanted: AuditQuery, count: int) -> list[AuditEntry]:
     administrator.require_all_projects()
-    log: AuditLog = request.app.state.audit
-    return await log.find(AuditQuery(count, wanted.who, wanted.action, wanted.run, wanted.before))
+    return await server_of(request)[Access].audit.find(
+        AuditQuery(count, wanted.who, wanted.action, wanted.run, wanted.before)
+    )
 
 
 @router.get("/audit", responses=answers(Audit))

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
-from stabilitybackend.access.audit import AuditLog
 from stabilitybackend.access.sessions import (
     PERSON_LIFE_S,
-    Sessions,
     SignedIn,
     login_cookie,
     session_of,
@@ -21,49 +17,21 @@ from stabilitybackend.access.sessions import (
     sign_in_of,
 )
 from stabilitybackend.base.errors import NotFound, Unavailable
-from stabilitybackend.base.settings import Settings
 from stabilitybackend.schema.server import OidcWay, SignInWays
+from stabilitybackend.server.api.access import server_of
 from stabilitybackend.server.api.answers import answer, answers
+from stabilitybackend.server.stages import Access, Options, SignIn
 from stabilityplugins.oidc.flows import FLOW_S
 from stabilityplugins.oidc.refusals import SignInRefused, sentence
 from stabilityplugins.oidc.sign_in import OidcSignIn
 
-__all__ = ["Refusals", "router"]
+__all__ = ["router"]
 
 router = APIRouter(prefix="/api/v1", tags=["server"])
-#: The same refusal of the same person is logged this often, seconds: anybody can cause one.
-SAME_REFUSAL_S = 60.0
-#: Refusals of which it is known when they were logged last; the oldest goes.
-MAX_REFUSALS = 1000
-_LOG = logging.getLogger(__name__)
-
-
-class Refusals:
-    """Notes refused sign-ins in the audit log, each kind once a minute: they must not push out what people did."""
-
-    def __init__(self, log: AuditLog) -> None:
-        self._log = log
-        #: Person and code -> when it was logged last, and how many since.
-        self._seen: dict[tuple[str, str], tuple[float, int]] = {}
-
-    async def note(self, refused: SignInRefused, address: str) -> None:
-        """Note that nobody was signed in. Raises Unavailable when Redis is away."""
-        now, key = time.monotonic(), (refused.who, refused.code)
-        last, more = self._seen.pop(key, (float("-inf"), 0))
-        if now - last < SAME_REFUSAL_S:
-            self._seen[key] = (last, more + 1)
-            return
-        self._seen[key] = (now, 0)
-        while len(self._seen) > MAX_REFUSALS:
-            del self._seen[next(iter(self._seen))]
-        _LOG.warning("sign-in refused (%s): %s", refused.code, refused.detail)
-        counted = f"{more} more like it before" if more else ""
-        detail = "; ".join(filter(None, (refused.detail, counted, address)))
-        await self._log.add(refused.who, None, "login.refused", refused.code, detail)
 
 
 def _way(request: Request) -> OidcSignIn:
-    way: OidcSignIn | None = request.app.state.oidc
+    way = server_of(request)[SignIn].oidc
     if way is None:
         raise NotFound(
             "nobody signs in at a provider here", hint="log in with a key at /login, or set STABILITY_OIDC_ISSUER"
@@ -77,7 +45,7 @@ async def ways(
     refused: Annotated[str, Query(description="code of a sign-in that was refused")] = "",
 ) -> Response:
     """Say where people sign in besides with a key, whether that answers now, and why a sign-in was refused."""
-    way: OidcSignIn | None = request.app.state.oidc
+    way = server_of(request)[SignIn].oidc
     if way is None:
         return answer(SignInWays(None))
     its = way.settings
@@ -123,25 +91,25 @@ async def callback(request: Request) -> Response:
 
 async def _open(request: Request, way: OidcSignIn, person: SignedIn) -> str:
     """Open a session for a person, end the one that this browser had, and return the new one's id."""
-    sessions: Sessions = request.app.state.sessions
+    access = server_of(request)[Access]
     before = session_of(request.headers, request.cookies)
-    text = await sessions.open(person)
+    text = await access.sessions.open(person)
     if before is not None:
-        await sessions.close(before)
+        await access.sessions.close(before)
     principal = way.may(person)
     role = "nobody" if principal is None else principal.shown().role
     groups = f", groups {', '.join(person.groups)}" if person.groups else ""
-    log: AuditLog = request.app.state.audit
-    await log.add(person.name, None, "login", "", f"at {way.settings.name} as {role}{groups}; {_address(request)}")
+    await access.audit.add(
+        person.name, None, "login", "", f"at {way.settings.name} as {role}{groups}; {_address(request)}"
+    )
     return text
 
 
 async def _refuse(request: Request, error: SignInRefused | Unavailable) -> Response:
     """Go to the page that says why; what the page says is known by the code alone."""
     refused = error if isinstance(error, SignInRefused) else SignInRefused("store_away", error.message)
-    refusals: Refusals = request.app.state.refusals
     try:
-        await refusals.note(refused, _address(request))
+        await server_of(request)[Access].refusals.note(refused, _address(request))
     except Unavailable:  # the log is in the same store: this one is in the server's own log alone
         pass
     query = urlencode({"refused": refused.code, "next": refused.then})
@@ -159,13 +127,11 @@ def _go(request: Request, where: str, browser: str) -> Response:
 
 def _below(request: Request) -> str:
     """Return the path of the public URL: by that one, and no other, people go to the provider and come back."""
-    settings: Settings = request.app.state.settings
-    return settings.below
+    return server_of(request)[Options].settings.below
 
 
 def _over_https(request: Request) -> bool:
-    found: bool = request.app.state.origins.is_https(request.scope["headers"], request.scope["scheme"])
-    return found
+    return server_of(request)[Access].origins.is_https(request.scope["headers"], request.scope["scheme"])
 
 
 def _address(request: Request) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from stabilityalerting import ActionRefused, AlertingService
+from stabilityalerting import ActionRefused
 from stabilityalerting.pagerduty import BadWebhook, PagerDutySink
 from stabilitybackend.base.errors import BadRequest, NotFound, Unauthorized, Unavailable
 from stabilitybackend.schema.server import PagerDutyAnswer
+from stabilitybackend.server.api.access import AlertingPart
 from stabilitybackend.server.api.answers import answer, answers
 from stabilitybackend.storage.redis_link import redis_errors
 
@@ -17,10 +18,13 @@ router = APIRouter(prefix="/api/v1", tags=["alerting"])
 
 
 @router.post("/pagerduty", responses=answers(PagerDutyAnswer))
-async def pagerduty(request: Request) -> Response:
+async def pagerduty(request: Request, alerting: AlertingPart) -> Response:
     """Take a webhook that PagerDuty signed, once: who acknowledges or resolves there acknowledges here."""
-    alerting: AlertingService = request.app.state.alerting
-    taking = [sink.webhooks for sink in alerting.sinks if isinstance(sink, PagerDutySink) and sink.webhooks is not None]
+    taking = [
+        sink.webhooks
+        for sink in alerting.service.sinks
+        if isinstance(sink, PagerDutySink) and sink.webhooks is not None
+    ]
     if not taking:
         raise NotFound(
             "this server takes nothing from PagerDuty",

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from stabilitybackend.access.auth import Principal
 from stabilitybackend.acting.commands.proposals import Person
 from stabilitybackend.alerts.proposals import ProposalBook
 from stabilitybackend.schema.commands import CommandRequest, Proposal, Proposals, RunProposals
-from stabilitybackend.server.api.access import Commander, Manager, Proposer, Reader, Recorded, Worker
+from stabilitybackend.server.api.access import (
+    AlertingPart,
+    Commander,
+    Manager,
+    Proposer,
+    Reader,
+    Recorded,
+    StartOptions,
+    Worker,
+)
 from stabilitybackend.server.api.answers import answer, answers
 
 __all__ = ["person_of", "router"]
@@ -29,13 +38,12 @@ class Declined(BaseModel):
     reason: str = Field("", max_length=300)
 
 
-def _book(request: Request) -> ProposalBook:
-    return ProposalBook(request.app.state.redis)
+async def _book(alerting: AlertingPart) -> ProposalBook:
+    return alerting.proposals
 
 
-def _two_persons(request: Request) -> bool:
-    found: bool = request.app.state.settings.two_persons
-    return found
+async def _two_persons(options: StartOptions) -> bool:
+    return options.settings.two_persons
 
 
 Book = Annotated[ProposalBook, Depends(_book)]

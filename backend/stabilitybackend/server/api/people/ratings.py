@@ -12,8 +12,9 @@ from stabilitybackend.alerts.ratings import Ratings, precision, rating_of
 from stabilitybackend.base.errors import NotFound
 from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.schema.pages.alerting import Precision, RatingAnswer
-from stabilitybackend.server.api.access import Commander, Manager, Reader, Recorded, Worker
+from stabilitybackend.server.api.access import Commander, Manager, Reader, Recorded, Worker, server_of
 from stabilitybackend.server.api.answers import answer, answers
+from stabilitybackend.server.stages import Alerting
 from stabilitybackend.storage.redis_link import redis_errors
 
 __all__ = ["router"]
@@ -51,7 +52,9 @@ async def rate(
         await record.did(commander, "incident.rate", incident_id, "taken back")
         return answer(RatingAnswer(None))
     with redis_errors():
-        sent_to = await request.app.state.alerting.notified(RunKeys(worker.run_id).incident_events, incident_id)
+        sent_to = await server_of(request)[Alerting].service.notified(
+            RunKeys(worker.run_id).incident_events, incident_id
+        )
     said = rating_of(incident, worker.listing.run.project, body.useful, sent_to, commander.name, time.time())
     await ratings.put(said)
     await record.did(
@@ -76,5 +79,4 @@ async def alert_precision(
 
 
 def _ratings(request: Request) -> Ratings:
-    ratings: Ratings = request.app.state.ratings
-    return ratings
+    return server_of(request)[Alerting].ratings

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from stabilityalerting import AlertingService
 from stabilityalerting.slack_app import SlackAppSink
 from stabilitybackend.base.errors import BadRequest, NotFound, Unauthorized, Unavailable
 from stabilitybackend.schema.server import SlackAnswer
+from stabilitybackend.server.api.access import AlertingPart
 from stabilitybackend.server.api.answers import answer, answers
 
 __all__ = ["router"]
@@ -16,10 +16,11 @@ router = APIRouter(prefix="/api/v1", tags=["alerting"])
 
 
 @router.post("/slack", responses=answers(SlackAnswer))
-async def slack(request: Request) -> Response:
+async def slack(request: Request, alerting: AlertingPart) -> Response:
     """Take what Slack signed and sent within five minutes, once; it says who pressed what."""
-    alerting: AlertingService = request.app.state.alerting
-    apps = [sink.requests for sink in alerting.sinks if isinstance(sink, SlackAppSink) and sink.requests is not None]
+    apps = [
+        sink.requests for sink in alerting.service.sinks if isinstance(sink, SlackAppSink) and sink.requests is not None
+    ]
     if not apps:
         raise NotFound(
             "this server takes nothing from Slack over HTTP",
