@@ -20,7 +20,7 @@ from redis import Redis
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from stabilitybackend.server import app
+from stabilitybackend.server import stages
 from stabilitybackend.storage.redis_link import make_redis
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import Error, Health, Hello, Message, decode_message, encode_message
@@ -127,7 +127,7 @@ def spoiled(job: Job, last: int, other: float = 0.0) -> Any:
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("odd")
-    ours = app.version("stabilityboard")
+    ours = stages.version("stabilityboard")
     major, minor, *_ = ours.split(".")
     with ExitStack() as stack:
         slack = stack.enter_context(FakeSlack())
@@ -140,7 +140,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
             patch.setenv(name, variables[name])
         shared: dict[str, Any] = {"role": ROLES, "archive_url": str(folder / "archive")}
         with pytest.MonkeyPatch.context() as later:
-            later.setattr(app, "version", lambda _: f"{major}.{int(minor) + 2}.0")
+            later.setattr(stages, "version", lambda _: f"{major}.{int(minor) + 2}.0")
             odd = stack.enter_context(RunningServer(redis.url, folder / "odd", **shared))
         job = Job()
         agent = Agent(stack.enter_context(connect(odd.agent_url)), "a1", job)

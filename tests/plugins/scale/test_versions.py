@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from stabilitybackend.server import app
+from stabilitybackend.server import stages
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import Welcome
 from support.gateway_stack import RawAgent, log_frames
@@ -34,7 +34,7 @@ def old(tmp_path: Path) -> Iterator[RunningServer]:
 def new(old: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
     """One of two versions later."""
     major, minor, *_ = old.client.get("/healthz").json()["version"].split(".")
-    monkeypatch.setattr(app, "version", lambda _: f"{major}.{int(minor) + 2}.0")
+    monkeypatch.setattr(stages, "version", lambda _: f"{major}.{int(minor) + 2}.0")
     shared: dict[str, Any] = {"role": ROLES, "archive_url": str(tmp_path / "archive")}
     with RunningServer(old._redis_url, tmp_path / "new", **shared) as server:
         yield server
