@@ -18,6 +18,7 @@ from stabilitybackend.runs import idle_runs
 from stabilitybackend.runs import manager as manager_module
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.worker import RunWorker
+from stabilitybackend.server import stages
 from stabilitybackend.storage.redis_link import make_redis
 from stabilityclient.wire import Frame, Hello, encode_message
 from support.job_frames import Job
@@ -175,9 +176,7 @@ async def test_many_runs_are_asked_for_over_http_with_few_connections_and_no_req
     names = [f"run-{n}" for n in range(100)]
     for name in names:
         await RunIndex(redis).register(Hello(name, "a1", "n0", "0.1.0"), 1000.0)
-    monkeypatch.setattr(
-        stages_module, "make_redis", lambda url, connections=FEW: make_redis(url, connections=connections)
-    )
+    monkeypatch.setattr(stages, "make_redis", lambda url, connections=FEW: make_redis(url, connections=connections))
 
     def ask() -> list[int]:
         with RunningServer(redis_url, tmp_path / "server") as server, ThreadPoolExecutor(16) as readers:
