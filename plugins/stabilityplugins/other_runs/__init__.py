@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 
 @hook
 def stages() -> Iterable[type[Stage]]:
-    from stabilityplugins.other_runs.stage import OtherRunsStage
+    from stabilityplugins.other_runs.comparison_stage import OtherRunsStage
 
     return (OtherRunsStage,)

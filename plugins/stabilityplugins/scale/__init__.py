@@ -23,6 +23,6 @@ def checks() -> list[Callable[..., Any]]:
 def stages(options: Options) -> Iterable[type[Stage]]:
     if not options.settings.role:
         return ()
-    from stabilityplugins.scale.stages import SharedMembership, SharedWork
+    from stabilityplugins.scale.shared_stages import SharedMembership, SharedWork
 
     return (SharedMembership, SharedWork)

@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
-from stabilityplugins.scale.stages import SharedWork
+from stabilityplugins.scale.shared_stages import SharedWork
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
 from support.server_stack import RunningServer
