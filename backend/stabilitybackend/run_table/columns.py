@@ -29,7 +29,7 @@ class Column:
 
     @property
     def facts(self) -> ColumnFacts:
-        """What pages get of it."""
+        """The column as pages get it."""
         return ColumnFacts(self.key, self.label, self.kind, self.what)
 
 
@@ -84,7 +84,7 @@ def _gpus(row: TableRun) -> int | None:
 
 
 def column_of(key: str) -> Column:
-    """Return what a key names: a built-in column, ``config.<path>``, ``metric.<name>``, or else either of these."""
+    """Return the column of a key: a built-in one, ``config.<path>``, ``metric.<name>``, or else either of these."""
     known = BUILT_IN.get(key)
     if known is not None:
         return known

@@ -58,7 +58,7 @@ def curve_metric(metrics: Iterable[str], loss: str | None) -> str | None:
 
 
 def token_metric(metrics: Iterable[str]) -> tuple[str, bool] | None:
-    """Return the metric that counts tokens, and whether its name alone says so; None where there is none.
+    """Return the metric that counts tokens, and whether its name alone decides so; None where there is none.
 
     Example:
         >>> token_metric(["loss", "train/tokens_seen"]), token_metric(["tokens"]), token_metric(["tokens/web"])
@@ -73,7 +73,7 @@ def token_metric(metrics: Iterable[str]) -> tuple[str, bool] | None:
 
 
 def digest_of(worker: RunWorker, fleet: Fleet, now: float) -> Callable[[], RunDigest]:
-    """Return what works a run out as it is now. Call this on the event loop, and the answer in a thread."""
+    """Return a function that digests a run as it is. Call this on the event loop, and the function in a thread."""
     state, run = worker.state, worker.listing.run
     metric, tokens = curve_metric(state.store.metrics(), run.loss_metric), token_metric(run.latest)
     wanted = [name for name in (metric, tokens[0] if tokens else None) if name is not None]
@@ -197,13 +197,13 @@ def _passed_over(
 
 
 def _range(low: NDArray[np.float64], high: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the heights of a curve; what the first steps of a run, or a few spikes, would add to them is cut."""
+    """Return the heights of a curve, without the extremes that the first steps of a run, or a few spikes, would add."""
     least, most = float(low.min()), float(high.max())
     if len(low) < 8:
         return least, most
     bottom, top = float(np.quantile(low, CUT)), float(np.quantile(high, 1 - CUT))
     usual = top - bottom
-    # Only what is far away is cut: a curve that falls all the time keeps its whole height.
+    # Only remote extremes are cut: a curve that falls all the time keeps its whole height.
     return (bottom if bottom - least > usual else least), (top if most - top > usual else most)
 
 
@@ -213,7 +213,7 @@ SHARE = 0.1
 EVERY_S = 5.0
 #: ... and while its job is under way at least this often, seconds.
 AGES_S = 30.0
-#: So long after somebody looked at the table, runs that nobody follows are worked out too, seconds.
+#: So long after the last look at the table, runs that no browser follows are digested too, seconds.
 LOOKED_S = 60.0
 
 _log = logging.getLogger(__name__)
@@ -241,7 +241,7 @@ def is_stale(run: Run, digest: RunDigest | None, now: float = 0.0) -> bool:
 
 
 class DigestUpdater:
-    """Works out what the table shows of whole runs.
+    """Digests whole runs for the table.
 
     Args:
         clock: unix seconds now.
@@ -261,7 +261,7 @@ class DigestUpdater:
         await in_rounds(self.round, share=SHARE, undone=undone, expected=expected, log=_log)
 
     async def round(self) -> None:
-        """Work out the live runs that went on, those that waited longest first, then one that is over."""
+        """Digest the live runs with new rows, longest waiting first, then one ended run."""
         await self._tables.refresh()
         followed, now = self._manager.followed(), self._clock()
         due = []

@@ -1,4 +1,4 @@
-"""A run in the memory of the table: decoded once, with what is looked up of it again and again."""
+"""A run in the memory of the table: decoded once, with the values that filters and orders read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stabilitybackend.schema.severity import RunCondition
 
 __all__ = ["TableRun", "conditions_of", "speed_of", "unit_of_speed"]
 
-#: More than any time, unix seconds: what a time is divided by stays less than one place of the order.
+#: More than any time, unix seconds: a time divided by it stays less than one place of the order.
 LATER = 1e11
 #: Values of a list or map in a config that are looked at: a vocabulary in it is no column.
 MAX_CONFIG_KEYS = 1_000
@@ -27,8 +27,8 @@ class TableRun:
 
     Attributes:
         run: as it was shown or stored last.
-        digest: what was worked out of its points, None where that was not done yet.
-        text: what words are looked for in, lower case.
+        digest: the digest of its points, None before the first one.
+        text: searchable text, lower case.
     """
 
     def __init__(self, run: Run, digest: RunDigest | None, before: TableRun | None = None) -> None:
@@ -46,7 +46,7 @@ class TableRun:
 
     @property
     def urgency(self) -> float:
-        """How soon somebody should look at it: less is sooner, of equals the latest."""
+        """Urgency: less is sooner; of equals the latest."""
         state = self.run.state
         return state.order - (state.since or 0.0) / LATER if state.incident_id else float(state.order)
 
@@ -57,7 +57,7 @@ class TableRun:
 
     @cached_property
     def loss(self) -> float | None:
-        """The newest value of what is watched as its loss."""
+        """The newest value of the metric that serves as its loss."""
         return None if self.run.loss_metric is None else self.metric(self.run.loss_metric)
 
     @cached_property
@@ -71,7 +71,7 @@ class TableRun:
         return _WORDS.get(value) if isinstance(value, str) else value
 
     def any(self, key: str) -> Cell:
-        """Return what a key without a prefix means: the config's where it has it, else the newest value of a metric."""
+        """Return the value of a key without a prefix: the config's if present, else the newest value of a metric."""
         return self.config[key] if key in self.config else self.metric(key)
 
 
@@ -90,7 +90,7 @@ def speed_of(run: Run, digest: RunDigest | None) -> tuple[float | None, str]:
 
 
 def unit_of_speed(metric: str) -> str:
-    """Return the unit that the name of a speed says, "" where it is none or says none.
+    """Return the unit in the name of a speed, "" without one.
 
     Example:
         >>> unit_of_speed("throughput/device/tokens_per_sec"), unit_of_speed("tps"), unit_of_speed("mfu")

@@ -46,7 +46,7 @@ from stabilitybackend.storage.redis_link import redis_errors
 
 __all__ = ["MAX_CHARS", "MAX_COLUMNS", "MAX_LIMIT", "Filter", "KnownColumns", "RunTables", "TableQuery", "parse"]
 
-#: What an order begins with where nothing is asked for: sick runs first, then those under way, then the newest.
+#: First key of an order without a request: runs with an open incident first, then those under way, then the newest.
 DEFAULT_SORT = ("state",)
 #: Columns that an order can have one after the other.
 MAX_SORTS = 5
@@ -91,7 +91,7 @@ def ordered(rows: Sequence[TableRun], sorts: Sequence[tuple[Column, bool]], now:
 
 
 def _sort_key(value: Any) -> tuple[int, float, str] | None:
-    """Return by what a value is sorted: numbers before texts; NaN has -1, it is neither large nor small."""
+    """Return the sort key of a value: numbers before texts; NaN has -1, it is neither large nor small."""
     if value is None or value == "" or value == []:
         return None
     if isinstance(value, int | float):
@@ -125,7 +125,7 @@ def grouped(
     return found, groups
 
 
-#: Longest filter, characters: it stands in the page's address.
+#: Longest filter, characters: it is part of the page's address.
 MAX_CHARS = 2_000
 
 Operator = Literal["has", ":", "!=", "<", "<=", ">", ">="]
@@ -133,7 +133,7 @@ Operator = Literal["has", ":", "!=", "<", "<=", ">", ">="]
 _OPERATOR = re.compile(r"<=|>=|!=|==|[:=<>]")
 _BARE = re.compile(r'[^\s"]')
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
-#: What may follow a number. B is a billion, as in "7B parameters".
+#: Suffixes of a number. B is a billion, as in "7B parameters".
 _SCALES = {"": 1.0, "%": 0.01, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 _WORDS = {
     "nan": math.nan, "inf": math.inf, "+inf": math.inf, "-inf": -math.inf, "infinity": math.inf,
@@ -165,7 +165,7 @@ class Term:
 
 
 def refusal(text: str, at: int, why: str, possible: str) -> BadRequest:
-    """Return the refusal of a filter that breaks at a place: what was given, where, what is possible."""
+    """Return the refusal of a filter that breaks at a position: the input, the position, the possible terms."""
     there = f"at character {at + 1}, {text[at : at + 40]!r}" if at < len(text) else "at its end"
     return BadRequest(
         f"q is {text[:200]!r}, which breaks {there}: {why}", hint=possible, code="bad_filter", at=at, why=why
@@ -176,7 +176,7 @@ def parse(text: str) -> list[Term]:
     """Return the terms of a filter, [] of an empty one.
 
     Raises:
-        BadRequest: ``bad_filter``: it is no filter; the message says where it breaks, the hint what is possible.
+        BadRequest: ``bad_filter``: it is no filter; the message has the position, the hint the possible terms.
     """
     if len(text) > MAX_CHARS:
         raise BadRequest(
@@ -477,7 +477,7 @@ class KnownColumns:
         return RunColumns(built_in, shown, len(found))
 
     def facts_of(self, project: str | None, columns: Iterable[Column], rows: Sequence[TableRun]) -> list[ColumnFacts]:
-        """Return what is known of some columns; one that no run has is marked as gone."""
+        """Return names, types and values of some columns; a column that no run has is marked as gone."""
         found = []
         for column in columns:
             if column.key in BUILT_IN:
@@ -534,11 +534,11 @@ def _values(column: Column, rows: Sequence[TableRun]) -> list[str]:
     return [value for value, _ in counted.most_common(MAX_VALUES)]
 
 
-#: Rows of one answer; columns beside the built-in ones.
+#: Rows of one answer; columns in addition to the built-in ones.
 MAX_LIMIT, MAX_COLUMNS = 5_000, 40
-#: How often Redis is asked what changed of runs that nobody follows here, seconds.
+#: Seconds between two queries of Redis for changes of runs that this process does not follow.
 ASK_EVERY_S = 0.25
-#: Times in the index are those of frames, and some seconds late: what changed is looked for so far back, seconds.
+#: Times in the index are those of frames, and some seconds late: changes are read so far back, seconds.
 SLACK_S = 30.0
 #: An order is the same for all who ask within this time, seconds.
 SHARED_S = 1.0
@@ -548,7 +548,7 @@ MAX_ORDERS = 64
 
 @dataclass(frozen=True)
 class TableQuery:
-    """What somebody wants to see. Fields: docs/api.md."""
+    """Request of a table. Fields: docs/api.md."""
 
     project: str | None
     q: str = ""
@@ -569,7 +569,7 @@ class _Order:
 
 
 class RunTables:
-    """Answers what a table of the runs shows.
+    """Answers requests for the table of the runs.
 
     Args:
         manager: of the runs. index: of all runs. clock: unix seconds now.
@@ -597,10 +597,10 @@ class RunTables:
         self._newest: dict[TableQuery, _Order] = {}
         self._ordering: dict[TableQuery, asyncio.Task[_Order]] = {}
         self._known = KnownColumns(clock)
-        #: When somebody looked at the table last, unix seconds.
+        #: Time of the last request, unix seconds.
         self.used = float("-inf")
 
-    # --- what people ask -----------------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------------------
 
     async def table(
         self, query: TableQuery, columns: Sequence[str], offset: int, limit: int, order: str | None = None
@@ -610,7 +610,7 @@ class RunTables:
         Raises:
             BadRequest: the filter, a column, a place or an order is none.
             Conflict: ``order_gone``: the order is too old; nothing is left out silently, the caller begins again.
-            Unavailable: Redis is away, and no row is known.
+            Unavailable: Redis is away, and no row is in memory.
         """
         if len(columns) > MAX_COLUMNS:
             raise BadRequest(f"{len(columns)} columns asked for, expected at most {MAX_COLUMNS}", hint="ask for fewer")
@@ -648,7 +648,7 @@ class RunTables:
         return found
 
     async def _shared(self, query: TableQuery) -> _Order:
-        """Return a new order, or the one that somebody got a moment ago, or waits for."""
+        """Return a new order, or one of the last moment, or one in progress for the same request."""
         known = self._newest.get(query)
         if known is not None and self._clock() - known.made < SHARED_S:
             return known
@@ -703,10 +703,10 @@ class RunTables:
     # --- keeping up ----------------------------------------------------------------------------------------------
 
     async def refresh(self) -> None:
-        """Bring the rows up to date; whoever comes meanwhile waits for the same look.
+        """Bring the rows up to date; concurrent callers wait for the same pass.
 
         Raises:
-            Unavailable: Redis is away, and no row is known.
+            Unavailable: Redis is away, and no row is in memory.
         """
         async with self._loading:
             self._take_followed()
@@ -717,14 +717,14 @@ class RunTables:
                     await self._ask()
             except Unavailable:
                 if not self._rows:
-                    raise  # else what is known is shown, and ``storing`` says that Redis is away
+                    raise  # else the rows in memory are shown, and ``storing`` reports that Redis is away
 
     def _take_followed(self) -> None:
         for run_id, worker in self._manager.followed().items():
             run = worker.listing.run
             known = self._rows.get(run_id)
             if known is None:
-                continue  # a new one: the index tells, with its digest
+                continue  # a new one: the index has it, with its digest
             if known.run is not run:
                 self._put(run, known.digest)
 
@@ -737,8 +737,8 @@ class RunTables:
         elif not first:
             self._changed = set(await self._index.active_since(self._asked - SLACK_S))
         changed = self._changed - followed
-        changed |= self._followed - followed  # let go since: what was stored last is the newest
-        # Not by their number alone: one that came and one that was deleted since leave it as it was.
+        changed |= self._followed - followed  # no longer followed: the stored state is the newest
+        # Not by their number alone: one new run and one deleted run leave it unchanged.
         unknown = (changed | followed) - self._rows.keys()
         if first or unknown or await self._index.count() != len(self._rows):
             ids = await self._index.ids()
@@ -763,7 +763,7 @@ class RunTables:
     def _put(self, run: Run, digest: RunDigest | None) -> None:
         self._rows[run.run_id] = TableRun(run, digest, self._rows.get(run.run_id))
 
-    # --- what is worked out of the points ------------------------------------------------------------------------
+    # --- digests of the points -----------------------------------------------------------------------------------
 
     def row(self, run_id: str) -> TableRun | None:
         """Return a run as the table has it."""
@@ -774,7 +774,7 @@ class RunTables:
         return list(self._rows.values())
 
     def digested(self, run_id: str, digest: RunDigest) -> None:
-        """Take over what was worked out of a run's points."""
+        """Take over the digest of a run's points."""
         if (known := self._rows.get(run_id)) is not None:
             self._put(known.run, digest)
 

@@ -1,4 +1,4 @@
-"""Views that people saved under a name, in Redis. They belong to a project, not to a run: they stay when runs go."""
+"""Views, saved under a name, in Redis. They belong to a project, not to a run: they stay when runs go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a block of steps looks like in 19 numbers, and blocks of blocks: any zoom level from the same few laws.
+"""A block of steps in 19 numbers, and blocks of blocks: any zoom level from the same few laws.
 
 A block of level L holds the rows whose ``step >> L`` is the same, so blocks are absolute: two parts or two segments are
 cut at the same steps. A block keeps its extremes with their steps, so a single spike among ten
@@ -62,10 +62,10 @@ AGG = np.dtype(
 Aggs = NDArray[np.void]
 EMPTY_AGGS: Aggs = np.empty(0, AGG)
 
-#: Finest level worth keeping: 256 steps. Below it a block costs as much as the rows it stands for.
+#: Finest level worth keeping: 256 steps. Below it a block costs as much as its rows.
 MIN_LEVEL = 8
 #: Rows that a block of the base level holds on average at least; with 152 bytes a block this keeps aggregates near a
-#: tenth of the rows' own size however sparsely somebody logs.
+#: tenth of the rows' own size however sparse the rows are.
 MIN_BLOCK_ROWS = 64
 #: A series with fewer rows is one block at its base level: no finer one has MIN_BLOCK_ROWS rows a block.
 SHORT_ROWS = 2 * MIN_BLOCK_ROWS
@@ -113,9 +113,9 @@ def aggregate(rows: Rows, level: int) -> Aggs:
 
 
 def aggregate_short(rows: Rows, starts: NDArray[np.int64]) -> tuple[NDArray[np.int64], Aggs]:
-    """Return what ``base_level`` and ``aggregate`` return for each of many series with fewer than SHORT_ROWS rows.
+    """Return the results of ``base_level`` and ``aggregate`` for many series with fewer than SHORT_ROWS rows each.
 
-    At its base level such a series is one block, so that all of them are worked out at once.
+    At its base level such a series is one block, so that all of them are computed together.
 
     Args:
         rows: of all of them, one series after the other.
@@ -151,7 +151,7 @@ def regroup(aggs: Aggs, level: int) -> Aggs:
 
     Args:
         aggs: ascending and disjoint; each must lie within one block of ``level``. Their own extents may differ, so
-            whole blocks and what was aggregated from rows at a cut edge go together.
+            whole blocks and aggregates of the rows at a cut edge go together.
         level: 0 to 62.
     """
     if not len(aggs):
@@ -196,7 +196,7 @@ def join_aggs(pieces: Sequence[Aggs]) -> Aggs:
 
 
 def row_counts(aggs: Aggs) -> NDArray[np.int64]:
-    """Return how many rows each block stands for, finite or not."""
+    """Return the number of rows of each block, finite or not."""
     counts: NDArray[np.int64] = aggs["count"] + aggs["nan"] + aggs["pinf"] + aggs["ninf"]
     return counts
 

@@ -11,17 +11,17 @@ __all__ = ["ByteCache"]
 
 T = TypeVar("T")
 
-#: Bytes that an entry costs beside its arrays: key, list links, array headers.
+#: Bytes of an entry in addition to its arrays: key, list links, array headers.
 ENTRY_BYTES = 1_000
 
 
 class ByteCache:
-    """Keeps what was used last, at most ``max_bytes`` of it. Any thread may ask.
+    """A least-recently-used cache of at most ``max_bytes``. Safe to call from any thread.
 
-    Whatever is put in is shared by all readers: nobody may write to it.
+    Values are shared by all readers: they must not be written to.
 
     Args:
-        max_bytes: bound on all entries together. What is larger alone is not kept.
+        max_bytes: bound on all entries together. A value larger than that is not stored.
 
     Attributes:
         bytes: held now.
@@ -42,7 +42,7 @@ class ByteCache:
             return self._find(key)
 
     def put(self, key: Hashable, value: object, size: int) -> None:
-        """Keep ``value``, ``size`` bytes large, and drop what was not used for longest where room is needed."""
+        """Store ``value``, ``size`` bytes large, and drop the least recently used entries where room is needed."""
         size += ENTRY_BYTES
         with self._lock:
             old = self._entries.pop(key, None)

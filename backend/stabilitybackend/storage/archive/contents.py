@@ -1,4 +1,4 @@
-"""What goes into a part's files, a batch at a time, and what the table has to say about it."""
+"""Contents of a part's files, a batch at a time, and their entries in the part's table."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ FRAMES_GROUP = 8_192
 
 
 class Contents:
-    """The rows of a part on their way to the file; remembers what the other files say about them.
+    """The rows of a part on their way to the file, with the entries that the other files have about them.
 
     Args:
         keys: the series, in the order in which they first appeared.
@@ -152,7 +152,7 @@ class Contents:
         )
 
     def _batch(self, batch: list[tuple[SeriesKey, Rows]]) -> pl.DataFrame:
-        """Return the rows of the next series in the file as the file has them; note what other files say of them."""
+        """Return the next series in the file's own order of rows; note its entries for the other files."""
         every = chain_rows([rows for _, rows in batch])
         self._sum(every)
         self.rows += len(every)

@@ -1,4 +1,4 @@
-"""What a part is: its files, their columns, and the checksums that tell a flipped bit from a value.
+"""A part: its files, their columns, and the checksums that tell a flipped bit from a value.
 
 A part holds the frames of a run in the half-open range ``(from_id, to_id]`` of its stream, in five files:
 
@@ -82,7 +82,7 @@ class Part:
 
     Attributes:
         stem: begins the names of its files; unique within the run.
-        from_id, to_id: stream ids; the part holds what came after the first up to and including the second.
+        from_id, to_id: stream ids; the part holds the range after the first up to and including the second.
         rows: placed rows, all series together. frames: messages. bytes: of all files. series: how many.
         created: unix seconds. version: FORMAT_VERSION of the server that wrote it.
         first_step, last_step: over all series; None where there is no row.

@@ -38,7 +38,7 @@ TIMEOUT_S = 10
 #: The same for Polars, whose requests carry up to 64 MiB, seconds. It has no limit of its own: a store that takes a
 #: request and falls silent would keep every run from being archived until the server ends. It asks twice.
 POLARS_TIMEOUT_S = 30
-#: After a store did not answer nobody asks it again for so long, seconds: each chart reads many files, and each would
+#: Pause after a store that did not answer, seconds: each chart reads many files, and each would
 #: wait for its own time-out.
 AWAY_S = 5.0
 
@@ -62,7 +62,7 @@ class Location(ABC):
     A file appears whole under its name or not at all. Everything raises ArchiveError, naming the file.
 
     Attributes:
-        base: the folder or URL, as people know it.
+        base: the folder or URL, as in messages and settings.
     """
 
     base: str
@@ -88,7 +88,7 @@ class Location(ABC):
 
     @abstractmethod
     def create_bytes(self, name: str, data: bytes) -> None:
-        """Write a file where there is none of that name; leave one that is there as it is."""
+        """Write a file under a name that is free; leave an existing one unchanged."""
 
     @abstractmethod
     def read_bytes(self, name: str) -> bytes:
@@ -108,7 +108,7 @@ class Location(ABC):
 
     def scan(self, name: str) -> pl.LazyFrame:
         """Return a Parquet file as a lazy frame. It is read, and may fail, when it is collected."""
-        # A folder's name may hold what looks like a pattern or a partition; ours mean themselves.
+        # A folder's name may look like a pattern or a partition; these names are literal.
         return pl.scan_parquet(self.path(name), glob=False, hive_partitioning=False, cache=False)
 
     def read(self, name: str, columns: Sequence[str], offset: int, count: int) -> pl.DataFrame:
@@ -132,7 +132,7 @@ class Location(ABC):
         self.delete([name])
 
     def _guarded(self, doing: str, path: str, action: Callable[[], T]) -> T:
-        """Return what ``action`` returns; all its trouble becomes an ArchiveError."""
+        """Return the result of ``action``; any of its errors becomes an ArchiveError."""
         try:
             return action()
         except READ_TROUBLE as error:
@@ -140,7 +140,7 @@ class Location(ABC):
 
 
 class LocalFolder(Location):
-    """A folder of this machine. A file is written beside its name, made durable, then renamed."""
+    """A folder of this machine. A file is written under a temporary name, made durable, then renamed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()
@@ -244,7 +244,7 @@ def open_location(place: str | Path) -> Location:
 
 
 def checked_name(name: str) -> str:
-    """Return ``name`` if it is one of ours: a path must never lead out of the archive."""
+    """Return ``name`` if it is a name of the archive: a path must never lead out of it."""
     if name != INSTALLATION_FILE and not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no name of an archived file: expected <run_id>/<file>")
     return name
@@ -269,7 +269,7 @@ def _fill(path: Path, data: bytes) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Make what was written to a file or a folder durable."""
+    """Make the writes to a file or a folder durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -304,7 +304,7 @@ class ObjectStore(Location):
             self._store: Any = obstore.store.from_url(
                 self.base,
                 retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=TIMEOUT_S)},
-                # As Polars does: an endpoint of http:// is one that somebody named on purpose.
+                # As Polars does: an endpoint of http:// was set on purpose.
                 client_options={"timeout": timedelta(seconds=TIMEOUT_S), "allow_http": True},
             )
         except READ_TROUBLE as error:
@@ -400,7 +400,7 @@ class ObjectStore(Location):
 
 
 def _polars_options() -> dict[str, Any]:
-    """Return what Polars needs beside the URL.
+    """Return the options of Polars for the URL.
 
     Without the credential provider it reads the environment itself, as obstore does; with it the answer would depend on
     whether boto3 happens to be installed.

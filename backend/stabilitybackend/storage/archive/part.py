@@ -23,9 +23,9 @@ __all__ = ["Part", "PartReader", "write_part"]
 
 #: Bytes of a decoded row: step, value and time.
 ROW_BYTES = 24
-#: Chunks of points that are read at once: 25 MB.
+#: Chunks of points of one read: 25 MB.
 BULK_CHUNKS = 64
-#: A read of more than this share of the cache passes by it: one long export must not turn out what charts need.
+#: A read of more than this share of the cache passes by it: one long export must not evict the data of charts.
 BULK_SHARE = 0.25
 #: A block that is cut is made from its rows where it has no more than these: a finer level would cost a read of
 #: its own, and so many rows lie in one chunk or two.
@@ -33,7 +33,7 @@ EDGE_ROWS = 8_192
 
 
 class PartReader:
-    """Reads one part. Any thread may ask at any time; what it returns is shared and must not be written to.
+    """Reads one part. Safe to call from any thread; results are shared and must not be written to.
 
     Args:
         cache: of decoded arrays, shared by all readers.
@@ -66,7 +66,7 @@ class PartReader:
     def aggregates(self, key: SeriesKey, first: int, last: int, level: int) -> Aggs:
         """Return one AGG for each block of ``2**level`` steps over exactly the rows of ``first <= step <= last``.
 
-        What was asked for is kept in the cache: a part never changes, and a chart of fifty segments asks the same again
+        Requested ranges stay in the cache: a part never changes, and a chart of fifty segments requests the same again
         each time it is drawn (10 M points, 48 segments: 5.4 ms without, 1.5 ms with it).
         """
 
@@ -119,7 +119,7 @@ class PartReader:
     def _gather(
         self, table: SeriesTable, entry: Entry, first: int, last: int, level: int, i: int, pieces: list[Aggs]
     ) -> None:
-        """Append what ``[first, last]`` holds, ascending, from the i-th stored level (0 the finest, -1 the rows)."""
+        """Append the blocks of ``[first, last]``, ascending, from the i-th stored level (0 the finest, -1 the rows)."""
         if i < 0:
             rows = self._rows(table, entry, first, last)
             if len(rows):
@@ -201,7 +201,7 @@ class PartReader:
         return rows, len(rows) * ROW_BYTES
 
     def _bulk(self, table: SeriesTable, chunks: range, keep: bool) -> list[Rows]:
-        """Read adjacent chunks at once; keep copies of each where they are to be kept."""
+        """Read adjacent chunks together; retain copies of the requested ones."""
         size = table.points.rows
         columns = ["step", "value", "time"]
         frame = self._read(self._files.points, columns, chunks.start * size, len(chunks) * size, whole=False)

@@ -1,4 +1,4 @@
-"""One series and its rows: what the hot and the cold half of a run's store share.
+"""One series and its rows: shared types of the hot and the cold half of a run's store.
 
 Structs, out of the garbage collector's sight: a large job has a hundred thousand series, and a dataclass takes eight
 times as long to make and three times as long to look up.
@@ -45,7 +45,7 @@ class Rows(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     Attributes:
         steps: int64[n], 0 to 2**53 - 1, never falling. A job that logs each micro-batch has several rows a step.
-        values: float64[n]; NaN and the infinities are what was logged, never "missing".
+        values: float64[n]; NaN and the infinities are logged values, never "missing".
         times: float64[n], when it was logged, unix seconds.
     """
 
@@ -88,7 +88,7 @@ def chain_rows(parts: Sequence[Rows]) -> Rows:
 def join_rows(parts: Sequence[Rows]) -> Rows:
     """Return the rows of all parts in one, by step; those of one step part after part.
 
-    The parts themselves may be in any order. A single part is returned as it is, so its steps must not fall.
+    The parts themselves may be in any order. A single part is returned unchanged, so its steps must not fall.
     """
     parts = [part for part in parts if len(part)]
     rows = chain_rows(parts)
@@ -105,7 +105,7 @@ def by_step(rows: Rows) -> Rows:
 def paired(columns: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int64], list[NDArray[np.intp]]]:
     """Pair the rows of several series of which the steps never fall: the k-th row of a step with the k-th.
 
-    Where a series has fewer rows at a step its last one there stands for those that are missing, so no row of another
+    Where a series has fewer rows at a step its last one there fills in for the missing ones, so no row of another
     series at a common step is left out.
 
     Returns:

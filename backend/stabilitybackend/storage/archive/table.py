@@ -1,4 +1,4 @@
-"""The table of a part: which series lies where in its files, and what each chunk of them must sum up to."""
+"""The table of a part: the location of each series in its files, and the checksum of each chunk."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Entry(NamedTuple):
 
 
 class TableFile(msgspec.Struct, frozen=True):
-    """The series file as it is written: JSON, a column a field, series in the order of the points file.
+    """The series file: JSON, a column a field, series in the order of the points file.
 
     Attributes:
         metrics, nodes: the names, each once. metric, node: by their place in these.
@@ -97,7 +97,7 @@ class SeriesTable:
     Attributes:
         points, levels: the chunks of these files.
         frames_group, frames_sums: of the frames file, see TableFile.
-        bytes: about what it takes in memory.
+        bytes: approximate size in memory.
     """
 
     def __init__(self, file: TableFile) -> None:

@@ -1,4 +1,4 @@
-"""Turns what Polars, the disk and the object store complain about into one error that says what to do."""
+"""Turns errors of Polars, the disk and the object store into one error with advice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stabilitybackend.base.errors import ArchiveError
 
 __all__ = ["READ_TROUBLE", "damaged", "trouble"]
 
-#: What a read or write through Polars may raise. Its decoder panics on some damaged files, which is no Exception.
+#: Exceptions of a read or write through Polars. Its decoder panics on some damaged files, which is no Exception.
 READ_TROUBLE: tuple[type[BaseException], ...] = (Exception, pl.exceptions.PanicException)
 
 #: Longest text of a library that is passed on, characters: object stores answer with whole pages.
@@ -38,9 +38,9 @@ _HINTS = {
 
 
 def trouble(error: BaseException, doing: str, path: str) -> ArchiveError:
-    """Return the ArchiveError for what went wrong while ``doing`` (read, write, delete, list) ``path``.
+    """Return the ArchiveError for an error while ``doing`` (read, write, delete, list) ``path``.
 
-    Its code tells programs the kind: ``archive_full``, ``archive_forbidden``, ``archive_missing``,
+    Its code names the kind: ``archive_full``, ``archive_forbidden``, ``archive_missing``,
     ``archive_damaged``, ``archive_unreachable`` (an object store) or ``archive_failed`` (anything else). The file is
     ``facts["file"]``.
     """
@@ -64,7 +64,7 @@ def trouble(error: BaseException, doing: str, path: str) -> ArchiveError:
 
 
 def damaged(path: str, what: str) -> ArchiveError:
-    """Return the ArchiveError for a file whose content is not what was written."""
+    """Return the ArchiveError for a file whose content differs from the written one."""
     return _error("archive_damaged", f"{path} is damaged: {what}", path)
 
 

@@ -39,7 +39,7 @@ def write_part(
     created: float,
     cuts: Cuts = NO_CUTS,
 ) -> Part:
-    """Write the files of a part and return it. Until somebody lists the part its files are orphans.
+    """Write the files of a part and return it. Until the part is listed its files are orphans.
 
     Args:
         from_id, to_id: the range of the stream, from exclusive, to inclusive.
@@ -52,7 +52,7 @@ def write_part(
             Any others are answered as exactly, a little later.
 
     Raises:
-        ArchiveError: a file could not be written. What was written before it stays behind as orphans.
+        ArchiveError: a file could not be written. Files written before it stay behind as orphans.
     """
     found: dict[SeriesKey, list[Rows]] = {}
     for key, rows in series:

@@ -1,4 +1,4 @@
-"""What an export of a run holds: which series, which steps of them, in which order and in pieces of which size.
+"""Contents of an export of a run: series, steps, order, and pieces of bounded size.
 
 ``jsonl_export`` and ``parquet_export`` write it. Nothing here holds more of a run than one piece.
 """
@@ -69,7 +69,7 @@ class Export:
         metrics: only these; empty for all.
         cursor: stream id up to which the run is exported. now: unix seconds.
         refresh: gives the points as they are then: files that were merged into others meanwhile are gone.
-        annotations: of the run. spike_scores: of its effective timeline; None: the file says nothing of them.
+        annotations: of the run. spike_scores: of its effective timeline; None: left out of the file.
 
     Raises:
         NotFound: the run has none of that metric.
@@ -104,7 +104,7 @@ class Export:
             )
         self.metrics = [metric for metric in store.metrics() if not metrics or metric in metrics]
         kept = [s for s in segments if not s.undone and (not self._effective or s.on_head_path)]
-        #: What the file says about the run; the import makes the same segments of it.
+        #: The run's metadata in the file; the import makes the same segments from it.
         self.header: dict[str, Any] = {
             "version": EXPORT_VERSION,
             "run_id": self.run_id,
@@ -160,7 +160,7 @@ class Export:
                 yield from self._pieces(segment, (key,), SERIES_PIECE_ROWS)
 
     def _fresh(self, read: Callable[[StoreView], _Read]) -> _Read:
-        """Return what ``read`` gives; where a file can't be read, ask for the points again before that is reported.
+        """Return the result of ``read``; where a file can't be read, locate the points again before that is reported.
 
         A live run merges its small files: those that this export began with may be gone, and the points lie in others.
         """

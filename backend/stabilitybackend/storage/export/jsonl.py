@@ -142,7 +142,7 @@ class _PieceTable:
 
 
 def _numbers(rows: Rows) -> NDArray[np.intp]:
-    """Return of each row how many of its step and time came before it."""
+    """Return for each row the number of earlier rows of its step and time."""
     order = np.lexsort((rows.times, rows.steps))
     steps, times = rows.steps[order], rows.times[order]
     first = np.append(True, (steps[1:] != steps[:-1]) | (times[1:] != times[:-1]))[: len(rows)]

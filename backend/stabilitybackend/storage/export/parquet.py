@@ -1,4 +1,4 @@
-"""Writes a run as one long Parquet table, in a stream: nobody holds more than a few row groups."""
+"""Writes a run as one long Parquet table, in a stream of a few row groups in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stabilitybackend.storage.export.export import Export
 
 __all__ = ["EXPORT_KEY", "SCHEMA", "parquet_export"]
 
-#: Key in the file's metadata under which it says, as JSON, which run it is and how its segments hang together.
+#: Key in the file's metadata: JSON that names the run and connects its segments.
 EXPORT_KEY = "stabilityboard.export"
 #: One row a point; sorted by segment, metric (in order of appearance), rank (a node's own metrics last), node, step.
 #: rank is null and node set for a node's own metrics; value holds NaN and the infinities as they were logged, never
@@ -41,7 +41,7 @@ def parquet_export(export: Export, folder: Path | None = None) -> Generator[byte
     """Yield the file in chunks while a thread makes it, into a temporary file.
 
     There is a file between the two because Polars writes in the threads that read charts and archive as well: two
-    people with slow lines would otherwise hold all of them on a machine with two cores.
+    clients on slow lines would otherwise hold all of them on a machine with two cores.
 
     Args:
         folder: of the temporary file, None for the system's. The file has no name and is gone with the process.
@@ -88,7 +88,7 @@ class _Spool(io.RawIOBase):
         return self._size
 
     def write(self, data: Any) -> int:
-        """Write all of ``data``. Raises Unavailable where nobody takes the file any more."""
+        """Write all of ``data``. Raises Unavailable where the reader has gone."""
         if self.abandoned.is_set():
             raise Unavailable("nobody takes the export any more", code="export_abandoned")
         rest = memoryview(bytes(data))
@@ -116,7 +116,7 @@ class _Spool(io.RawIOBase):
             self._grown.notify_all()
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield what is written, up to the end."""
+        """Yield the written chunks, up to the end."""
         at = 0
         while True:
             with self._grown:

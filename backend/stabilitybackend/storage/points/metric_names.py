@@ -102,7 +102,7 @@ class MetricNames(Stateful):
 
     @property
     def note(self) -> str:
-        """Return the text for people, empty while nothing was left out."""
+        """Return a text for the page, empty while nothing was left out."""
         if not self.left_out:
             return ""
         return (

@@ -1,6 +1,6 @@
-"""Smooths a curve over what was logged, never over what is drawn: the debiased moving average that TensorBoard shows.
+"""Smooths a curve over its rows, never over its drawing: the debiased moving average of TensorBoard.
 
-It runs along the path of segments: a new segment goes on from the average at its fork step, so a dead branch and the
+It runs along the path of segments: a new segment continues the average at its fork step, so a dead branch and the
 one that took its place leave the shared past in the same direction. NaN and the infinities are passed over.
 """
 
@@ -23,10 +23,10 @@ __all__ = ["MAX_WEIGHT", "scan", "smooth_line"]
 
 #: Greatest weight of the past. At 0.9999 a value is remembered for some 10,000 rows.
 MAX_WEIGHT = 0.9999
-#: Rows that one matrix product takes at once. 16 was the fastest of 8 to 64: 2.5 ms for a million rows, where a loop
+#: Rows of one matrix product. 16 was the fastest of 8 to 64: 2.5 ms for a million rows, where a loop
 #: takes 160 ms and Polars' ewm_mean 4.7 ms.
 _BLOCK_ROWS = 16
-#: What came before is left out once its share of the average is below this part of it; rounding alone costs 1e-16.
+#: Earlier rows are left out once their share of the average is below this part of it; rounding alone costs 1e-16.
 _FORGOTTEN = 1e-14
 #: Where rows are dense in one place and sparse in another: this many times the expected stretch is read.
 _STRETCH = 1.5
@@ -40,7 +40,7 @@ class _Wanted:
         last: no later step is.
         demands: (step, rows): from that step on the average must be right; so many finite rows before it are enough, if
             the values before them were no greater.
-        read_from: what is before this step is forgotten; None: the segment counts from its first step on, and so does
+        read_from: rows before this step are left out; None: the segment counts from its first step on, and so does
             its parent.
     """
 
@@ -130,7 +130,7 @@ class _Smoother:
         self._lineage = lineage
         self._weight = weight
         self._like = like
-        #: Finite rows after which the past is forgotten, if it was no greater than what came later.
+        #: Finite rows after which the past has no weight, unless it was greater than the later rows.
         self._memory_rows = math.ceil(math.log(_FORGOTTEN) / math.log(weight))
 
     def averages(self, line: Sequence[Drawn]) -> dict[int, _Average]:
@@ -156,7 +156,7 @@ class _Smoother:
         return replace(self._like, segment=segment)
 
     def _plan(self, segment: int, wanted: dict[int, _Wanted]) -> None:
-        """Say from where on a segment is read, and what its parent is needed for."""
+        """Note the first step to read of a segment, and the need for its parent."""
         here, key = wanted[segment], self._key(segment)
         extent = self._store.extent(key)
         here.read_from = None if extent is None else self._start(key, extent, here.demands)
@@ -179,7 +179,7 @@ class _Smoother:
             start, before = averages[parent].at(self._lineage.forks[segment])
         return _Average(steps, scan(values * (1.0 - self._weight), self._weight, start), start, before)
 
-    # --- what is forgotten ---------------------------------------------------------------------------------------
+    # --- the end of the past -------------------------------------------------------------------------------------
 
     def _start(self, key: SeriesKey, extent: Extent, demands: Sequence[tuple[int, int]]) -> int | None:
         """Return a step from which on reading is enough for all demands; None: all of the segment counts."""
@@ -213,7 +213,7 @@ class _Smoother:
         return read_from if self._outweighed(key, read_from, since, size) else None
 
     def _outweighed(self, key: SeriesKey, step: int, since: int, size: float) -> bool:
-        """Return whether what is on the path of a segment before ``step`` is forgotten ``since`` finite rows later.
+        """Return whether the path of a segment before ``step`` has no weight ``since`` finite rows later.
 
         Args:
             size: of the values that make up most of the average then.
@@ -227,7 +227,7 @@ class _Smoother:
             last = step - 1 if part.last is None else part.last
             if extent is None or extent.first_step > last:
                 continue
-            # Most times the whole segment, dead end included, says enough, and no row is read for it.
+            # Most times the whole segment, dead end included, is enough, and no row is read for it.
             for end in dict.fromkeys((extent.last_step, min(extent.last_step, last))):
                 past = self._store.aggregates(there, extent.first_step, end, ONE_BLOCK)
                 if share * _largest(past) <= _FORGOTTEN * size:

@@ -2,8 +2,8 @@
 
 An expression has a row at each step at which all of its metrics have one, of the same rank, node and segment; of
 several rows a step the first goes with the first (``archive.series.paired``). It is
-computed over every row before anything is thinned, so that extremes and their steps are exact. What that may cost is
-bounded (``MAX_ROWS``); a zoom and what is new cost their own rows only.
+computed over every row before anything is thinned, so that extremes and their steps are exact. The cost of that is
+bounded (``MAX_ROWS``); a zoom and new rows cost their own rows only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def parsed(names: Iterable[str]) -> dict[str, Expression]:
 
 
 def operands_of(names: Iterable[str]) -> list[str]:
-    """Return the metrics that have to be read for ``names``: themselves, and what expressions are made of."""
+    """Return the metrics to read for ``names``: themselves, and the operands of expressions."""
     plain: dict[str, None] = {}
     for name in names:
         plain.update(
@@ -63,7 +63,7 @@ class ExpressionReader:
 
     @property
     def problems(self) -> list[str]:
-        """What could not be read, and where."""
+        """Files that could not be read, with the reason."""
         return self._store.problems
 
     def keys(self, metric: str) -> list[SeriesKey]:

@@ -5,7 +5,7 @@
     sign     = "-" sign | atom
     atom     = number | name | function "(" sum { "," sum } ")" | "(" sum ")"
 
-A name is letters, digits, ``_``, ``.``, ``:`` and ``/`` that stands between two of those: ``loss/code`` is one metric,
+A name is letters, digits, ``_``, ``.``, ``:`` and ``/`` between two of those: ``loss/code`` is one metric,
 ``loss / code`` is a quotient. Any other name is quoted: `` `grad-norm` `` or ``"lm loss"``.
 """
 
@@ -24,9 +24,9 @@ from stabilitybackend.base.errors import BadRequest
 
 __all__ = ["EXPRESSION", "FUNCTIONS", "MAX_LENGTH", "MAX_METRICS", "Expression", "parse"]
 
-#: What the name of a series begins with that is an expression.
+#: First characters of the name of a series that is an expression.
 EXPRESSION = "expr:"
-#: Characters of an expression, and parts of it: what people write and read.
+#: Characters of an expression, and parts of it: readable sizes.
 MAX_LENGTH = 1_000
 MAX_PARTS = 200
 #: Metrics of one expression: each is read row by row.
@@ -35,7 +35,7 @@ MAX_METRICS = 8
 MAX_DEPTH = 32
 
 Column = NDArray[np.float64]
-#: Function -> how many arguments it takes at least and at most, and what it does. NaN stays NaN in all of them.
+#: Function -> least and greatest number of arguments, and its implementation. NaN stays NaN in all of them.
 FUNCTIONS: dict[str, tuple[int, int, Callable[..., Column]]] = {
     "abs": (1, 1, np.abs),
     "exp": (1, 1, np.exp),
@@ -70,7 +70,7 @@ class Expression:
     """A parsed expression.
 
     Attributes:
-        text: as it was given. metrics: the names in it, each once, with where each stands first (from 1).
+        text: the given text. metrics: the names in it, each once, with its first position (from 1).
     """
 
     text: str

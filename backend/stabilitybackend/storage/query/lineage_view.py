@@ -13,7 +13,7 @@ __all__ = ["LineageView"]
 
 @dataclass(frozen=True, slots=True)
 class LineageView:
-    """What is effective, and from what each segment starts.
+    """The effective path, and the start of each segment.
 
     Attributes:
         head: id of the newest segment of the effective timeline.
@@ -33,7 +33,7 @@ class LineageView:
 
     @classmethod
     def of(cls, fold: LineageFold) -> LineageView:
-        """Return the lineage as it is now; call it where the fold is changed, on the event loop."""
+        """Return the present lineage; call it where the fold is changed, on the event loop."""
         tree = fold.tree
         forks = tuple(segment.fork_step for segment in tree)
         limits = tuple(tree.dead_after(segment.id) for segment in tree)
@@ -45,11 +45,11 @@ class LineageView:
 
     @property
     def effective(self) -> tuple[object, ...]:
-        """What decides which points are effective; equal as long as no answer reads differently for the lineage."""
+        """The part of the lineage that decides which points are effective; equal as long as no answer changes."""
         return self.head, self.path, self.parents, self.forks, self.limits
 
     def path_of(self, segment: int) -> list[PathRange]:
-        """Return the ranges from the root to ``segment``, the last one without an end: what its points follow on."""
+        """Return the ranges from the root to ``segment``, the last one without an end: the past of its points."""
         ranges: list[PathRange] = []
         current: int | None = segment
         last: int | None = None

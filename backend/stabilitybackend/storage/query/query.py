@@ -1,4 +1,4 @@
-"""Answers what a chart asks: which rows count, drawn within a bound without losing a spike, placed on any x axis."""
+"""Answers of charts: selects the rows that count, thins them without losing a spike, places them on any x axis."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Increment:
 
     Args:
         store: all of the run: of a step that has a new row all rows are in the answer.
-        newer: rows that came after the cursor, as they were placed.
-        x: another metric that says where points lie, None for none: older points that its new rows give a place are
+        newer: rows after the cursor, in order of arrival.
+        x: another metric that gives points their position, None for none: older points that its new rows place are
             news too.
         expressions: those among ``metrics`` and ``x``: news where one of their metrics has any.
     """
@@ -121,7 +121,7 @@ def _placed_now(
                 yield other, store.rows(other, first, last).steps
 
 
-#: Points of one answer, about 25 bytes of JSON each: 50 MB. More is what an export is for.
+#: Points of one answer, about 25 bytes of JSON each: 50 MB. Larger requests are exports.
 MAX_ANSWER_POINTS = 2_000_000
 #: Of an answer with more lines than FEW_LINES: a chart of 2,048 ranks is a band, and needs few points of each.
 MANY_LINES_POINTS = 200_000
@@ -186,14 +186,14 @@ class Series:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """What ``select`` found.
+    """Result of ``select``.
 
     Attributes:
         series: by metric, rank, node, segment; the dead part of a segment after its living one.
         level: of the coarsest buckets in it.
-        unplaced: points that were left out because their x is not known.
-        complete: False where only what came after a cursor is in it.
-        problems: what could not be read, and where; everything else is here.
+        unplaced: points that were left out because they have no x.
+        complete: False where only rows after a cursor are in it.
+        problems: files that could not be read, with the reason; everything else is here.
     """
 
     series: list[Series]
@@ -204,7 +204,7 @@ class Answer:
     problems: list[str]
 
     def as_json(self, **more: Any) -> bytes:
-        """Return the answer of ``GET .../series``, ``more`` beside it."""
+        """Return the answer of ``GET .../series``, with ``more`` added."""
         facts = {
             "series": [entry.as_dict() for entry in self.series],
             "level": self.level,
@@ -238,7 +238,7 @@ def select(
         newer: answer with these rows only (``StoreView.since``); None: with everything.
 
     Raises:
-        BadRequest: the run has no such segment or x metric, or the answer would be larger than people can use.
+        BadRequest: the run has no such segment or x metric, or the answer would be too large to use.
     """
     request.check(lineage)
     expressions = parsed([*request.metrics, request.x])
@@ -340,10 +340,10 @@ def _clip(piece: PathPiece, start: int | None, stop: int | None) -> PathPiece | 
 
 
 def _affordable(by_metric: Iterable[Sequence[Sequence[PathPiece]]], points: int | None) -> int | None:
-    """Return how many points each line gets: what was asked for, and fewer where thousands of ranks have one each.
+    """Return the number of points of each line: the requested one, and fewer where thousands of ranks have one each.
 
     Raises:
-        BadRequest: the answer would be larger than people can use all the same.
+        BadRequest: the answer would be too large to use all the same.
     """
     lines = [line for lines in by_metric for line in lines]
     rows = [expected_rows(line) for line in lines]

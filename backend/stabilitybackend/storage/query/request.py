@@ -1,4 +1,4 @@
-"""What a chart may ask for, checked: every wrong parameter is named with what was given and what is expected."""
+"""Parameters of a chart's request, checked: an error names the parameter, the given value and the expected one."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def outliers(values: NDArray[np.float64]) -> NDArray[np.bool_]:
 
     A point is one where it is more than 6 standard deviations above the mean of the 128 points before it. Outliers stay
     in the windows of the points after them, and the first 128 points are none. The number is comparable between runs
-    and laboratories, and no alarm: it does not know trends, and what follows a spike at once is hidden by it.
+    and laboratories, and no alarm: it ignores trends, and a spike hides the rows right after it.
 
     Args:
         values: finite, in the order in which they were logged.
@@ -59,7 +59,7 @@ def outliers(values: NDArray[np.float64]) -> NDArray[np.bool_]:
 def spike_scores(store: StoreReader, lineage: LineageView, loss: str | None, grad_norm: str | None) -> SpikeScores:
     """Return the SpikeScores of a run's effective timeline. Reads whole series, in pieces: call it in a thread.
 
-    Points that are not finite are no part of it: an incident is about those, and one NaN would blind 128 windows.
+    Points that are not finite are left out: an incident is about those, and one NaN would blind 128 windows.
 
     Args:
         store, lineage: of the same moment. loss, grad_norm: names of the metrics, None for one that is not logged; of

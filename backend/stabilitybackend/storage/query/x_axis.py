@@ -37,21 +37,21 @@ _Window = tuple[SeriesKey, int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Steps, rising, at which x is known."""
+    """Steps, rising, that have an x."""
 
     steps: NDArray[np.int64]
     xs: NDArray[np.float64]
 
     @classmethod
     def of(cls, steps: Sequence[NDArray[np.int64]], xs: Sequence[NDArray[np.float64]]) -> _Known:
-        """Return what is known from several places, in any order; x that is not finite says nothing."""
+        """Return the x of several sources, in any order; x that is not finite is left out."""
         every, values = np.concatenate(steps), np.concatenate(xs)
         finite = np.flatnonzero(np.isfinite(values))
         order = finite[np.argsort(every[finite], kind="stable")]
         return cls(every[order], values[order])
 
     def at(self, steps: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return x at ``steps``, NaN outside of what is known."""
+        """Return x at ``steps``, NaN outside of the range."""
         if not len(self.steps):
             return np.full(len(steps), np.nan)
         return np.interp(steps, self.steps, self.xs, left=np.nan, right=np.nan)
@@ -88,7 +88,7 @@ def _times(drawn: Drawn, extra: Sequence[Rows]) -> NDArray[np.float64]:
 
 
 def _uneven(aggs: Aggs, first: NDArray[np.float64], last: NDArray[np.float64], fine: float) -> NDArray[np.intp]:
-    """Return the buckets, worst first, in which x moves by more than ``fine`` beyond what the pace around them says."""
+    """Return the buckets, worst first, in which x moves by more than ``fine`` beyond the pace around them."""
     if len(aggs) < _NEIGHBOURS:
         return np.arange(len(aggs))  # too few to tell, and few to read
     span = np.maximum(aggs["last_step"] - aggs["first_step"], 1)
@@ -104,7 +104,7 @@ def _uneven(aggs: Aggs, first: NDArray[np.float64], last: NDArray[np.float64], f
 def metric_line(
     store: SeriesReader, lineage: LineageView, metric: str, level: int, line: Sequence[Drawn]
 ) -> list[NDArray[np.float64]]:
-    """Return the value of ``metric`` at the drawn points of each piece of one line, NaN where it is not known.
+    """Return the value of ``metric`` at the drawn points of each piece of one line, NaN where it has none.
 
     It is that of the same rank, or of the lowest rank that logs it where this one never does (a job often counts tokens
     on rank 0 only). Between two of its rows it is interpolated, across a fork too: the new segment went on from there.

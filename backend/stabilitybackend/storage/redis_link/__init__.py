@@ -1,4 +1,4 @@
-"""The way to Redis or Valkey: clients, what their errors mean, and whether a server can be used."""
+"""The way to Redis or Valkey: clients, the meaning of their errors, and whether a server can be used."""
 
 from __future__ import annotations
 

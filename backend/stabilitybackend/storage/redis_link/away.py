@@ -1,4 +1,4 @@
-"""Which errors of Redis mean "not now", and what it answered."""
+"""Which errors of Redis mean "not now", and the text of its answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["POOL_WAIT_S", "answer_of", "as_unavailable", "redis_errors"]
 
 #: Seconds that a call waits for a free connection; only a Redis that hardly answers makes it as long.
 POOL_WAIT_S = 10.0
-#: Answers that mean "not now". Everything else that Redis refuses is a defect of ours.
+#: Answers that mean "not now". Every other refusal of Redis is a defect of the server.
 _AWAY = (
     ConnectionError,
     TimeoutError,
@@ -37,12 +37,12 @@ _AWAY = (
 )
 #: Error codes without a class of their own in redis-py: disk full or failing, replica without master, and the like.
 _AWAY_CODES = ("MISCONF", "MASTERDOWN", "NOREPLICAS", "LOADING", "OOM", "READONLY", "CLUSTERDOWN")
-#: What redis-py says when all connections of our own pool are in use.
+#: Message of redis-py when all connections of the pool are in use.
 _NONE_FREE = "No connection available."
 
 
 def answer_of(error: BaseException) -> str:
-    """Return what Redis answered: of a pipeline redis-py puts the number of the command and its text before it."""
+    """Return the answer of Redis: of a pipeline redis-py puts the number of the command and its text before it."""
     _, pipeline, text = str(error).rpartition(" of pipeline caused error: ")
     return text.lstrip("('\"").rstrip("),'\"") if pipeline else text
 
@@ -54,7 +54,7 @@ def as_unavailable(error: BaseException) -> Unavailable | None:
     )
     if not away:
         return None
-    if str(error) == _NONE_FREE:  # it may be well: nobody asked it
+    if str(error) == _NONE_FREE:  # it may be up: no request was sent
         text = f"Redis is slow: no connection to it became free within {POOL_WAIT_S:g} s"
     elif isinstance(error, (AskError, TryAgainError)):
         text = "Redis moves a part of its data to another node"

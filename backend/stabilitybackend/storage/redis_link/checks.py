@@ -1,4 +1,4 @@
-"""Whether a Redis can hold the runs: what is wrong stops the start, in a sentence with what to do.
+"""Whether a Redis can hold the runs: a fault stops the start, in a sentence with advice.
 
 An answer that a managed service withholds is passed over. ``doctor`` and ``up`` try each command that a user needs:
 within MULTI Redis checks the rights of a command and carries out nothing, and DISCARD forgets them all.
@@ -112,7 +112,7 @@ NEEDED_OF_CLUSTER: Mapping[str, Sequence[str]] = {
     "cluster|slots": (),
     "asking": (),
 }
-#: Keys that are tried: they begin as ours do.
+#: Keys of the trials: they begin as all keys of the server do.
 _KEY = "sb:allowed"
 #: MULTI, EXEC and DISCARD can't be tried within MULTI: they carry the trial. The last one is only wished for.
 _NOT_TRIED = frozenset({"multi", "exec", "discard", "client|setinfo"})
@@ -123,7 +123,7 @@ _Command = tuple[Any, ...]
 def acl_line(name: str = "stabilityboard", *, cluster: bool = True) -> str:
     """Return the command that makes a user with exactly these rights, to be copied; PASSWORD is to be replaced.
 
-    On Redis >= 7.2 and Valkey what ``NEEDED_SINCE_7_2`` has comes on top.
+    On Redis >= 7.2 and Valkey also ``NEEDED_SINCE_7_2``.
     """
     needed = [*NEEDED, *(NEEDED_OF_CLUSTER if cluster else ())]
     return f"ACL SETUSER {name} on >PASSWORD resetkeys ~sb:* resetchannels -@all " + " ".join(
@@ -132,7 +132,7 @@ def acl_line(name: str = "stabilityboard", *, cluster: bool = True) -> str:
 
 
 async def missing(redis: Redis | ClusterClient) -> list[str]:
-    """Return what the user may not do of what we need: commands as in an ACL, and ``~sb:*`` for our keys.
+    """Return the missing rights of the user: commands as in an ACL, and ``~sb:*`` for the server's keys.
 
     Raises:
         RedisError: Redis is away.
@@ -165,7 +165,7 @@ async def _refused(
     found = [
         command[0].decode().lower()
         for command, answer in zip(begin, await ask(begin), strict=True)
-        if isinstance(answer, NoPermissionError) or "NOPERM" in str(answer)  # EXEC says that it aborts for that
+        if isinstance(answer, NoPermissionError) or "NOPERM" in str(answer)  # EXEC aborts for that
     ]
     if found:
         return list(dict.fromkeys(found))
@@ -185,7 +185,7 @@ async def _refused(
 
 
 SLOTS = 16_384
-#: A node that starts, or whose cluster was just made, says "fail" until it knows the others: 2 to 5 s in Redis and
+#: A node that starts, or whose cluster was just made, answers "fail" until it has met the others: 2 to 5 s in Redis and
 #: Valkey (CLUSTER_WRITABLE_DELAY and CLUSTER_MAX_REJOIN_DELAY of their cluster.c).
 JOINING_S = 6.0
 LOOK_AGAIN_S = 0.25
@@ -196,7 +196,7 @@ async def check_server(redis: Redis | ClusterClient, url: str) -> str:
 
     Raises:
         RedisStartError: it can't be reached (code ``redis_away``), refuses us or a command that we need, is older than
-            6.2, is not what its URL says, or can't hold our keys: a replica, a cluster without all slots.
+            6.2, differs from its URL, or can't hold the server's keys: a replica, a cluster without all slots.
     """
     place = shown_url(url)
     address = RedisAddress.of(url)
@@ -221,7 +221,7 @@ async def check_server(redis: Redis | ClusterClient, url: str) -> str:
         raise _lacking([], address, place, str(error)) from error
     except (RedisError, OSError) as error:
         raise _away(error, address, place) from error
-    except (TypeError, ValueError) as error:  # redis-py hands what follows the URL's "?" to its connections
+    except (TypeError, ValueError) as error:  # redis-py hands the query of the URL to its connections
         raise RedisStartError(
             f"Redis at {place} can't be used with the options behind the '?' of its URL: {error}",
             hint="leave them out of --redis-url, or correct them",
@@ -238,13 +238,13 @@ async def check_server(redis: Redis | ClusterClient, url: str) -> str:
 
 
 def version_of(info: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the version that INFO says, of Valkey its own."""
+    """Return the version in INFO, of Valkey its own."""
     version = str(info.get("valkey_version") or info.get("redis_version") or "0")
     return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
 
 
 def named(info: Mapping[str, Any]) -> str:
-    """Return the name and version that INFO says: ``redis is version 7.0.15``."""
+    """Return the name and version in INFO: ``redis is version 7.0.15``."""
     version = str(info.get("valkey_version") or info.get("redis_version") or "0")
     return f"{info.get('server_name') or 'redis'} is version {version}"
 
@@ -259,14 +259,14 @@ async def infos_of(redis: Redis | ClusterClient, section: str) -> dict[str, dict
         try:
             (answer,) = await redis.on_node(node, [("INFO", section)])
         except (RedisError, OSError):
-            continue  # the others can be used; that one is named by what the cluster says of it
+            continue  # the others can be used; that one is named by the cluster's own report
         if isinstance(answer, Exception):
             raise answer
         found[node] = answer
     return found
 
 
-# --- what stops the start ------------------------------------------------------------------------------------------
+# --- faults that stop the start ------------------------------------------------------------------------------------
 
 
 async def _check_nodes(address: RedisAddress, place: str) -> None:
@@ -325,23 +325,23 @@ class _NodeFacts:
 
     @property
     def is_ok(self) -> bool:
-        """Whether it serves what is asked of it."""
+        """Whether it serves requests."""
         return self.info.get("cluster_state", "ok") == "ok"
 
     @property
     def joins(self) -> bool:
-        """Whether nothing is wrong but that it says so not yet."""
+        """Whether its only fault is that it is not ready yet."""
         return not self.is_ok and self.assigned == SLOTS and not self.failing
 
 
 async def _facts(address: RedisAddress, host: str, port: int) -> _NodeFacts | Exception:
-    """Return what a node says of its cluster, or why it says nothing. Raises RedisStartError: it is in none."""
+    """Return the node's report of its cluster, or the reason for its silence. Raises RedisStartError: it is in none."""
     client = make_redis(address.of_node(host, port), connections=1)
     name = f"{host}:{port}"
     try:
         info = (await client.execute_command(b"CLUSTER", "INFO")).decode()
         myid, nodes = "", ""
-        with contextlib.suppress(ResponseError):  # what a managed service does not tell is passed over
+        with contextlib.suppress(ResponseError):  # a managed service may withhold it
             myid = (await client.execute_command(b"CLUSTER", "MYID")).decode()
             nodes = (await client.execute_command(b"CLUSTER", "NODES")).decode()
     except NoPermissionError:
@@ -460,7 +460,7 @@ def _away(error: BaseException, address: RedisAddress, place: str) -> RedisStart
         else:
             hint = "name the certificate of who signed it: ?ssl_ca_certs=/path/ca.pem behind --redis-url"
         return RedisStartError(f"the certificate of Redis at {place} is not trusted: {text}", hint=hint)
-    if address.tls and "Timeout connecting" in text:  # what speaks no TLS waits for the rest of a command
+    if address.tls and "Timeout connecting" in text:  # a server without TLS waits for the rest of a command
         hint = "it may speak no TLS: write redis in place of rediss. Else it is away: start it, or correct --redis-url"
     elif "WRONG_VERSION_NUMBER" in text or "SSL:" in text or "record layer failure" in text:
         hint = (

@@ -1,4 +1,4 @@
-"""Makes the clients that talk to Redis or Valkey: to one server, to a cluster, or to what Sentinels watch.
+"""Clients of Redis or Valkey: of one server, of a cluster, or of a primary that Sentinels watch.
 
 One place decides on time limits, retries and reply shapes, so that all parts see the same: bytes in and out, RESP2
 (the same replies from every server >= 6.2), a dead server noticed within seconds.
@@ -32,14 +32,14 @@ NODE_CONNECT_TIMEOUT_S = 1.0
 SENTINEL_TIMEOUT_S = 1.0
 #: Most connections of one client. None is held for longer than an answer takes, but for those that wait on streams.
 MAX_CONNECTIONS = 32
-#: One more try at once: a pooled connection to a restarted server is dead, a new one works.
+#: One immediate retry: a pooled connection to a restarted server is dead, a new one works.
 _RETRIES = 1
 _RETRY_FIRST_S = 0.02
 _RETRY_MAX_S = 0.2
 
 
 class InRedis:
-    """What the server keeps in Redis beside the runs; ``clock`` returns unix seconds."""
+    """Store of the server in Redis outside the runs; ``clock`` returns unix seconds."""
 
     def __init__(self, redis: Redis, clock: Callable[[], float] = time.time) -> None:
         self._redis = redis
@@ -51,7 +51,7 @@ class _SentinelPool(SentinelConnectionPool, BlockingConnectionPool):
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
         await super().disconnect(inuse_connections)
-        if inuse_connections:  # the client closes: nobody else closes those to the Sentinels
+        if inuse_connections:  # the client closes: redis-py leaves those to the Sentinels open
             await self.sentinel_manager.aclose()
 
 
@@ -91,7 +91,7 @@ def make_redis(url: str, *, connections: int = MAX_CONNECTIONS) -> Any:
         )  # fmt: skip
         client.connection_pool.connection_class = noticing(client.connection_pool.connection_class)
         return client
-    except (TypeError, ValueError) as error:  # redis-py hands what follows the URL's "?" to its connections
+    except (TypeError, ValueError) as error:  # redis-py hands the query of the URL to its connections
         raise RedisStartError(
             f"Redis at {shown_url(url)} can't be used with the options behind the '?' of its URL: {error}",
             hint="leave them out of --redis-url, or correct them",
@@ -99,7 +99,7 @@ def make_redis(url: str, *, connections: int = MAX_CONNECTIONS) -> Any:
 
 
 def sentinel_of(address: RedisAddress) -> Sentinel:
-    """Return what asks the Sentinels of an address: ``sentinel_username`` and ``sentinel_password`` log in there."""
+    """Return the Sentinel client of an address: ``sentinel_username`` and ``sentinel_password`` log in there."""
     given = dict(parse_url(address.of_node(*address.nodes[0])))
     tls = given.pop("connection_class", None) is SSLConnection
     options: dict[str, Any] = {name: value for name, value in given.items() if name.startswith("ssl_")}
@@ -131,7 +131,7 @@ def _limits() -> dict[str, Any]:
 def make_watchful(redis: Redis) -> Redis:
     """Return a client of the same single server that holds one connection and hides no loss of it.
 
-    The usual clients try again at once, and so do not notice a server that was killed and came back within
+    The usual clients retry immediately, and so do not notice a server that was killed and came back within
     milliseconds, without its newest writes.
     """
     pool = redis.connection_pool

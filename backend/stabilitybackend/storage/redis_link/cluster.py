@@ -1,7 +1,7 @@
 """A client of a Redis Cluster that looks to its callers like one of a single server.
 
 The topology, the connections of each node and the commands are redis-py's (``RedisCluster``). How one call is carried
-out is ours, since redis-py 8.1 does it in ways that hurt here (docs/decisions/0027): its transactions start a thread
+out is our own, since redis-py 8.1 does it in ways that hurt here (docs/decisions/0027): its transactions start a thread
 and an event loop for each command, its ASKING may go out on another connection than the command that it is for, and
 while a master is away all calls, those of the other masters too, wait for the new topology.
 """
@@ -82,9 +82,9 @@ async def exchange(node: ClusterNode, commands: Sequence[Sequence[Any]], *, aski
 
 
 async def first_to_answer(nodes: Sequence[ClusterNode]) -> ClusterNode:
-    """Return the first node that says who has which slots.
+    """Return the first node that reports the owners of the slots.
 
-    A machine that is gone answers nothing at all, not even that it has no such port: whoever asks one node after the
+    A machine that is gone answers nothing at all, not even that it has no such port: asking one node after the
     other waits for each of those as long as a connection may take.
 
     Args:
@@ -121,7 +121,7 @@ async def first_to_answer(nodes: Sequence[ClusterNode]) -> ClusterNode:
 async def _first(
     asked: set[asyncio.Task[ClusterNode]], errors: list[BaseException], wait_s: float | None
 ) -> ClusterNode | None:
-    """Return what one of the tasks has found within so many seconds; those that are done leave the set."""
+    """Return the first result of the tasks within so many seconds; finished ones leave the set."""
     done, _ = await asyncio.wait(asked, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
     asked -= done
     found = None
@@ -138,7 +138,7 @@ class ClusterBatch(Pipeline):
 
     Args:
         transaction: all of them are of one slot, and are carried out together or not at all; with ``watch`` before
-            them only while nobody changes what is watched. Else each is for itself, and may be of any slot.
+            them only while no watched key changes. Else each is for itself, and may be of any slot.
     """
 
     def __init__(self, client: ClusterClient, *, transaction: bool) -> None:
@@ -182,12 +182,12 @@ class ClusterBatch(Pipeline):
         return TryAgainError("the slot moved while its keys were watched")
 
 
-#: Name and arguments, and what its reply is read with.
+#: Name and arguments, and the parser of the reply.
 Command = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 #: The topology is asked for at most this often, seconds: each time costs some milliseconds.
 REFRESH_EVERY_S = 0.25
-#: How often one call follows a slot that moves. While several keys of it are on their way Redis says "try again".
+#: Times that one call follows a slot that moves. While several keys of it are on their way Redis answers "try again".
 REDIRECTS = 16
 TRY_AGAIN_S = 0.05
 #: Further tries when a node is away. More is for the caller: it knows how long it can wait.
@@ -206,11 +206,11 @@ class ClusterClient(RedisCluster):
 
     Args:
         nodes: host and port of some nodes; the others are learned from them.
-        connections: most calls at once; further ones wait for so many seconds: ``wait_s``.
+        connections: most concurrent calls; further ones wait for so many seconds: ``wait_s``.
         options: of the connections, as for ``RedisCluster``.
 
     Attributes:
-        on_loss: called whenever a connection broke or a master changed: what it had newest may be gone.
+        on_loss: called whenever a connection broke or a master changed: its newest writes may be gone.
     """
 
     def __init__(self, nodes: Sequence[tuple[str, int]], *, connections: int, wait_s: float, **options: Any) -> None:
@@ -233,13 +233,13 @@ class ClusterClient(RedisCluster):
     # --- the topology --------------------------------------------------------------------------------------------
 
     async def initialize(self, *_: Any, **__: Any) -> ClusterClient:
-        """Learn who has which slots, unless that is known."""
+        """Load the owners of the slots, unless they are loaded."""
         if self._initialize:
             await self._refresh(None)
         return self
 
     async def _refresh(self, failed: str | None) -> None:
-        """Learn anew who has which slots, unless somebody just did.
+        """Load the owners of the slots again, unless another call just did.
 
         Args:
             failed: name of a node that was away; it is asked last.
@@ -332,7 +332,7 @@ class ClusterClient(RedisCluster):
         return ClusterBatch(self, transaction=bool(transaction))
 
     async def on_node(self, name: str, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """Return what one node answers to commands on one connection, exceptions of Redis among it.
+        """Return the answers of one node to commands on one connection, exceptions of Redis among them.
 
         Tried once: the next call knows who is in its place.
 
@@ -346,7 +346,7 @@ class ClusterClient(RedisCluster):
             answers = await self._exchange(node, commands)
         except _AGAIN as error:
             await self._lost(node, error)
-            with contextlib.suppress(ConnectionError):  # the error of the node says more
+            with contextlib.suppress(ConnectionError):  # the error of the node has more detail
                 await self._refresh(name)
             raise
         return [self._read((tuple(args), {}), answer) for args, answer in zip(commands, answers, strict=True)]
@@ -369,7 +369,7 @@ class ClusterClient(RedisCluster):
         return callback(answer, **{name: value for name, value in options.items() if name != "keys"})
 
     async def _at(self, slot: int | None, work: Callable[[ClusterNode, bool], Awaitable[_T]]) -> _T:
-        """Do ``work`` with the node that has a slot, after it wherever it moves; ``work`` raises what Redis answers."""
+        """Do ``work`` with the node that has a slot, wherever the slot moves; ``work`` raises the errors of Redis."""
         await self.initialize()
         away, asked = 0, None
         for turn in range(1, REDIRECTS + 1):
@@ -397,20 +397,20 @@ class ClusterClient(RedisCluster):
         raise TryAgainError("the slot moves on and on")
 
     async def _redirected(self, error: AskError) -> ClusterNode | None:
-        """Note where a slot is now; returns the node to ask for this one call, None where the topology says it."""
+        """Note where a slot is now; returns the node for this one call, None where the topology has it."""
         manager = self.nodes_manager
         if isinstance(error, MovedError):
             manager.slots_cache.setdefault(error.slot_id, [])
             await manager.move_slot(error)
             return None
         node = manager.get_node(host=error.host, port=error.port)
-        if node is None:  # it takes its first slot, and nobody has looked since
+        if node is None:  # it takes its first slot, and the topology is older
             node = ClusterNode(error.host, error.port, "primary", **manager.connection_kwargs)
             manager.set_nodes(manager.nodes_cache, {node.name: node})
         return node
 
     async def _lost(self, node: ClusterNode, error: BaseException) -> None:
-        """Note that a node was away: its other connections are dead too, and what it had newest may be gone."""
+        """Note that a node was away: its other connections are dead too, and its newest writes may be gone."""
         if isinstance(error, ClusterDownError):
             return
         node.update_active_connections_for_reconnect()
@@ -472,7 +472,7 @@ class ClusterClient(RedisCluster):
         await asyncio.gather(*(ask(node, places) for node, places in by_node.items()))
 
     async def _split_command_across_slots(self, command: str, *keys: Any) -> int:  # type: ignore[override]
-        """Do what redis-py's DEL, EXISTS and UNLINK ask for: one command a slot, and the sum of the answers."""
+        """Split redis-py's DEL, EXISTS and UNLINK: one command a slot, and the sum of the answers."""
         by_slot = self._partition_keys_by_slot(keys)
         answers = await self.scattered([((command, *some), {}) for some in by_slot.values()])
         for answer in answers:

@@ -34,7 +34,7 @@ class HeldConnection:
             await client.connection_pool.release(connection)
 
     async def execute(self, *command: Any) -> Any:
-        """Return what Redis answers to a command.
+        """Return the answer of Redis to a command.
 
         Where the connection broke, the client tries it once more, and the connection opens itself again at the next
         call. On a cluster each key may have another node: there it is the client's own call.

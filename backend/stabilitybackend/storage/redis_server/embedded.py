@@ -1,7 +1,7 @@
 """Runs a Redis or Valkey server of our own: one per data folder, on a unix socket, with its data kept.
 
 Promises: the server ends with its parent, also when the parent is killed with -9; no lock goes stale; a server that
-dies is started again with its data; nobody but this user can connect (no TCP port, socket and folder are private).
+dies is started again with its data; only this user can connect (no TCP port, socket and folder are private).
 At most the last second of writes is lost when the machine itself goes down (``appendfsync everysec``).
 """
 
@@ -39,7 +39,7 @@ _TAIL_BYTES = 4096
 class BoundedLog(RotatingFileHandler):
     """Appends to ``path`` and moves it to ``<path>.1`` when it is full, so at most twice ``max_bytes`` are kept.
 
-    A write that fails (full disk) is dropped: a log must never stop what it logs.
+    A write that fails (full disk) is dropped: a log must never stop its process.
 
     Args:
         path: the file; made on the first write.
@@ -154,7 +154,7 @@ class EmbeddedRedis:
 
         Raises:
             FolderInUse: another Stabilityboard works in the folder.
-            RedisStartError: no usable binary, the disk is full, or the server ended at once; the message has the end
+            RedisStartError: no usable binary, the disk is full, or the server ended early; the message has the end
                 of its log.
         """
         try:

@@ -91,7 +91,7 @@ class FolderLock:
 
 
 def read_holder(path: Path) -> Holder:
-    """Return the note of whoever holds the lock at ``path``, an empty one where there is none."""
+    """Return the note of the holder of the lock at ``path``, an empty one without a holder."""
     try:
         with path.open("rb") as file:
             return msgspec.json.decode(file.read(_MAX_NOTE_BYTES), type=Holder)

@@ -1,7 +1,7 @@
 """Starts the embedded server so that it can't outlive us. Run as a script, with the standard library only.
 
 On Linux the kernel is asked to end this process when its parent's thread dies, and the process then becomes the
-server: nothing runs beside it. Elsewhere it stays as a watchdog: it holds the read end of a pipe whose write end only
+server: no process stays. Elsewhere it stays as a watchdog: it holds the read end of a pipe whose write end only
 the parent has, and ends the server when that pipe closes, which happens however the parent dies.
 
     python -I -S embedded_guard.py (kernel|pipe) PARENT_PID PIPE_FD KEEP_FD SERVER ARGUMENT...
