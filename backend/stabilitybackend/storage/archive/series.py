@@ -40,8 +40,9 @@ class Extent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rows(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """Rows of one series by step, those of one step as they came, unless noted otherwise. The arrays are shared: nobody
-    writes to them.
+    """Rows of one series by step, those of one step in order of arrival, unless noted otherwise.
+
+    The arrays are shared: do not write to them.
 
     Attributes:
         steps: int64[n], 0 to 2**53 - 1, never falling. A job that logs each micro-batch has several rows a step.

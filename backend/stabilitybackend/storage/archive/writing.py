@@ -48,7 +48,7 @@ def write_part(
         frames: stream id and message, in the order of the stream.
         state: the fold's state at ``to_id``.
         created: unix seconds.
-        cuts: segment -> steps after which a rollback left it, as far as they are known: charts end a segment there.
+        cuts: segment -> steps after which a rollback left it, as far as the fold has them: charts end a segment there.
             Any others are answered as exactly, a little later.
 
     Raises:

@@ -1,1 +1,1 @@
-"""What charts ask of a run's points: buckets, smoothing, x axes, and only what is new."""
+"""Queries of charts over a run's points: buckets, smoothing, x axes, and rows after a cursor."""

@@ -1,4 +1,4 @@
-"""The attempts of one run over each other, and the two branches of a fork: what each was and why it ended. Pure."""
+"""The attempts of one run over each other, and the two branches of a fork, each with the reason of its end. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stabilitybackend.storage.query.request import SeriesRequest
 
 __all__ = ["MAX_ATTEMPTS", "EndedBy", "attempts", "branches"]
 
-#: Attempts over each other, newest ones: more lines than that nobody tells apart.
+#: Attempts over each other, newest ones: more lines can't be told apart.
 MAX_ATTEMPTS = 20
 #: Rows behind a fork of which the difference is made: every one of them is read.
 MAX_DIFFERENCE = 50_000
@@ -32,7 +32,7 @@ _TABLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, *(m * 10**e for e in range(3, 9) f
 
 @dataclass(frozen=True, slots=True)
 class EndedBy:
-    """The incident that an attempt ended with: id, kind, what people call the kind, and title."""
+    """The incident that an attempt ended with: id, kind, the kind's label, and title."""
 
     incident_id: str
     kind: str
@@ -56,13 +56,13 @@ def attempts(
     status: RunStatus,
     request: SeriesRequest,
 ) -> Attempts:
-    """Return the attempts, oldest first, each by its steps since its start, and what is to be said of all of them.
+    """Return the attempts, oldest first, each by its steps since its start, and a note about all of them.
 
     Args:
         segments: all of them, by id.
         heads: ids of those that became the head, in order, without the root.
-        incidents: segment -> what it ended with.
-        status: of the run, in a word; one that is over without being finished has ended its last attempt.
+        incidents: segment -> the incident at its end.
+        status: of the run; a run that ended without being finished has ended its last attempt.
         request: metric and points of one line.
     """
     order = [one for one in dict.fromkeys([0, *heads]) if segments[one].last_step is not None]
@@ -103,7 +103,7 @@ def branches(
     left: int | None,
     request: SeriesRequest,
 ) -> Branches:
-    """Return what was left and what goes on at a fork, by their steps since the fork, and the difference of the two.
+    """Return the two branches of a fork, by their steps since the fork, and their difference.
 
     Args:
         fork: the segment that began at it. left: the segment whose later steps it repeats, None where there is none.
@@ -152,7 +152,7 @@ def branches(
 
 
 def _as_head(lineage: LineageView, segment: int) -> LineageView:
-    """Return the lineage as if a segment were its head: what its points follow on is effective."""
+    """Return the lineage as if a segment were its head: its own past is effective."""
     path = tuple(lineage.path_of(segment))
     ends = {part.segment: part.last for part in path}
     limits = tuple(ends[one] if one in ends else lineage.forks[one] for one in range(len(lineage)))

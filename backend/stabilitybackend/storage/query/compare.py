@@ -19,11 +19,11 @@ from stabilitybackend.storage.query.request import SeriesRequest
 
 __all__ = ["MAX_RUNS", "Align", "ComparedRun", "compare", "parse_forks", "parse_shifts"]
 
-#: Runs in one comparison: more lines than that nobody tells apart.
+#: Runs in one comparison: more lines can't be told apart.
 MAX_RUNS = 20
-#: What x = 0 means: step 0, the step that a run rolled back to, or when its first point was logged.
+#: The meaning of x = 0: step 0, the step that a run rolled back to, or the time of its first point.
 Align = Literal["step", "fork", "time"]
-#: What the parameter ``fork`` may say beside a segment's id.
+#: Values of the parameter ``fork`` other than a segment's id.
 _NEWEST = "newest"
 #: Steps that a curve may be moved by: browsers have no larger whole numbers.
 MAX_SHIFT = 2**53
@@ -35,10 +35,10 @@ class ComparedRun:
 
     Attributes:
         store: must hold the compared metrics, and ``origin``.
-        origin: a metric that the run logged from the start on, None for a run without points; its first point says
+        origin: a metric that the run logged from the start on, None for a run without points; its first point gives
             when the run began.
         fork: the segment whose fork step is x = 0; None for the newest of the effective timeline.
-        past: what is new in each of its losses.
+        past: its new rows of each of its losses.
         shift: steps that its curve is moved by; for align=step.
     """
 
@@ -97,11 +97,11 @@ def parse_shifts(shifts: Sequence[int], runs: Sequence[str], align: Align) -> li
 
 
 def compare(run: ComparedRun, first: ComparedRun, request: SeriesRequest, align: Align) -> dict[str, Any]:
-    """Return what docs/api.md calls a compared run, for ``orjson`` with OPT_SERIALIZE_NUMPY. Call it in any thread.
+    """Return a compared run of docs/api.md, for ``orjson`` with OPT_SERIALIZE_NUMPY. Call it in any thread.
 
     Args:
-        first: of the runs that are compared; where ``run`` saw its data, the answer says so.
-        request: what is asked of every run; its x is what ``align`` needs.
+        first: the first of the compared runs; where ``run`` saw its data, the answer has a note.
+        request: the request of every run; its x is for ``align``.
 
     Raises:
         BadRequest: the run has no rollback to align by, or no such segment.
@@ -137,7 +137,7 @@ def _same_data(run: ComparedRun, first: ComparedRun) -> list[dict[str, Any]]:
 
 
 def _moved_window(request: SeriesRequest, shift: int) -> SeriesRequest:
-    """Return the request with the run's own steps: what is asked for is a window of the moved ones."""
+    """Return the request with the run's own steps: the requested window is one of the moved steps."""
     start, stop = (None if at is None else at - shift for at in (request.start, request.stop))
     return replace(request, start=start, stop=stop)
 

@@ -36,7 +36,7 @@ _ODD = (("nan_step", np.nan), ("pinf_step", np.inf), ("ninf_step", -np.inf))
 
 
 class SeriesReader(Protocol):
-    """What a query reads: ``StoreView``, or only what came after a cursor."""
+    """Source of a query: ``StoreView``, or the rows after a cursor."""
 
     def keys(self, metric: str) -> list[SeriesKey]:
         """Return the series of one metric."""
@@ -45,7 +45,7 @@ class SeriesReader(Protocol):
         """Return first and last step of a series and about how many rows it has; None for no such series."""
 
     def rows(self, key: SeriesKey, first: int | None = None, last: int | None = None) -> Rows:
-        """Return the rows with ``first <= step <= last`` by step, those of one step as they came."""
+        """Return the rows with ``first <= step <= last`` by step, those of one step in order of arrival."""
 
     def aggregates(self, key: SeriesKey, first: int, last: int, level: int) -> Aggs:
         """Return one aggregate per block of ``2**level`` steps over exactly the rows of ``first <= step <= last``."""
@@ -56,12 +56,12 @@ class StoreReader(SeriesReader, Protocol):
 
     @property
     def problems(self) -> list[str]:
-        """What could not be read, and where."""
+        """Files that could not be read, with the reason."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PathPiece:
-    """What one entry of an answer shows: the steps ``first..last`` (inclusive) of one series.
+    """One entry of an answer: the steps ``first..last`` (inclusive) of one series.
 
     Attributes:
         extent: of the whole series.
@@ -80,7 +80,7 @@ class PathPiece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """The points of one piece by step, and what they were chosen from.
+    """The points of one piece by step, and the rows they were chosen from.
 
     Attributes:
         rows: all rows of the piece where these are the points; none where ``aggs`` is there.
@@ -159,7 +159,7 @@ def _buckets(store: SeriesReader, piece: PathPiece, level: int) -> Aggs:
 def _extremes(pieces: Sequence[PathPiece], aggs: Sequence[Aggs]) -> list[Drawn]:
     """Return of each piece the extremes and the first of each kind of non-finite values by bucket, and both ends.
 
-    All pieces in one go: a line may have hundreds, and each call into NumPy costs more than what it works on.
+    All pieces in one go: a line may have hundreds, and each call into NumPy costs more than its work.
     """
     sizes = np.array([len(agg) for agg in aggs])
     if not sizes.sum():

@@ -61,7 +61,7 @@ def time_line(store: SeriesReader, line: Sequence[Drawn]) -> list[NDArray[np.flo
     """Return the log times (unix seconds) of the drawn points of each piece of one line.
 
     In a bucket they are interpolated between its first and its last row, unless the job took longer there than around
-    it: the 32 longest pauses of a line are read, what is left is less than a pixel or the 33rd pause.
+    it: the 32 longest pauses of a line are read, the rest is less than a pixel or the 33rd pause.
     """
     thinned = [i for i, drawn in enumerate(line) if drawn.aggs is not None]
     extra: dict[int, list[Rows]] = {i: [] for i in thinned}

@@ -1,8 +1,8 @@
 """Connections that say in words of redis-py that they broke while something was about to be sent.
 
 asyncio drops writes to a transport that is closed already; uvloop raises a bare RuntimeError ("unable to
-perform operation on <TCPTransport ...>; the handler is closed"), which redis-py passes on. Nobody takes that for "Redis
-is away", so it is turned into redis-py's ConnectionError, and is tried again like any other.
+perform operation on <TCPTransport ...>; the handler is closed"), which redis-py passes on. No caller takes that for
+"Redis is away", so it is turned into redis-py's ConnectionError, and is tried again like any other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Faults of a Redis that can be used all the same: each in a sentence with advice.
+"""Faults of a Redis that can still be used: each in a sentence with advice.
 
 An answer that a managed service withholds is passed over: only proven faults are noted.
 """
