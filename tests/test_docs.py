@@ -1,4 +1,4 @@
-"""The documentation names what the code has, and its links lead somewhere."""
+"""The documentation is true of the code: links, files, commands, settings, words."""
 
 from __future__ import annotations
 
@@ -17,10 +17,19 @@ import typer
 REPOSITORY = Path(__file__).resolve().parents[1]
 _PAGES = sorted(
     page.relative_to(REPOSITORY).as_posix()
-    for folder in (".", "docs", "examples", "examples/laboratory", "benchmarks", "client", "plugins")
+    for folder in (
+        ".",
+        "docs",
+        "examples",
+        "examples/laboratory",
+        "benchmarks",
+        "client",
+        "deploy/kubernetes",
+        "plugins",
+    )
     for page in REPOSITORY.joinpath(folder).glob("**/*.md" if folder in ("docs", "plugins") else "*.md")
 )
-#: The only door; people and CI know these by heart.
+#: Targets of make.
 _TARGETS = {
     *("help", "demo", "up", "test", "check", "fix", "soak", "scores", "integrations", "bench", "screenshots"),
     *("types", "docs", "clean"),
@@ -29,7 +38,7 @@ _TARGETS = {
 _LINE_COLUMNS = 120
 #: The changelog keeps its lines.
 _UNWRAPPED = {"CHANGELOG.md"}
-#: Words of ours that no document and no sentence for people has -> the field's. Patterns of whole words.
+#: Private word, as a pattern -> the field's word. In no page and no sentence of the product.
 _PRIVATE = {
     "hearts?": "heartbeat",
     "ghosts?": "discarded",
@@ -58,10 +67,10 @@ _PEOPLE = (
     "frontend/stabilityfrontend",
     "plugins/stabilityplugins",
 )
-#: A string of JavaScript in any of its three quotes, and what is computed within one.
+#: A string of JavaScript in any of its three quotes; its computed parts.
 _SCRIPT_STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"|`((?:[^`\\]|\\.)*)`|\'((?:[^\'\\\n]|\\.)*)\'')
 _COMPUTED = re.compile(r"\$\{(?:[^{}]|\{[^{}]*\})*\}")
-#: Words of ours that no file, class or function of the product is named with.
+#: In no name of a file, class or function of the product.
 _PRIVATE_NAMES = frozenset(
     [
         "anew",
@@ -119,7 +128,7 @@ def used_commands(page: str) -> list[list[str]]:
     text = re.sub(r"```.*?```", "", (REPOSITORY / page).read_text(), flags=re.DOTALL)
     lines = [line for line in text.replace("\\\n", " ").splitlines() if line.startswith("    ")]
     spans = [*lines, *(" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text))]
-    found = [re.search(r"(?:^|[\s/&(])(?<!SETUSER )stabilityboard (\w.*)", span) for span in spans]
+    found = [re.search(r"(?:^|[\s/&(])(?<!SETUSER )(?<!-n )stabilityboard (\w.*)", span) for span in spans]
     return [re.split(r"\s(?:#|--|\||&&|>)\s", one[1] + " ")[0].split() for one in found if one]
 
 
@@ -366,7 +375,7 @@ def test_the_page_of_the_client_names_every_call_of_a_run() -> None:
     assert [name for name in calls if not re.search(rf"run\.{name}\b", page)] == []
 
 
-#: Set by our own processes for each other.
+#: Variables between processes of the product.
 _INTERNAL = {
     *("STABILITY_JOB_PATH", "STABILITY_EXAMPLE_DIR"),
     *("STABILITY_DRILL_ENOUGH", "STABILITY_DRILL_LEG", "STABILITY_DRILL_PROBE"),
