@@ -1,1 +1,1 @@
-"""What the server remembers over all runs: what stopped the jobs, what it cost, and which GPUs were faulty."""
+"""Memory over all runs: interruptions, their costs, faulty GPUs."""

@@ -1,6 +1,6 @@
-"""How all runs are called, and which node was in which of them: what a search looks through.
+"""Names of all runs, and the runs of each node, for search.
 
-In memory, read once when the server starts: 5,000 runs take a megabyte. Nodes are remembered in a hash of Redis.
+In memory, read once when the server starts: 5,000 runs take a megabyte. Nodes are stored in a hash of Redis.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Catalog"]
 
 #: Runs remembered of a node, newest first.
 MAX_RUNS_A_NODE = 8
-#: Nodes that are remembered; the ones that came last stay.
+#: Remembered nodes; the latest ones stay.
 MAX_NODES = 10_000
 
 
@@ -25,20 +25,20 @@ class Catalog:
 
     def __init__(self) -> None:
         self._runs: dict[str, FoundRun] = {}
-        #: Node -> runs, newest first; the node that came last is the last one.
+        #: Node -> runs, newest first; the latest node is the last one.
         self._nodes: dict[str, list[str]] = {}
 
     def put(self, run: FoundRun) -> None:
-        """Take a stored run; what was said of it meanwhile is newer."""
+        """Take a stored run, unless newer names arrived."""
         known = self._runs.get(run.run_id)
         self._runs[run.run_id] = run if known is None else FoundRun(run.run_id, known.name, known.project, run.created)
 
     def renamed(self, run: FoundRun) -> None:
-        """Take how a run is called now."""
+        """Take the present name of a run."""
         self._runs[run.run_id] = run
 
     def replace_nodes(self, nodes: dict[str, list[str]]) -> None:
-        """Take what is stored of all nodes in the place of what is known."""
+        """Replace all nodes by the stored ones."""
         self._nodes = nodes
 
     def put_node(self, node: str, runs: list[str]) -> None:
@@ -46,7 +46,7 @@ class Catalog:
         self._nodes.setdefault(node, runs)
 
     def announced(self, hello: Hello, now: float) -> list[tuple[str, bytes | None]]:
-        """Take what an agent says of its run; return the nodes that are to be stored so, None: to be removed."""
+        """Take an agent's hello; return the nodes to store, None: to remove."""
         known = self._runs.get(hello.run_id) or FoundRun(hello.run_id, "", "", now)
         self._runs[hello.run_id] = FoundRun(
             hello.run_id, hello.name or known.name, hello.project or known.project, known.created
@@ -66,7 +66,7 @@ class Catalog:
         self._runs.pop(run_id, None)
 
     def names(self, run_id: str) -> RunNames:
-        """Return how a run is called."""
+        """Return the names of a run."""
         known = self._runs.get(run_id)
         return RunNames(run_id) if known is None else RunNames(run_id, known.name, known.project)
 
@@ -75,7 +75,7 @@ class Catalog:
         return [one for one in self._runs.values() if project is None or one.project == project]
 
     def nodes(self, project: str | None = None) -> Iterator[tuple[str, FoundRun]]:
-        """Yield each node with the newest run that it was in and that is still there, of one project if given."""
+        """Yield each node with its newest remaining run, of one project if given."""
         for node, runs in list(self._nodes.items()):
             known = (self._runs[run_id] for run_id in runs if run_id in self._runs)
             run = next((one for one in known if project is None or one.project == project), None)

@@ -1,8 +1,8 @@
-"""What the server remembers over all runs: faulty GPUs, what stopped the jobs, people's corrections, lost GPU-hours.
+"""Memory over all runs: faulty GPUs, interruptions, people's corrections, lost GPU-hours.
 
-It lies in hashes of Redis and is small enough to be held in memory. It outlives the runs: a run that is deleted takes
-nothing of it along, but for its incidents, which are listed here and stored with the run. Everything is written under
-an identity that does not change, so that writing it once more after a crash or a replay changes nothing.
+Stored in hashes of Redis and held in memory. It outlives the runs, but for their incidents, which are listed here and
+stored with the run. Every entry has a stable identity, so that a repeated write after a crash or a replay changes
+nothing.
 """
 
 from __future__ import annotations
@@ -56,17 +56,15 @@ from stabilityclient.wire import Hello
 
 __all__ = ["Fleet"]
 
-# Reads once, when the server starts, what runs have stored that is held over all of them: their names, incidents.
-#
-# In the background and in slices, so that the server serves meanwhile; what a run reports in between is newer and
-# stays.
+# Reads stored names and incidents of all runs when the server starts, in the background and in slices; newer reports of
+# a run win.
 
 #: Runs read in one call to Redis.
 _BATCH = 50
 
 
 class _Counted(msgspec.Struct):
-    """What of a run's stored view is read here."""
+    """The fields read of a run's stored view."""
 
     rollbacks: int = 0
 
@@ -75,10 +73,10 @@ async def fill(redis: Redis, catalog: Catalog, incidents: IncidentList, went_bac
     """Read all runs, those with the newest incidents first.
 
     Args:
-        went_back: told of each run whether it has rollbacks.
+        went_back: called for each run with whether it has rollbacks.
 
     Raises:
-        RedisError: Redis is away; what was read stays, and may be read again.
+        RedisError: Redis is away; a repeated call is safe.
     """
     found: Any = await redis.zrevrange(RUNS, 0, -1, withscores=True)
     created = {run_id.decode(): score for run_id, score in found}
@@ -113,12 +111,12 @@ def _rollbacks(view: bytes | None) -> int:
 
 T = TypeVar("T")
 
-#: Runs whose interruptions are remembered; those that ended first go first.
+#: Runs whose interruptions are remembered; those that ended first are dropped first.
 MAX_RUNS = 5_000
 #: Interruptions in one answer; the numbers beside them are of all.
 MAX_LISTED = 500
 _DAY_S = 86_400.0
-#: Pause before what runs stored is read again, where Redis was away, seconds.
+#: Pause before another try to read, where Redis was away, seconds.
 _AGAIN_S = 1.0
 
 _log = logging.getLogger(__name__)
@@ -139,19 +137,19 @@ class Fleet(InRedis):
         self.catalog = Catalog()
         self.incidents = IncidentList(self.catalog.names, publish, clock)
         self._rollbacks: dict[str, RunRollbacks] = {}
-        #: Runs with rollbacks of which it is not known what they cost.
+        #: Runs with rollbacks of unknown cost.
         self.unknown_rollbacks: set[str] = set()
         self._filling: asyncio.Task[None] | None = None
         self._runs: dict[str, StoppedRun] = {}
-        #: Run -> interruption or incident -> what a person said.
+        #: Run -> interruption or incident -> a person's correction.
         self._corrections: dict[str, dict[str, Correction]] = {}
-        #: Fields that could not be written yet, by hash; None: to be removed.
+        #: Unwritten fields, by hash; None: to be removed.
         self._unsaved: dict[str, dict[str, bytes | None]] = {}
         self._quiet = QuietLog(_log)
         self._saving = asyncio.Lock()
 
     async def load(self) -> None:
-        """Take over what is stored, but for entries that can't be read. Raises RedisError when Redis is away."""
+        """Read the store, without unreadable entries. Raises RedisError when Redis is away."""
         await self._load()
         for node, runs in await self._stored(FLEET_NODES, list[str]):
             self.catalog.put_node(node, runs)
@@ -159,12 +157,12 @@ class Fleet(InRedis):
             self._filling = asyncio.create_task(self._fill(), name="fleet-filling")
 
     async def refresh(self) -> None:
-        """Take over what other processes have stored since. Raises RedisError when Redis is away."""
+        """Read changes of other processes. Raises RedisError when Redis is away."""
         await self._load()
         self.catalog.replace_nodes(dict(await self._stored(FLEET_NODES, list[str])))
 
     async def refresh_faults(self) -> None:
-        """Take over the GPU faults that other processes have stored. Raises RedisError when Redis is away."""
+        """Read GPU faults stored by other processes. Raises RedisError when Redis is away."""
         for field, fault in await self._stored(FLEET_GPU_FAULTS, RememberedFault):
             self.gpu_history.put(field, fault)
 
@@ -175,7 +173,7 @@ class Fleet(InRedis):
         self._rollbacks = dict(await self._stored(FLEET_ROLLBACKS, RunRollbacks))
 
     async def stop(self) -> None:
-        """End what goes on in the background."""
+        """End the background work."""
         await end(self._filling)
 
     async def _fill(self) -> None:
@@ -203,7 +201,7 @@ class Fleet(InRedis):
     # --- what runs report -------------------------------------------------------------------------------------------
 
     async def announced(self, hello: Hello) -> None:
-        """Note how an agent calls its run, and that its node is in it."""
+        """Take an agent's name of its run, and its node."""
         for node, runs in self.catalog.announced(hello, self._clock()):
             self._unsaved.setdefault(FLEET_NODES, {})[node] = runs
         await self._save()
@@ -223,7 +221,7 @@ class Fleet(InRedis):
         stretches: list[tuple[float, float, int]],
         gpus: int | None = None,
     ) -> None:
-        """Remember what interrupted a run, when it ran (began, ended, ranks), and on how many GPUs."""
+        """Take the interruptions of a run, its intervals (start, end, ranks), and its number of GPUs."""
         entry = StoppedRun(run, interruptions, stretches, deleted=False, gpus=gpus)
         if self._runs.get(run.run_id) != entry and (interruptions or stretches or run.run_id in self._runs):
             self._runs[run.run_id] = entry
@@ -235,7 +233,7 @@ class Fleet(InRedis):
         await self._save()
 
     async def rolled_back(self, run: RunNames, rollbacks: list[LostToRollback]) -> None:
-        """Remember what the rollbacks of a run cost."""
+        """Take the costs of the rollbacks of a run."""
         self.unknown_rollbacks.discard(run.run_id)
         entry = RunRollbacks(run, rollbacks)
         if self._rollbacks.get(run.run_id) != entry and (rollbacks or run.run_id in self._rollbacks):
@@ -249,7 +247,7 @@ class Fleet(InRedis):
         await self._save()
 
     async def deleted(self, run_id: str) -> None:
-        """Note that a run is gone; what happened to it has happened."""
+        """Mark a run as deleted; its interruptions stay."""
         self.catalog.forget(run_id)
         self.incidents.forget(run_id)
         self.unknown_rollbacks.discard(run_id)
@@ -265,7 +263,7 @@ class Fleet(InRedis):
         self._unsaved.setdefault(key, {})[field] = None if entry is None else msgspec.json.encode(entry)
 
     async def _save(self) -> None:
-        """Write what is not written yet; while Redis is away it waits for the next time."""
+        """Write unwritten fields; while Redis is away they stay for the next call."""
         async with self._saving:  # an older word must not overtake a newer one
             unsaved, self._unsaved = self._unsaved, {}
             if unsaved:
@@ -293,14 +291,14 @@ class Fleet(InRedis):
     # --- what people ask and say -----------------------------------------------------------------------------------
 
     def gpus(self, project: str | None = None) -> FleetGpus:
-        """Return the answer of ``GET /api/v1/gpus``; with a project only what its runs saw."""
+        """Return the answer of ``GET /api/v1/gpus``; with a project only of its runs."""
         return FleetGpus(self.gpu_history.all(self._clock(), project))
 
     def interruptions(self, days: float | None = None, project: str | None = None) -> Interruptions:
         """Return the answer of ``GET /api/v1/interruptions``.
 
         Args:
-            days: only those that began in the last so many days. project: only those of its runs.
+            days: only the last ones. project: only its runs.
 
         Raises:
             BadRequest: ``days`` is no time.
@@ -355,7 +353,7 @@ class Fleet(InRedis):
         return [shown(one, entry.run, now, correction_of(one), deleted=entry.deleted) for one in entry.interruptions]
 
     async def correct(self, run_id: str, name: str, category: str | None, who: str) -> Interruption:
-        """Take a person's word for what an interruption was, None takes it back; return the interruption.
+        """Set a person's category of an interruption, None removes it; return the interruption.
 
         Args:
             name: id of the interruption, or of one of its incidents.

@@ -1,7 +1,6 @@
-"""Remembers by UUID which GPUs were at fault before, over all runs of the server. Pure: ``fleet.py`` stores it.
+"""Earlier faults of GPUs by UUID, over all runs of the server. Pure: ``fleet.py`` stores it.
 
-A fault counts once, whatever its incident goes through and however often frames are replayed: its identity is the run
-and the key of the finding.
+A fault counts once, for any number of changes and replays: its identity is the run and the key of the finding.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from stabilitybackend.schema.json_data import MAX_NAMED
 
 __all__ = ["GpuFaultHistory", "counts", "with_same_history"]
 
-#: GPUs remembered; the one whose last fault is the oldest goes first.
+#: Remembered GPUs; the one with the oldest last fault is dropped first.
 MAX_GPUS = 4_096
 #: Faults remembered of one GPU, newest ones.
 MAX_FAULTS = 32
-#: Faults of so many days are called recent, days. Ours: two weeks hold several runs and not yet the GPU's next service.
+#: Age of recent faults, days. Own choice: two weeks hold several runs and not yet the GPU's next service.
 RECENT_DAYS = 14.0
 _DAY_S = 86_400.0
 _ORDINALS = {2: "second", 3: "third", 4: "fourth", 5: "fifth", 6: "sixth", 7: "seventh", 8: "eighth", 9: "ninth"}
 
 
 def counts(severity: str, fault: GpuFaultFacts) -> bool:
-    """Say whether a fault is held against its GPU: not what the application did, and not what is only known."""
+    """Return whether a fault counts against its GPU: not errors of the application, and not mere notes."""
     return severity != "info" and fault.blames_hardware
 
 
@@ -38,11 +37,11 @@ class GpuFaultHistory:
     """The faults of the fleet's GPUs."""
 
     def __init__(self) -> None:
-        #: UUID -> identity of the fault -> what is remembered of it.
+        #: UUID -> identity of the fault -> fault.
         self._gpus: dict[str, dict[str, RememberedFault]] = {}
 
     def add(self, incident: Incident, run: RunNames) -> list[tuple[str, RememberedFault | None]]:
-        """Take a ``gpu_fault``; return (field, fault) that are to be stored, None: to be forgotten."""
+        """Take a ``gpu_fault``; return (field, fault) to store, None: to forget."""
         changed: list[tuple[str, RememberedFault | None]] = []
         if incident.kind != "gpu_fault":
             return changed
@@ -60,7 +59,7 @@ class GpuFaultHistory:
         return changed
 
     def put(self, field: str, fault: RememberedFault) -> list[str]:
-        """Take a fault, new or stored; return the fields of those that went for it."""
+        """Take a fault, new or stored; return the fields of the dropped ones."""
         uuid = fault.uuid
         faults = self._gpus.setdefault(uuid, {})
         faults[field] = fault
@@ -74,11 +73,11 @@ class GpuFaultHistory:
         return gone
 
     def with_history(self, finding: Finding, run_id: str, known: Incident | None = None) -> Finding:
-        """Return a finding about a GPU with what is remembered of it from the days before the fault began.
+        """Return a finding about a GPU with its faults of the days before.
 
         Args:
-            known: the incident that it is about, as it is. Its history is kept: other runs may have reported faults
-                of that time since, and what is found is to hang on frames and places alone.
+            known: its present incident. Its history is kept: other runs may have reported faults of that time since,
+                and findings depend on frames alone.
         """
         if finding.kind != "gpu_fault":
             return finding
@@ -117,10 +116,7 @@ class GpuFaultHistory:
         return replace(finding, text=f"{finding.text} {text}", evidence={**finding.evidence, "history": remembered})
 
     def offences(self, uuid: str, but: str = "", project: str | None = None) -> Offences | None:
-        """Return what is remembered of a GPU in runs other than ``but``, None where nothing is known.
-
-        With a project only what its runs saw counts.
-        """
+        """Return the faults of a GPU in runs other than ``but``, None for none; with a project only of its runs."""
         known = self._gpus.get(uuid, {}).values()
         faults = [one for one in known if one.run_id != but and (project is None or one.project == project)]
         if not faults:
@@ -160,12 +156,12 @@ class GpuFaultHistory:
 
 
 def _keeps_history(stored: GpuFaultFacts) -> bool:
-    """Whether the history of an incident can be taken from it: an older server stored no text of it."""
+    """Return whether an incident has a stored history."""
     return bool(stored.history.text) or not stored.history.faults
 
 
 def with_same_history(known: Incident, text: str, evidence: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Return text and evidence of a fault that is reported again, with the history that ``known`` has of it."""
+    """Return text and evidence of a repeated fault with the history of ``known``."""
     history = known.evidence.get("history")
     if not history or "text" not in history:
         return text, evidence

@@ -1,7 +1,7 @@
-"""The incidents of all runs in one list, in memory: what the pages show beside each other, and what a search finds.
+"""The incidents of all runs in one list, in memory, for pages and search.
 
-It is made from what each run stores and keeps nothing of its own: a server that starts reads it once, in the
-background, and from then on each run reports what changes. So an answer costs no Redis, with 5,000 runs as with one.
+A server that starts reads the stored incidents once, in the background; then each run reports changes. So an answer
+needs no Redis, for any number of runs.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from stabilitybackend.schema.severity import INCIDENT_APPEARANCES, IncidentStatu
 
 __all__ = ["IncidentFilter", "IncidentList"]
 
-#: Incidents that are over and are kept here, newest ones; the open ones all are. 1 KB each.
+#: Closed incidents kept here, newest ones, besides all open ones. 1 KB each.
 MAX_OVER = 50_000
-#: So many more are dropped at once: finding the oldest takes a look at all.
+#: Dropped together: finding the oldest scans all.
 _DROPPED_AT_ONCE = 1_000
 _SEVERITIES = get_args(Severity)[::-1]
 
@@ -34,12 +34,12 @@ Key = tuple[int, int, int, int, float, str, str]
 
 @dataclass(frozen=True, slots=True)
 class IncidentFilter:
-    """Which incidents are asked for; what is empty or None lets all through.
+    """Filter of incidents; empty fields match all.
 
     Args:
-        run, project: of which run, of the runs of which project.
+        run, project: of the incident's run.
         kinds, severities, states: one of these. since: opened since then, unix seconds.
-        acknowledged: whether somebody acknowledged it.
+        acknowledged: by a person, or not.
     """
 
     run: str | None = None
@@ -51,7 +51,7 @@ class IncidentFilter:
     acknowledged: bool | None = None
 
     def __post_init__(self) -> None:
-        """Raise BadRequest for a word that is none."""
+        """Raise BadRequest for an unknown word."""
         for name, given, known in (
             ("severity", self.severities, _SEVERITIES),
             ("state", self.states, get_args(State)),
@@ -62,7 +62,7 @@ class IncidentFilter:
             raise BadRequest(f"since is {self.since}, expected unix seconds")
 
     def lets_through(self, one: ListedIncident) -> bool:
-        """Say whether an incident fits, whatever its state."""
+        """Return whether an incident matches, in any state."""
         return (
             (self.run is None or one.run_id == self.run)
             and (not self.kinds or one.kind in self.kinds)
@@ -76,7 +76,7 @@ class IncidentList:
     """All incidents of one server.
 
     Args:
-        names: returns how a run is called now.
+        names: returns the present names of a run.
         publish: sends a message to the browsers that see all runs.
         clock: unix seconds now.
     """
@@ -92,11 +92,11 @@ class IncidentList:
         self._over: dict[str, dict[str, ListedIncident]] = {}
         self._over_count = 0
         self._left_out = 0
-        #: Whether all that is stored was read.
+        #: Whether the whole store was read.
         self.complete = False
 
     def stored(self, run_id: str, stored: Iterable[bytes]) -> None:
-        """Take what a run stored; of what it reported meanwhile that stays. What is no incident is passed over."""
+        """Take the stored incidents of a run; newer reports win, unreadable ones are ignored."""
         for data in stored:
             try:
                 one = listed_of(data)
@@ -106,7 +106,7 @@ class IncidentList:
                 self._put(one)
 
     def reported(self, run_id: str, incidents: Iterable[Incident]) -> None:
-        """Take incidents of a run that were stored just now, and tell the browsers of those that changed."""
+        """Take just stored incidents of a run, and publish the changed ones."""
         for incident in incidents:
             one = listed(incident)
             if self._known(run_id, one.incident_id) != one:
@@ -114,7 +114,7 @@ class IncidentList:
                 self._publish({"type": "incident", "incident": self._named(one)})
 
     def stored_elsewhere(self, run_id: str, events: Iterable[bytes]) -> None:
-        """Take what another process stored of incidents of a run, oldest first, and tell the browsers."""
+        """Take incidents of a run stored by another process, oldest first, and publish them."""
         newest: dict[str, ListedIncident] = {}
         for data in events:
             try:
@@ -128,7 +128,6 @@ class IncidentList:
                 self._publish({"type": "incident", "incident": self._named(one)})
 
     def forget(self, run_id: str) -> None:
-        """Drop what a deleted run had."""
         self._open.pop(run_id, None)
         self._over_count -= len(self._over.pop(run_id, ()))
 
@@ -136,7 +135,7 @@ class IncidentList:
         """Return ``limit`` incidents: the first ones, or those after ``cursor``.
 
         Raises:
-            BadRequest: the cursor is none that a page gave.
+            BadRequest: an invalid cursor.
         """
         after = None if cursor is None else _key_of(cursor)
         counts = IncidentCounts()
@@ -198,7 +197,7 @@ class IncidentList:
 
 
 def listed(incident: Incident) -> ListedIncident:
-    """Return an incident as the list keeps it; its run's names are put in when it is shown."""
+    """Return an incident as listed; the names of its run are added when it is shown."""
     suggestion = incident.suggestion
     shared = {name: getattr(incident, name) for name in _SHARED}
     kind = kind_of(incident.kind)
@@ -230,7 +229,7 @@ class _Evidence(msgspec.Struct):
 
 
 class _Stored(msgspec.Struct, kw_only=True):
-    """What of a stored incident is read for the list: decoding all of its evidence takes ten times as long."""
+    """The fields read of a stored incident: decoding all of its evidence takes ten times as long."""
 
     run_id: str
     incident_id: str
@@ -264,7 +263,7 @@ _decoder = msgspec.json.Decoder(_Stored)
 
 
 def listed_of(data: bytes) -> ListedIncident:
-    """Return a stored incident as the list keeps it. Raises what msgspec raises where it is none."""
+    """Return a stored incident as listed. Raises msgspec's errors."""
     stored = _decoder.decode(data)
     kind = kind_of(stored.kind)
     fields = structs.asdict(stored)
@@ -285,14 +284,14 @@ def listed_of(data: bytes) -> ListedIncident:
 
 
 def _since(evidence: _Evidence, of_machine: bool) -> float | None:
-    """Return since when it lasts by its evidence, as ``Incident.since`` does."""
+    """Return its start by its evidence, as ``Incident.since`` does."""
     verdict = evidence.verdict if isinstance(evidence.verdict, dict) else {}
     known = [one for one in (verdict.get("since"), evidence.since) if isinstance(one, int | float) and one]
     return known[0] if known and of_machine else None
 
 
 def _key(one: ListedIncident) -> Key:
-    """Return what the list is sorted by. It rests on the incident alone, so that news of others moves none."""
+    """Return the sort key. It depends on the incident alone, so that others do not move it."""
     if one.state != "open":
         return 1, 0, 0, 0, -one.opened, one.run_id, one.incident_id
     place = list(KINDS).index(one.kind) if one.stops_job and one.kind in KINDS else len(KINDS)

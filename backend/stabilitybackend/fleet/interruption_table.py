@@ -1,4 +1,4 @@
-"""The rows of the table of interruptions: the terms of Llama 3's published table, and how far a client can see each.
+"""Rows of the table of interruptions: the terms of Llama 3's published table, with visibility to a client.
 
 Counts: "The Llama 3 Herd of Models" (arXiv 2407.21783), Table 5: unexpected interruptions in 54 days of the 405B model
 on 16,384 GPUs. The counts sum to 419; the percentages printed beside them do not follow from the counts (148 of 419 is
@@ -19,10 +19,10 @@ class Category(NamedTuple):
     """One row.
 
     Args:
-        key: the word in the API. label: for people, as in the published table.
-        visible: ``direct``: it is seen itself; ``indirect``: what follows is seen; ``no``: only people know.
-        sees: what a client sees of it, and what not.
-        published: count in the published table, None for rows of our own.
+        key: name in the API. label: as in the published table.
+        visible: ``direct``: observed itself; ``indirect``: its effects are; ``no``: only people know.
+        sees: visible and invisible parts.
+        published: count in the published table, None for own rows.
     """
 
     key: str
@@ -104,10 +104,10 @@ _ROWS = (
 )
 #: Key -> row, in the order of the table.
 CATEGORIES: Mapping[str, Category] = {row.key: row for row in _ROWS}
-#: Categories that are no interruptions of the job against people's will.
+#: Categories that do not count as interruptions.
 NOT_COUNTED = frozenset({"user_stop"})
 _TOTAL = sum(row.published or 0 for row in _ROWS)
-#: What the column of published counts is.
+#: Source of the published counts.
 PUBLISHED = Published(
     source="The Llama 3 Herd of Models (arXiv 2407.21783), Table 5",
     count=_TOTAL,
@@ -118,7 +118,7 @@ PUBLISHED = Published(
 
 
 def table_of(interruptions: Iterable[Interruption]) -> list[InterruptionRow]:
-    """Return the table, also with the rows that nothing belongs to."""
+    """Return the table, with empty rows too."""
     counts: dict[str, int] = dict.fromkeys(CATEGORIES, 0)
     lost_s: dict[str, float] = dict.fromkeys(CATEGORIES, 0.0)
     total = 0

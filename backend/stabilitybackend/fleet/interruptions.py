@@ -1,7 +1,7 @@
-"""Finds the interruptions of one run: one for each stop of the job, with its kind and what it cost. Pure.
+"""Interruptions of one run: one for each stop of the job, with category and cost. Pure.
 
-A run is a row of stretches in which its job logged. What stopped the job between two of them is one interruption,
-however many incidents report it: a hang that ends in deaths, the ranks that it pulls down, the GPU behind it.
+A run is a row of intervals in which its job logged. A stop between two of them is one interruption, however many
+incidents report it: a hang that ends in deaths, the ranks ended by it, the GPU behind it.
 """
 
 from __future__ import annotations
@@ -35,21 +35,19 @@ from stabilityclient.wire import pid_of
 
 __all__ = ["OPEN_COUNTS_S", "JobStory", "Stop", "TrainingInterval", "interruptions_of", "judge", "shown", "summed"]
 
-# Says of one stop of the job what kind of interruption it was: rules in order, with the evidence and what is unsure.
-#
-# The rules see symptoms. Which switch, cable, power supply or board it was nobody sees from inside a job; the text says
-# so, and people can correct the category.
+# Category of a stop: rules in order, with evidence and doubts. The rules see symptoms. The switch, cable, power supply
+# or board at fault is invisible from inside a job; the text has that, and people can correct the category.
 
-#: What a GPU fault is about -> category.
+#: Family of a GPU fault -> category.
 _OF_FAMILY = {
     "hbm": "gpu_hbm3",
     "sram": "gpu_sram",
     "processor": "gpu_system_processor",
     "thermal": "gpu_thermal",
 }
-#: What a line of the kernel's log is about -> category.
+#: Subject of a kernel's line -> category.
 _OF_KERNEL = {"mce": "cpu", "edac": "system_memory", "io": "ssd"}
-#: What a line about a link names -> category: a switch between the GPUs of a node, a slot or its board, a network card.
+#: Part of a link -> category: a switch between the GPUs of a node, a slot or its board, a network card.
 _OF_LINK = (
     (re.compile(r"SXid|NVSwitch", re.I), "faulty_gpu"),
     (re.compile(r"PCIe Bus Error|\bAER\b"), "io_expansion_board"),
@@ -87,14 +85,14 @@ _DEPENDENCY = re.compile(
 
 @dataclass(slots=True)
 class Stop:
-    """All that is known of one stop of the job.
+    """Evidence about one stop of the job.
 
     Args:
-        deaths, hangs, lost, faults: incidents of kind process_death, hang, agent_lost and gpu_fault that belong to it.
+        deaths, hangs, lost, faults: its incidents of kind process_death, hang, agent_lost and gpu_fault.
         kernel: lines of kernel logs near it.
-        restarts: ordered while it hung.
-        scheduled: a scheduler started the job, as its variables show; None where they are not known.
-        hang_first: the job had been hung for a while before its first process died: what died then was ended for it.
+        restarts: commanded while it hung.
+        scheduled: a scheduler started the job, by its variables; None for unknown.
+        hang_first: the job hung for a while before its first process died, so the deaths are an effect.
     """
 
     deaths: list[Incident] = field(default_factory=list)
@@ -116,7 +114,7 @@ class Stop:
 
     @property
     def nodes(self) -> list[str]:
-        """Return the nodes that are suspected."""
+        """Return the suspected nodes."""
         found: list[str] = []
         for incident in (*self.faults, *self.hangs, *self.deaths, *self.lost):
             found += incident.verdict.nodes
@@ -126,11 +124,11 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What kind of interruption it was.
+    """Category of an interruption.
 
     Args:
         category: a key of the table. confidence: high, medium or low.
-        unsure: what can't be seen from here; "" where nothing is in doubt.
+        unsure: invisible part; "" for no doubt.
         evidence: lines for people.
     """
 
@@ -213,7 +211,7 @@ def _kernel(stop: Stop) -> Judgement | None:
 
 
 def _by_message(stop: Stop) -> Judgement | None:
-    """By what the first process to die said."""
+    """Judge by the last message of the first process to die."""
     for death in stop.deaths:
         raised = _exception(death)
         text = f"{raised.type}: {raised.message}\n{_first(death).fatal}".strip(": \n")
@@ -268,7 +266,7 @@ def _signalled(stop: Stop) -> Judgement | None:
 
 
 def _hung_first(stop: Stop) -> Judgement | None:
-    """By the verdict of a hang that was there before anything died."""
+    """Judge by the verdict of a hang before any death."""
     known = (found for hang in stop.hangs if (found := _of_hang(hang)) is not None)
     return next(known, None) if stop.hang_first else None
 
@@ -368,7 +366,7 @@ def _fault(incident: Incident) -> GpuFaultFacts:
 
 
 def _first(death: Incident) -> Death:
-    """Return the death of an incident that the others follow from."""
+    """Return the first death of an incident, the cause of the others."""
     deaths = facts(death.evidence, DeathFacts).deaths
     return deaths[0] if deaths else Death("", -1, "", -1, death.opened)
 
@@ -381,19 +379,17 @@ def _line(incident: Incident) -> str:
     return incident.verdict.text or incident.title
 
 
-#: An interruption after which the job never came back counts for at most so long, seconds: a run that somebody gave up
-#: is not down without limit.
+#: Longest time that counts after which the job never came back, seconds: an abandoned run is not down without limit.
 OPEN_COUNTS_S = 86_400.0
-#: GPU-hours below which nothing is said of a thousand of them.
+#: GPU-hours needed for a rate per thousand.
 FEW_GPU_HOURS = 10.0
-#: A GPU fault or a line of a kernel's log belongs to a stop when it came at most so long before it, seconds.
+#: A GPU fault or a line of a kernel's log belongs to a stop if at most so long before it, seconds.
 NEAR_BEFORE_S = 120.0
-#: ... or so long after its last sign: a watchdog may end the job long after a GPU went.
+#: ... or so long after its last sign: a watchdog may end the job long after a GPU failed.
 NEAR_AFTER_S = 60.0
-#: A job that was stalled for so long before its first process died hung first, seconds: what died then was ended for
-#: it.
+#: A stall of this duration before the first death means a hang first, seconds.
 HANG_FIRST_S = 10.0
-#: What torch says of workers of a data loader that were killed, which are the job's own processes too.
+#: torch's message about killed workers of a data loader, which are the job's own processes too.
 _NAMED_PIDS = re.compile(r"\(pid(?:\(s\))? ([\d, ]+)\)")
 #: Interruptions kept of one run, newest ones.
 MAX_INTERRUPTIONS = 512
@@ -401,12 +397,12 @@ MAX_INTERRUPTIONS = 512
 
 @dataclass(slots=True)
 class TrainingInterval:
-    """A time in which one start of the job logged, seen from its lowest rank.
+    """An interval in which one start of the job logged, seen from its lowest rank.
 
     Args:
         source: id of the process. began, ended: log times of its first and newest row, unix seconds.
-        first_step, last_step: of these rows. ranks: of the job. finished: the process said that it was done.
-        made: steps that it made, also those that a rollback repeated; 0 where it is not known.
+        first_step, last_step: of these rows. ranks: of the job. finished: reported by the process.
+        made: its steps, also those repeated by a rollback; 0 for unknown.
     """
 
     source: str
@@ -420,22 +416,22 @@ class TrainingInterval:
 
     @property
     def step_s(self) -> float:
-        """Return the seconds of a step, 0 where only one row came."""
+        """Return the seconds of a step, 0 for a single row."""
         steps = self.made or self.last_step - self.first_step
         return max(0.0, self.ended - self.began) / steps if steps > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class JobStory:
-    """What is known of a run.
+    """Facts of a run.
 
     Args:
         stretches: oldest first.
         incidents: of the kinds of ``Stop``.
         kernel: lines of kernel logs.
-        restarts: those that people or we ordered.
-        watched: an agent was there. Of an imported run nobody can say why its process was replaced.
-        scheduled: a scheduler started it, as its variables show; None where they are not known.
+        restarts: commanded by people or the server.
+        watched: by an agent. The ends of an imported run's processes are unexplained.
+        scheduled: a scheduler started it, by its variables; None for unknown.
     """
 
     stretches: Sequence[TrainingInterval]
@@ -448,7 +444,7 @@ class JobStory:
 
 @dataclass(slots=True)
 class _Gap:
-    """The time after one stretch and before the next."""
+    """The time between two intervals."""
 
     before: TrainingInterval | None
     after: TrainingInterval | None
@@ -494,12 +490,12 @@ def interruptions_of(story: JobStory) -> list[JudgedInterruption]:
 def shown(
     one: JudgedInterruption, run: RunNames, now: float, correction: Correction | None = None, *, deleted: bool = False
 ) -> Interruption:
-    """Return an interruption as people see it.
+    """Return an interruption as shown.
 
     Args:
-        run: whose it is. deleted: the run is gone.
-        now: up to when a job that has not come back costs time, unix seconds.
-        correction: what a person said that it was.
+        run: its run. deleted: the run is.
+        now: end of the costs of a job that has not come back, unix seconds.
+        correction: of a person.
     """
     category = one.seen_category if correction is None else correction.category
     by_hand = category in NOT_COUNTED
@@ -525,8 +521,8 @@ def summed(runs: Iterable[tuple[Iterable[Interruption], StoppedRun]], since: flo
     """Return the numbers over the interruptions of some runs.
 
     Args:
-        runs: interruptions that began since then, and what is remembered of their run.
-        since: what was before counts for nothing, unix seconds.
+        runs: interruptions that began since then, and facts of their runs.
+        since: earlier times do not count, unix seconds.
     """
     count = on_gpus = 0
     lost_s = running_s = rank_s = gpu_s = 0.0
@@ -553,12 +549,12 @@ def summed(runs: Iterable[tuple[Iterable[Interruption], StoppedRun]], since: flo
 
 
 def _gap_of(gaps: Sequence[_Gap], at: float) -> _Gap:
-    """Return the gap in which a stop lies: after the last stretch that had begun by then."""
+    """Return the gap of a stop: after the last interval that had begun by then."""
     return next((gap for gap in reversed(gaps) if gap.before is not None and gap.before.began <= at), gaps[0])
 
 
 def _at(incident: Incident) -> float:
-    """Return when the job stopped by what an incident says, unix seconds."""
+    """Return the time of the stop by an incident, unix seconds."""
     if incident.kind == "process_death":
         deaths = facts(incident.evidence, DeathFacts).deaths
         if deaths:
@@ -570,7 +566,7 @@ def _at(incident: Incident) -> float:
 
 
 def _went_on(hang: Incident) -> bool:
-    """Say whether a hang ended with steps that went on: the same processes, no restart."""
+    """Return whether a hang ended with further steps of the same processes."""
     return hang.state != "open" and hang.recovered_step is not None
 
 
@@ -620,10 +616,10 @@ def _interruption(gap: _Gap, story: JobStory) -> JudgedInterruption:
 
 
 def _processes(gap: _Gap) -> set[tuple[str, int | None]]:
-    """Return (node, pid) of the job's processes that a stop names, "" for a node that is not known.
+    """Return (node, pid) of the job's processes in a stop, "" for an unknown node.
 
-    No pid stands for all of a node: a rank was killed for memory there, and only its group's counter says so, so that
-    its container counts pids otherwise than the kernel's log does.
+    No pid stands for all of a node: a rank was killed for memory there, and only its group's counter shows it, so its
+    container counts pids otherwise than the kernel's log.
     """
     found: set[tuple[str, int | None]] = {("", pid_of(gap.before.source))} if gap.before is not None else set()
     for death in gap.stop.deaths:
@@ -639,7 +635,7 @@ def _processes(gap: _Gap) -> set[tuple[str, int | None]]:
 
 
 def _of_others(line: KernelLogLine, own: set[tuple[str, int | None]]) -> bool:
-    """Say whether a line reports a kill for memory of a process that is not the job's: nothing that stopped it."""
+    """Return whether a line reports a kill for memory of a foreign process."""
     node, pid = line.node, line.pid
     return line.what == "oom" and pid is not None and own.isdisjoint({(node, pid), (node, None), ("", pid)})
 
@@ -657,7 +653,7 @@ def _reported(
     redone_s: float = 0.0,
     source: str = "",
 ) -> JudgedInterruption:
-    """Return an interruption; the incident that names it is the first of those that reported the stop itself."""
+    """Return an interruption, named by the first of the incidents that report the stop itself."""
     incidents = [i.incident_id for i in (*stop.hangs, *stop.deaths, *stop.lost, *stop.faults)]
     gpus = [gpu.uuid for fault in stop.faults for gpu in facts(fault.evidence, GpuFaultFacts).gpus]
     return JudgedInterruption(

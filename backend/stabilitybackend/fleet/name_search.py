@@ -1,7 +1,7 @@
-"""Finds runs, metrics, incidents and machines by what somebody types. Pure.
+"""Search of runs, metrics, incidents and machines by name. Pure.
 
 Each word has to be in the name: at its start, at the start of a word in it, anywhere, or with its letters in order
-("lss7b" finds "loss-7b"), the first of these that fits being the best.
+("lss7b" finds "loss-7b"), best first.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ MAX_CHARS = 200
 
 T = TypeVar("T")
 _START, _WORD, _INSIDE, _LETTERS = 8, 5, 3, 1
-#: Letters that may come in order with others between them: one letter is in nearly every name.
+#: Fewest letters in order with others between them: one letter is in nearly every name.
 _LEAST_LETTERS = 3
-#: A name this much longer than the letters that are looked for is not meant by them.
+#: Largest length of a name relative to the letters in it.
 _WIDEST = 4
 
 
 def score(words: Iterable[str], text: str) -> float:
-    """Return how well a text fits, 0 where it does not.
+    """Return the score of a text, 0 for no match.
 
     Args:
-        words: what was typed, in small letters. text: what it may be in, in small letters.
+        words: typed ones, in small letters. text: in small letters.
     """
     total = 0.0
     for word in words:
@@ -40,7 +40,7 @@ def score(words: Iterable[str], text: str) -> float:
 
 
 def best(words: list[str], things: Iterable[T], text: Callable[[T], str], limit: int) -> list[T]:
-    """Return the things whose text fits best, in their order where they fit alike; nothing without words."""
+    """Return the best matches, in their order for equal scores; nothing without words."""
     if not words:
         return []
     scored = ((score(words, text(one).lower()), -place, one) for place, one in enumerate(things))

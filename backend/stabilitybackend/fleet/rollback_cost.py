@@ -1,6 +1,6 @@
-"""Says what the rollbacks of a run cost: what each discarded, how long the job was down, what time was worth it.
+"""Costs of the rollbacks of a run: discarded steps, downtime, effective time.
 
-Pure. The words, and where they come from, are in docs/api.md ("Rollback costs").
+Pure. Definitions and sources: docs/api.md ("Rollback costs").
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from stabilitybackend.schema.rollback_cost import RollbackCost, RollbackCostTota
 
 __all__ = ["OWN_INTERRUPTIONS", "CostFacts", "best_interval_s", "rollback_costs", "save_interval"]
 
-#: A run with fewer interruptions is judged by those of all runs: of three, the interval is still off by a third.
+#: A run with fewer interruptions is judged by those of all runs: with three, the interval is still off by a third.
 OWN_INTERRUPTIONS = 3
 #: Newest saves that count.
 NEWEST = 64
 
 
 def best_interval_s(save_s: float, mtbi_s: float) -> float:
-    """Return the seconds between two saves at which saving and training again what was lost cost least together.
+    """Return the seconds between two saves with the least cost of saves and repeated training.
 
     The first-order optimum, sqrt(2 x save time x mean time between interruptions): J. W. Young, "A first order
     approximation to the optimum checkpoint interval", CACM 17(9), 1974; where a save takes half of that mean time or
@@ -45,12 +45,12 @@ def save_interval(
     everybodys: InterruptionNumbers,
     ranks: int,
 ) -> SaveInterval | None:
-    """Return what the saves of a run cost, None before the second one of a segment.
+    """Return the costs of the saves of a run, None before the second one of a segment.
 
     Args:
-        saves: (segment, step, unix seconds, seconds that it took or None) of each announced checkpoint, oldest first.
-        own, everybodys: interruptions of this run, and of all that the reader may see.
-        ranks: of the job; of a job with twice as many, others' interruptions come twice as often.
+        saves: (segment, step, unix seconds, duration in seconds or None) of each announced checkpoint, oldest first.
+        own, everybodys: interruptions of this run, and of all visible runs.
+        ranks: of the job; with twice as many, others' interruptions are twice as frequent.
     """
     steps: dict[tuple[int, int], tuple[float, float | None]] = {}
     for segment, step, time, took_s in saves:
@@ -97,21 +97,21 @@ def save_interval(
 _CLOCK = "the clock of the job went back here: what would be below 0 s counts as 0 s"
 
 
-#: Returns the log time of the last row of a segment at or before a step, of its first row for None: unix seconds by the
-#: clock of the job. Asked for segments that have rows, else None.
+#: Log time of the last row of a segment at or before a step, of its first row for None: unix seconds by the clock of
+#: the job. None for segments without rows.
 LogTimes = Callable[[int, int | None], float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class CostFacts:
-    """What has to be known of the job.
+    """Facts of the job.
 
     Args:
         world_size: its ranks.
-        gpus: ranks that have a GPU; None where no agent was, then every rank counts as one.
-        started: when its first process started, unix seconds; None where unknown.
-        until: now, for a job that is under way, else when its last process ended: what it stood before that is lost.
-            None where that is not known: then its last row is the end.
+        gpus: ranks with a GPU; None without an agent, then every rank counts as one.
+        started: of its first process, unix seconds; None for unknown.
+        until: now, for a job under way, else the end of its last process: idle time before it is lost. None for
+            unknown: then its last row is the end.
     """
 
     world_size: int
@@ -122,7 +122,7 @@ class CostFacts:
 
 @dataclass(slots=True)
 class _Loss:
-    """Steps ``low + 1 .. high`` of a segment that a rollback killed."""
+    """Steps ``low + 1 .. high`` of a segment discarded by a rollback."""
 
     segment: int
     low: float
@@ -144,16 +144,16 @@ def rollback_costs(
     incidents: Iterable[Incident],
     job: CostFacts,
 ) -> tuple[list[RollbackCost], RollbackCostTotals]:
-    """Return what each rollback cost, oldest first, and all of them together.
+    """Return the cost of each rollback, oldest first, and the totals.
 
     Args:
         segments: all of them, by id.
-        heads: ids of those that were the head once, in order, without the root.
-        times: asked a few times per segment.
-        job: whose time it was.
+        heads: ids of former heads, in order, without the root.
+        times: called a few times per segment.
+        job: owner of the time.
     """
     known = list(incidents)
-    # One that went on where it was lost nothing.
+    # A continued run lost nothing.
     rollbacks = [one for one in _who_killed_what(segments, heads) if one.segment.cause != "resume"]
     gpus = job.world_size if job.gpus is None else job.gpus
     entries = [_entry(rollback, segments, heads, times, known, job.until, gpus) for rollback in rollbacks]
@@ -199,7 +199,7 @@ def _who_killed_what(segments: Sequence[FoldedSegment], heads: Sequence[int]) ->
 def _moved(
     segments: Sequence[FoldedSegment], limits: dict[int, float], head: int, segment: FoldedSegment
 ) -> list[tuple[int, float, float]]:
-    """Let ``segment`` follow ``head``; return (segment, its greatest effective step before, and now) for what changed.
+    """Let ``segment`` follow ``head``; return (segment, greatest effective step before, and now) of the changed ones.
 
     Off the path nothing of a segment lives: that is its fork step, because all its own steps are after it.
 
@@ -225,7 +225,7 @@ def _moved(
 
 
 def _revive(rollbacks: Sequence[_Rollback], segment: int, low: float, high: float) -> None:
-    """Steps ``low + 1 .. high`` are effective again: whoever killed them did not."""
+    """Mark steps ``low + 1 .. high`` as effective again, and remove them from their rollbacks."""
     for rollback in rollbacks:
         kept: list[_Loss] = []
         for loss in rollback.losses:
@@ -284,7 +284,7 @@ def _entry(
 
 
 def _cut(loss: _Loss, segments: Sequence[FoldedSegment]) -> _Loss | None:
-    """Return the part of a loss in which there were steps, None where there were none."""
+    """Return the part of a loss with steps, None for none."""
     segment = segments[loss.segment]
     if segment.last_step is None or segment.first_step is None:
         return None
@@ -309,10 +309,10 @@ def _stretch_s(segment: FoldedSegment, low: int, high: int, times: LogTimes, not
 def _downtime(
     rollback: _Rollback, segments: Sequence[FoldedSegment], heads: Sequence[int], times: LogTimes, until: float | None
 ) -> tuple[float, float | None]:
-    """Return (when the job left its old segment, seconds from then to the first row of the new one).
+    """Return (end of the old segment, seconds from then to the first row of the new one).
 
-    The seconds are None where no row has come yet and the job is over. Where another rollback came before the first
-    row, that one counts on from its own start.
+    The seconds are None before a row if the job is over. Another rollback before the first row counts from its own
+    start.
     """
     segment = rollback.segment
     left_at = segment.created
@@ -335,7 +335,7 @@ def _downtime(
 def _led_to(
     segment: FoldedSegment, losses: Sequence[_Loss], left_at: float, incidents: Sequence[Incident]
 ) -> list[str]:
-    """Return the incidents that began in what was thrown away, or were open when the job went back."""
+    """Return the incidents that began in the discarded steps, or were open at the rollback."""
     found = []
     for incident in incidents:
         in_dead = any(

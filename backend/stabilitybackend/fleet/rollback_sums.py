@@ -1,4 +1,4 @@
-"""What the rollbacks of all runs cost. Each run reports its own when one of them changes; here they are added up."""
+"""Sums over the rollbacks of all runs, each reported by its run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_LISTED = 500
 
 
 def remembered(costs: Iterable[RollbackCost]) -> list[LostToRollback]:
-    """Return what is kept of a run's rollbacks: all that count."""
+    """Return the stored rollbacks of a run: all that count."""
     return [
         LostToRollback(one.segment, one.created, one.steps_lost, one.wall_lost_s, one.downtime_s, one.gpu_hours_lost)
         for one in costs
@@ -28,12 +28,12 @@ def remembered(costs: Iterable[RollbackCost]) -> list[LostToRollback]:
 
 
 def month_began(now: float) -> float:
-    """Return when the month of ``now`` began in UTC, unix seconds."""
+    """Return the start of the month of ``now`` in UTC, unix seconds."""
     return datetime.fromtimestamp(now, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
 
 
 def sum_of(rollbacks: Iterable[LostToRollback]) -> RollbackSum:
-    """Return some rollbacks added up."""
+    """Return the sum of some rollbacks."""
     total = RollbackSum()
     for one in rollbacks:
         total.rollbacks += 1
@@ -50,8 +50,8 @@ def summed_rollbacks(
     """Return the rollbacks of some runs.
 
     Args:
-        runs: of the project. now: unix seconds. days: only what happened in so many; None for all.
-        unknown: runs whose costs are not worked out yet.
+        runs: of the project. now: unix seconds. days: only the last ones; None for all.
+        unknown: runs with costs not computed yet.
     """
     since = float("-inf") if days is None else now - days * 86_400.0
     began = month_began(now)

@@ -1,1 +1,1 @@
-"""Autopilot: what it may order by itself (policy), and when it does (ladder). Pure: no clock, no I/O."""
+"""Autopilot: permissions (policy) and decisions (ladder). Pure: no clock, no I/O."""

@@ -1,9 +1,8 @@
-"""Says what the autopilot does now: wait, go back, leave it to people. Pure.
+"""Decides on the autopilot's action: wait, roll back, leave it to people. Pure.
 
-Whether and when to go back, to which checkpoint and with which changes says the advice of the run
-(``incidents/advice.py``), and nothing here says it again. Here is what an order without a person needs beyond that: it
-waits longer, takes only what has been verified, stops where it went before, and asks people where the advice or the job
-is not plain. The same incidents, position and earlier orders give the same decision.
+Time, checkpoint and changes follow the advice of the run (``incidents/advice.py``). A command without a person has
+further conditions: it waits longer, takes only verified checkpoints, never goes to the same one twice, and asks people
+where the advice or the job is unclear. The same incidents, position and earlier commands give the same decision.
 """
 
 from __future__ import annotations
@@ -29,33 +28,33 @@ from stabilitybackend.schema.resumes import ORDER_NOT_FOLLOWED
 
 __all__ = ["IDLE", "Decision", "Situation", "decide", "gave_up"]
 
-#: Seeds that it takes where the advice asks for a new one: below this.
+#: New seeds are below this.
 _SEEDS = 1 << 31
-#: A spike is coming back where its height, in the newer half of what was logged since the onset or at the newest point,
-#: is at most so much of that in the older half. It then gets so many times the usual time at most. On tuning seeds a
-#: fall that has to be steeper (0.7) costs about as many steps as it saves: nobody can tell after 50 steps which of the
-#: spikes that fall will pass (docs/autopilot.md).
+#: A spike is coming back where its height, in the newer half of the points since the onset or at the newest point, is
+#: at most this share of that in the older half. It then gets this many times the usual time at most. On tuning seeds a
+#: steeper fall (0.7) costs about as many steps as it saves: after 50 steps a falling spike can't be classified
+#: (docs/autopilot.md).
 _COMING_BACK, _PATIENCE = 0.9, 3
-#: Points that this takes at least.
+#: Fewest points for this test.
 _FEW_POINTS = 8
-#: Never because of one: mostly accounting, of which only people know.
+#: Never a reason: mostly accounting, to be judged by people.
 _NEVER = "level_shift"
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a decision is made from.
+    """Input of a decision.
 
     Args:
         incidents: of the run, oldest first.
         checkpoints: as the API has them.
         now_step: newest step of the run.
-        head_key: what the ranks call the segment that the job is in.
-        cannot: what the job does not promise to change -> why.
-        entries: what it did before, oldest first.
-        outcomes: id of an entry -> state of its command; none for one that is forgotten.
-        curve: of an incident's metric, its effective values from the onset on; it may read them when it is called.
-        no_rollback: why the job would not go back on order, a clause; "" where it would.
+        head_key: the ranks' key of the present segment.
+        cannot: changes that the job does not promise -> reason.
+        entries: earlier ones, oldest first.
+        outcomes: id of an entry -> state of its command; none for a forgotten one.
+        curve: of an incident's metric, its effective values from the onset on; may read them lazily.
+        no_rollback: why the job would not obey a rollback, a clause; "" for no reason.
     """
 
     run_id: str
@@ -72,12 +71,12 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What it does now.
+    """A decision.
 
     Args:
         phase, text: for people.
-        until_step: the step that it waits for. to_step: where it goes.
-        entry: what is new: to be stored, and carried out where it is no dry run. None for nothing.
+        until_step: the step it waits for. to_step: of the rollback.
+        entry: new one, to be stored, and carried out unless a dry run. None for none.
         request: the command of the entry.
     """
 
@@ -90,12 +89,12 @@ class Decision:
     request: CommandRequest | None = None
 
 
-#: What it says nearly always.
+#: The usual decision.
 IDLE = Decision("idle", "Nothing is open that one goes back for.")
 
 
 def decide(now: Situation, policy: Policy) -> Decision:
-    """Return what the autopilot does now."""
+    """Return the decision."""
     advice = advice_of(now.incidents, _usable(now, policy), now.now_step)
     if advice is None:
         return IDLE
@@ -145,7 +144,7 @@ def gave_up(now: Situation, policy: Policy, primary: Incident, why: str) -> Deci
 
 
 def _held(now: Situation, policy: Policy, advice: Advice) -> tuple[PilotPhase, str] | None:
-    """Return why nothing is ordered whatever the curves say, None where nothing is in the way."""
+    """Return the reason against any command, whatever the curves; None for none."""
     live = [one for one in now.incidents if one.state == "open" and not one.dead]
     for one in live:
         kind = kind_of(one.kind)
@@ -163,7 +162,7 @@ def _held(now: Situation, policy: Policy, advice: Advice) -> tuple[PilotPhase, s
 
 
 def _answered(known: Sequence[PilotEntry], now: Situation) -> tuple[PilotPhase, str] | None:
-    """Return what it did about what is open already, None where there is something to decide."""
+    """Return the decision on earlier entries about open incidents, None for a new one."""
     live = {one.incident_id for one in now.incidents if one.state == "open" and not one.dead}
     for one in reversed(known):
         outcome = None if one.dry_run else now.outcomes.get(one.entry_id)
@@ -180,7 +179,7 @@ def _answered(known: Sequence[PilotEntry], now: Situation) -> tuple[PilotPhase, 
 
 
 def _order(now: Situation, policy: Policy, advice: Advice, known: Sequence[PilotEntry]) -> CommandRequest | str:
-    """Return the rollback that the advice asks for, or in a clause why people are asked."""
+    """Return the advised rollback, or a clause why people are asked."""
     if now.no_rollback:
         return now.no_rollback
     if advice.incurable:
@@ -223,7 +222,7 @@ def _order(now: Situation, policy: Policy, advice: Advice, known: Sequence[Pilot
 
 
 def _failed(known: Sequence[PilotEntry], now: Situation) -> str | None:
-    """Return in a clause that its last order on this head was not carried out, None where it was."""
+    """Return a clause if the last command on this head failed, else None."""
     for one in reversed(known):
         state = now.outcomes.get(one.entry_id)
         if one.head_key == now.head_key and state in NOT_CARRIED_OUT:
@@ -232,7 +231,7 @@ def _failed(known: Sequence[PilotEntry], now: Situation) -> str | None:
 
 
 def _usable(now: Situation, policy: Policy) -> UsableOf:
-    """Return the checkpoints that it may go to: never one that it went to before."""
+    """Return the possible checkpoints: never one of an earlier rollback."""
     used = {(one.to_step, one.segment) for one in now.entries if one.action == "roll_back" and _done(one, now)}
     verified = policy.checkpoints == "verified"
     return UsableOf(
@@ -241,12 +240,12 @@ def _usable(now: Situation, policy: Policy) -> UsableOf:
 
 
 def _done(entry: PilotEntry, now: Situation) -> bool:
-    """Say whether the job went, or goes, where an entry says."""
+    """Return whether an entry's rollback happened, or is under way."""
     return not entry.dry_run and now.outcomes.get(entry.entry_id) not in NOT_CARRIED_OUT
 
 
 def _comes_back(now: Situation, incident: Incident) -> bool:
-    """Say whether a spike gets smaller, or has just ended: bad data end from one step to the next."""
+    """Return whether a spike gets smaller, or has just ended: bad data end from one step to the next."""
     level = facts(incident.evidence, CurveFacts).window.level
     if incident.kind != "spike" or level is None:
         return False
@@ -258,7 +257,7 @@ def _comes_back(now: Situation, incident: Incident) -> bool:
 
 
 def _seen(advice: Advice, policy: Policy) -> int:
-    """Return the step at which the trouble was first seen: from then on it is waited for."""
+    """Return the step of the first detection, the start of the wait."""
     return min(
         [one.step for one in advice.affecting if one.state == "open" and one.kind in policy.act_on]
         or [advice.primary.step]
@@ -266,7 +265,7 @@ def _seen(advice: Advice, policy: Policy) -> int:
 
 
 def _usual(now: Situation, incident: Incident) -> int:
-    """Return the steps that the advice waits for such a spike: in a log with few rows more than the policy says."""
+    """Return the steps that the advice waits for such a spike: in a log with few rows more than the policy's."""
     return usual_wait(incident, [one for one in now.incidents if one.incident_id != incident.incident_id])[0]
 
 
@@ -295,7 +294,7 @@ def _words(names: Sequence[str]) -> str:
 
 
 def _changes(request: CommandRequest) -> str:
-    """Return what else a rollback changes, to follow its step."""
+    """Return the other changes of a rollback, as text after its step."""
     span, count = request.skip_range, request.skip_batches
     found = [
         f"leaves out the batches of steps {span[0]:,} to {span[1]:,}" if span else "",

@@ -1,4 +1,4 @@
-"""What the autopilot of a run may do, as somebody wrote it down in YAML. Pure."""
+"""Policy of a run's autopilot, read from YAML. Pure."""
 
 from __future__ import annotations
 
@@ -14,40 +14,38 @@ Kind = Literal["spike", "divergence", "nonfinite"]
 Change = Literal["skip_batches", "lr_scale", "seed"]
 Checkpoints = Literal["verified", "announced"]
 
-#: Kinds of incidents that it may act on: what a rollback cures. A ``level_shift`` is none: it mostly is accounting, and
-#: nobody knows but people.
+#: Possible kinds: those cured by a rollback. A ``level_shift`` is not, mostly accounting.
 KINDS: tuple[Kind, ...] = get_args(Kind)
-#: What a rollback may change beside the step, in the order in which the advice comes to it.
+#: Changes of a rollback besides the step, in the order of the advice.
 CHANGES: tuple[Change, ...] = get_args(Change)
-#: The policy's name in messages where it has no file.
+#: The policy's name in messages without a file.
 POLICY_FILE = "policy.yaml"
 
-#: Steps to wait: BLOOM's team waited some 30 to 50 steps, a spike that comes at once mostly recovers.
+#: Steps to wait: BLOOM's team waited some 30 to 50 steps; a sudden spike mostly recovers.
 WAIT_STEPS = 40
 MAX_WAIT_STEPS = 10_000
-#: So many rollbacks in so many steps show that going back does not help; then it is a matter for people.
+#: More rollbacks in so many steps show that they do not help; people decide then.
 ACTIONS, IN_STEPS = 3, 1_000
 MAX_ACTIONS = 10
 MIN_IN_STEPS, MAX_IN_STEPS = 100, 1_000_000
 
 
 class Limit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """At most ``actions`` rollbacks in ``in_steps`` steps of the run, whichever trouble they were for."""
+    """At most ``actions`` rollbacks in ``in_steps`` steps of the run, for any incidents."""
 
     actions: int = ACTIONS
     in_steps: int = IN_STEPS
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What it may do.
+    """A policy.
 
     Attributes:
-        dry_run: it notes what it would have done, and orders nothing.
-        act_on: kinds of incidents that it goes back for.
-        wait_steps: how long it looks on from when such an incident was seen; longer where the advice says so.
-        changes: what a rollback may change beside the step. Where the advice asks for another one, people are asked.
-        checkpoints: those of which an agent has seen that all of it is there (``verified``), or all that were
-            ``announced`` and of which nothing is known to be missing.
+        dry_run: entries without commands.
+        act_on: kinds of incidents that it rolls back for.
+        wait_steps: from the detection on; longer where the advice is.
+        changes: allowed in a rollback besides the step. People are asked where the advice has another one.
+        checkpoints: those that an agent ``verified``, or all that were ``announced`` and not found incomplete.
     """
 
     dry_run: bool = False
@@ -62,13 +60,13 @@ _FIELDS = Policy.__struct_fields__
 
 
 def read_policy(text: str, file: str = POLICY_FILE) -> Policy:
-    """Return the policy in a YAML text; what it does not name has its default.
+    """Return the policy in a YAML text, with defaults.
 
     Args:
         file: its name, for messages.
 
     Raises:
-        BadYaml: it is none; the text names file, line, what was given and what may stand there.
+        BadYaml: invalid; the text has file, line, given and expected values.
 
     Example:
         >>> read_policy("wait_steps: 30").limit
@@ -77,7 +75,7 @@ def read_policy(text: str, file: str = POLICY_FILE) -> Policy:
     root = read_yaml(text, file)
     given = root.fields(_FIELDS)
     if not given:
-        # An empty file is a mistake more often than the wish for all defaults, and what it would begin is no small one.
+        # An empty file is more often a mistake than a wish for all defaults.
         raise BadYaml(
             f"{file}, line 1: the policy is empty, expected some of {', '.join(_FIELDS)}",
             hint="dry_run: true is a good first one",

@@ -1,1 +1,1 @@
-"""Which command fits a job, and its life from the request to the effect. Pure."""
+"""Commands: checks against the job, and their life from the request to the effect. Pure."""

@@ -1,4 +1,4 @@
-"""What the ranks' rollback handlers can change beside the step, and which other orders they obey. Pure."""
+"""Changes that the ranks' rollback handlers can make, and other commands they obey. Pure."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from stabilitybackend.schema.json_data import MAX_RANKS
 
 __all__ = ["AT_BOUNDARY", "CHANGES", "Handlers"]
 
-#: What an order may ask for beside the step -> what that is, in words.
+#: Changes besides the step -> label.
 CHANGES: Mapping[str, str] = {
     "lr_scale": "changes the learning rate",
     "seed": "takes a new seed",
     "skip_batches": "leaves out batches",
     "skip_range": "leaves out the batches of a range of steps",
 }
-#: Of these, what no client knew that reports no list.
+#: Changes newer than a client that reports no list.
 _SINCE_LISTS = ("skip_range",)
-#: Orders beside a rollback -> what carries them out.
+#: Commands of ranks besides a rollback -> effect.
 AT_BOUNDARY: Mapping[str, str] = {"stop": "ends it", "checkpoint_now": "saves a checkpoint"}
-#: Longest reason of a rank for what it does not obey, characters.
+#: Longest reason of a rank, characters.
 _MAX_WHY_CHARS = 300
 
 
 @dataclass
 class Handlers(Stateful):
-    """The newest value of each rank (the event ``handler``)."""
+    """The newest report of each rank (the event ``handler``)."""
 
-    #: Ranks whose beginning was seen, of clients that say which orders they obey: of any other it is not known.
+    #: Started ranks of clients that report the commands they obey; unknown for others.
     _started: set[int] = field(default_factory=set)
-    #: Rank -> what it can change; None: it has a handler and promised only the step.
+    #: Rank -> its changes; None: a handler that promised only the step.
     _can: dict[int, tuple[str, ...] | None] = field(default_factory=dict)
-    #: Ranks whose client is too old to go back to a branch that was left, and to say which orders it obeys.
+    #: Ranks whose client can't return to a discarded branch, nor report the commands it obeys.
     _old: set[int] = field(default_factory=set)
-    #: Rank -> the orders beside a rollback that it obeys (the event ``obeys``).
+    #: Rank -> the commands besides a rollback that it obeys (the event ``obeys``).
     _obeys: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    #: Rank -> kind of order -> why it does not obey that one.
+    #: Rank -> kind of command -> why it does not obey.
     _why: dict[int, dict[str, str]] = field(default_factory=dict)
 
     def event(self, kind: str, rank: int | None, data: Mapping[str, Any]) -> None:
-        """Take an event of a rank: ``handler``, ``obeys``, or ``start``, after which its process says both anew."""
+        """Take an event of a rank: ``handler``, ``obeys``, or ``start``, which resets both."""
         if rank is None:
             return
         if kind == "start":
@@ -69,7 +69,7 @@ class Handlers(Stateful):
             self._why[rank] = {kind: str(why[kind])[:_MAX_WHY_CHARS] for kind in AT_BOUNDARY if kind in why}
 
     def no_rollback(self, world_size: int) -> str:
-        """Return why the job would not go back on order, half a sentence; "" where it would."""
+        """Return why the job would not roll back, half a sentence; "" for no reason."""
         ranks = [rank for rank in range(world_size) if rank in self._started]
         if deaf := [rank for rank in ranks if rank not in self._obeys and rank not in self._old]:
             return _takes_none(deaf, world_size)
@@ -78,7 +78,7 @@ class Handlers(Stateful):
         return ""
 
     def not_obeyed(self, kind: str, world_size: int) -> str:
-        """Return why the job would not carry out such an order, half a sentence; "" where it would."""
+        """Return why the job would not carry out a command, half a sentence; "" for no reason."""
         if deaf := [rank for rank in range(world_size) if rank not in self._obeys]:
             return _takes_none(deaf, world_size)
         if all(kind in self._obeys[rank] for rank in range(world_size)):
@@ -90,26 +90,26 @@ class Handlers(Stateful):
 
     @property
     def is_old(self) -> bool:
-        """Whether a rank's client is older than the one that goes back to a discarded branch."""
+        """Whether a rank's client is too old to return to a discarded branch."""
         return bool(self._old)
 
     def no_return(self, world_size: int) -> str:
-        """Return why the job can't go back to a branch that was left, half a sentence; "" where it can."""
+        """Return why the job can't return to a discarded branch, half a sentence; "" for no reason."""
         if not self._old:
             return self.no_rollback(world_size)
         who = _who(sorted(self._old), len(self._can))
         return f"the stabilityclient of {who} is older than the one that goes back to a discarded branch: update it"
 
     def declares(self) -> bool:
-        """Return whether every rank that has a handler listed what it can change."""
+        """Return whether every rank with a handler listed its changes."""
         return bool(self._can) and None not in self._can.values()
 
     def can(self) -> list[str]:
-        """Return what every rank can change."""
+        """Return the changes that every rank can make."""
         return [name for name in CHANGES if all(name in (can or ()) for can in self._can.values())]
 
     def cannot(self) -> dict[str, str]:
-        """Return what is not to be offered -> why, in words."""
+        """Return the other changes -> reason."""
         if not self._can:
             old = "the job's stabilityclient is older than the one that {}: update it"
             return {name: old.format(CHANGES[name]) for name in _SINCE_LISTS}

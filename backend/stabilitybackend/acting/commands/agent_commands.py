@@ -1,7 +1,7 @@
-"""Commands that agents carry out, not ranks: they need no step boundary, so they reach a job that hangs. Pure.
+"""Commands of agents, without a step boundary, so that they reach a hanging job. Pure.
 
-``dump_stacks`` is done when every agent looked. ``restart`` is acted when every agent wrote the plan and ended its
-ranks, and done with the first row of a process that started after the order.
+``dump_stacks`` is done when every agent answered. ``restart`` is acted when every agent wrote the plan and ended its
+ranks, and done with the first row of a process started after the command.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ __all__ = [
     "verdict",
 ]
 
-#: How long ranks get to leave by themselves before they are killed, seconds: enough to close files, not to save a
-#: checkpoint, which a rank that hangs could not do anyway.
+#: Time for ranks to leave before a kill, seconds: enough to close files, not to save a checkpoint, which a hanging rank
+#: could not do anyway.
 GRACE_S = 10.0
-#: An agent whose connection ended is waited for so long, seconds: a rank starts another one within 2 to 8 s, which
-#: knows from its files what was in hand. After that its order has an answer: somebody waits for one.
+#: Wait for an agent after its connection ended, seconds: a rank starts another one within 2 to 8 s, which reads open
+#: commands from its files.
 GONE_S = 10.0
-#: A rollback that no rank answered for so long does not keep a restart waiting, seconds: the job hangs.
+#: A rollback without an answer of any rank delays a restart at most so long, seconds: the job hangs.
 UNANSWERED_AFTER_S = 20.0
-#: People may order so many dumps within DUMPS_WITHIN_S: each one interrupts the system calls of every rank.
+#: Dumps by people within DUMPS_WITHIN_S: each one interrupts the system calls of every rank.
 MAX_DUMPS = 6
 DUMPS_WITHIN_S = 60.0
-#: What is noted for a node whose ranks answer: its agent handed them a command of a kind that it does not know.
+#: Note for a node whose ranks answer: its agent handed them a kind of command unknown to it.
 AGENT_TOO_OLD = "its agent is older than this kind of command: update stabilityclient there and start the job again"
-#: Issuer of the server's own orders.
+#: Issuer of the server's own commands.
 OURSELVES = "stabilityboard"
 
 
@@ -72,7 +72,7 @@ def new_task(new: NewCommand) -> Task:
 
 
 def new_restart(new: NewCommand, plan: Plan) -> Restart:
-    """Return the command, as ``new_dump``; ``plan`` is what the agents write."""
+    """Return the command, as ``new_dump``; ``plan`` is for the agents to write."""
     request, job, checkpoint = new.request, new.job, plan.checkpoint
     starts = {node: f"{started:x}" for node, started in sorted(job.starts.items())}
     return Restart(
@@ -90,7 +90,7 @@ def new_restart(new: NewCommand, plan: Plan) -> Restart:
 
 
 def check_free(kind: Kind, job: JobView, commands: Iterable[Command], now: float) -> None:
-    """Raise Conflict where a command for agents has to wait, or nobody could carry it out."""
+    """Raise Conflict where a command for agents has to wait, or no agent could carry it out."""
     if kind == "task":
         busy = next((c for c in commands if c.kind == "task" and c.state in OPEN_STATES), None)
         if busy is not None:
@@ -140,10 +140,10 @@ def _is_acting(command: Command, now: float) -> bool:
 
 
 def answered(command: AgentCommand, node: str, state: str, detail: str, time: float) -> bool:
-    """Note what the agent of a node reports; return whether that is news.
+    """Record the report of a node's agent; return whether it is new.
 
-    A node that has acted stays so: its agent may be started again, get the command again, and refuse it because of the
-    ranks that came up since. What was noted for a node whose agent was gone gives way to any report of its own.
+    A node that has acted stays so: a restarted agent may get the command again, and refuse it because of newer ranks. A
+    report of the agent replaces the note about its absence.
     """
     known = command.nodes.get(node)
     if known is not None and not known.gone and known.state in ("acted", state):
@@ -153,14 +153,14 @@ def answered(command: AgentCommand, node: str, state: str, detail: str, time: fl
 
 
 def answer_for(command: AgentCommand, gone: Mapping[str, float], now: float) -> dict[str, str]:
-    """Note that agents ended before they answered and no other one came; return node -> what is noted.
+    """Record that agents ended without an answer and a successor; return node -> note.
 
     Args:
-        gone: node -> when the connection of its last agent ended, unix seconds, of nodes that have none now.
+        gone: node -> end of the connection of its last agent, unix seconds, of nodes without one now.
     """
     noted = {}
     for node, since in gone.items():
-        # Who was away before the command was not asked: it counts those that were there.
+        # An agent away before the command was not asked: the command counts those that were there.
         if node not in command.nodes and since >= command.issued and now - since >= GONE_S:
             noted[node] = (
                 f"its agent ended before it answered, and none came for {GONE_S:.0f} s: "
@@ -171,13 +171,13 @@ def answer_for(command: AgentCommand, gone: Mapping[str, float], now: float) -> 
 
 
 def is_under_way(restart: Restart) -> bool:
-    """Return whether the job may still come back by this restart: also where an agent went before it answered."""
+    """Return whether the job may still come back by this restart, also with an agent that left without an answer."""
     gone = any(node.gone for node in restart.nodes.values())
     return restart.state not in END_STATES or (restart.state == "failed" and gone)
 
 
 def verdict(command: AgentCommand, *, late: bool) -> tuple[State, str] | None:
-    """Return (state, detail) that follows from the reports, None while others may still answer: it is not ``late``."""
+    """Return the resulting (state, detail), None while others may still answer: not ``late``."""
     ended = {name: node for name, node in command.nodes.items() if node.state in ("acted", "failed")}
     acted = [name for name, node in ended.items() if node.state == "acted"]
     wanted = command.world_size
@@ -187,7 +187,7 @@ def verdict(command: AgentCommand, *, late: bool) -> tuple[State, str] | None:
     missing = f"; {wanted - len(ended)} did not answer" if len(ended) < wanted else ""
     if not ended:
         older = "; agents that are older than it do not know it: update stabilityclient on the nodes"
-        # One that has it may have done it: its answer comes late where the server was away.
+        # A delivered command may have been carried out: after an outage of the server its answer is late.
         known = "; nothing was done" if command.state == "pending" else f": {KINDS[command.kind].unanswered}"
         return ("expired", f"0 of {wanted} agents answered{known}{older if command.kind == 'task' else ''}")
     if not acted:
@@ -197,7 +197,7 @@ def verdict(command: AgentCommand, *, late: bool) -> tuple[State, str] | None:
 
 
 def comes_back(command: Restart, node: str, started_ns: int) -> bool:
-    """Return whether a process of ``node`` is one that started after this restart was decided."""
+    """Return whether a process of ``node`` started after this restart was decided."""
     starts = {name: int(started, 16) for name, started in command.fence.starts.items()}
-    # A node that was not there: a spare. Its clock is compared with those of the others then.
+    # A spare node: its clock is compared with those of the others.
     return started_ns > starts.get(node, max(starts.values(), default=0))

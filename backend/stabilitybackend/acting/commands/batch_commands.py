@@ -1,4 +1,4 @@
-"""Orders to look at the batches that a job keeps: each rank answers for itself, the job stays as it is. Pure."""
+"""Commands to show the kept batches: each rank answers for itself, the job continues. Pure."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from stabilitybackend.schema.events import CommandReport
 
 __all__ = ["MAX_OWN", "OWN_WITHIN_S", "check_batches", "conclude", "may_ask", "new_show_batches", "take"]
 
-#: All ranks together are asked for the samples that are kept of an answer, but each for at least LEAST_SAMPLES.
+#: Samples of an answer of all ranks together, but at least LEAST_SAMPLES each.
 LEAST_SAMPLES = 2
-#: The same of the characters of their texts: some 256 kB an answer.
+#: The same for characters of their texts: some 256 kB an answer.
 TEXT_CHARS = MAX_SAMPLES * 2_000
 MAX_TEXT_CHARS, LEAST_TEXT_CHARS = 2_000, 200
-#: People may order so many within ASKED_WITHIN_S: each one holds every rank up for 5 s at most.
+#: Commands of people within ASKED_WITHIN_S: each one delays every rank by 5 s at most.
 MAX_ASKED = 6
 ASKED_WITHIN_S = 60.0
-#: The server looks by itself at most so often within OWN_WITHIN_S, in a job that spikes without end: a minute of it.
+#: Commands of the server itself within OWN_WITHIN_S, in a job that spikes without end: a minute of delay.
 MAX_OWN = 12
 OWN_WITHIN_S = 3_600.0
-#: Steps of the job that an order waits beside its own time: one that is under way, and one more.
+#: Steps of the job added to the time for a start: the present one, and one more.
 STEPS = 2
-#: Characters kept of what a rank says of its answer, ranks that are named, and lines of the history: each change of the
-#: order goes to all agents and pages, and stays below 64 KiB however many ranks there are.
+#: Characters of a rank's answer, named ranks, and lines of the history: each change of the command goes to all agents
+#: and pages, and stays below 64 KiB for any number of ranks.
 MAX_DETAIL_CHARS, MAX_NAMED, MAX_LINES = 200, 32, 48
 
 _ENDS = frozenset({"acted", "rejected", "failed"})
@@ -52,7 +52,7 @@ def new_show_batches(new: NewCommand) -> ShowBatches:
 
 
 def check_batches(job: JobView, commands: Iterable[Command], now: float) -> None:
-    """Raise Conflict where nobody keeps batches, or people asked often enough."""
+    """Raise Conflict for a job without kept batches, or after too many commands of people."""
     if not job.keepers:
         raise Conflict(
             "this job keeps no batches, so there are none to show",
@@ -74,14 +74,14 @@ def check_batches(job: JobView, commands: Iterable[Command], now: float) -> None
 
 
 def may_ask(job: JobView, commands: Iterable[Command], now: float) -> bool:
-    """Say whether the server may look by itself: somebody keeps batches, and it has not just looked too often."""
+    """Return whether the server may ask by itself: with kept batches, and not too often."""
     looks = [c for c in commands if isinstance(c, ShowBatches)]
     own = [c for c in looks if c.issuer == OURSELVES and 0 <= now - c.issued < OWN_WITHIN_S]
     return job.agents > 0 and job.keepers > 0 and len(own) < MAX_OWN and all(c.state not in OPEN_STATES for c in looks)
 
 
 def take(command: ShowBatches, rank: int, step: int | None, report: CommandReport, time: float) -> list[Command]:
-    """Take what a rank reports; return the command where that is to be stored and shown.
+    """Take the report of a rank; return the command if it is to be stored and shown.
 
     That is the 1st, 2nd, 4th, 8th ... answer, and the last one: each change of a command goes to all agents and pages.
     """
@@ -98,7 +98,7 @@ def take(command: ShowBatches, rank: int, step: int | None, report: CommandRepor
 
 
 def _name(command: ShowBatches, rank: int, state: RankState) -> None:
-    """Keep what a rank said where there is room, or where one is named that could do what it could not."""
+    """Keep the report where there is room, or in the place of a success if it is a failure."""
     if len(command.ranks) >= MAX_NAMED:
         fine = next((one for one, known in command.ranks.items() if known.state == "acted"), None)
         if state.state == "acted" or fine is None:
@@ -110,7 +110,7 @@ def _name(command: ShowBatches, rank: int, state: RankState) -> None:
 
 
 def conclude(command: ShowBatches, now: float, why: str = "") -> list[Command]:
-    """Close an open command with what came; ``why`` nobody else will answer. Return it, where it was open."""
+    """Close an open command with the answers so far, and return it; ``why`` no further ones are expected."""
     if command.state not in OPEN_STATES:
         return []
     acted = command.acted

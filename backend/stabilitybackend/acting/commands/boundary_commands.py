@@ -1,4 +1,4 @@
-"""Makes the commands to stop and to save a checkpoint, and says before what the job can do of them. Pure."""
+"""Commands to stop and to save a checkpoint, and whether the job would accept them. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stabilitybackend.schema.commands import CheckpointNow, CommandOffer, Comman
 __all__ = ["new_checkpoint", "new_stop", "offers"]
 
 _NO_STEP = "the job has not begun a step yet"
-#: How a job comes to save on order.
+#: How a job becomes able to save on command.
 _REGISTER = "register a function that saves: @run.on_checkpoint (the integrations do it by themselves)"
 
 
@@ -17,7 +17,7 @@ def new_stop(new: NewCommand) -> Stop:
     """Return the command, pending and with no history.
 
     Raises:
-        BadRequest: the job can't stop, or can't save first, and said so. Conflict: it has begun no step, or hangs.
+        BadRequest: the job reported that it can't stop, or can't save first. Conflict: no step began yet, or it hangs.
     """
     _check("stop", new.job)
     if new.request.save:
@@ -34,7 +34,7 @@ def new_checkpoint(new: NewCommand) -> CheckpointNow:
 
 
 def offers(job: JobView) -> CommandOffers:
-    """Return what this job can do of both, before anybody orders one."""
+    """Return whether the job would accept each."""
     reached = max((one.step for one in job.checkpoints if one.usable), default=None)
     boundary = job.boundary(1)
     lost = None if boundary is None or not job.agents else max(0, boundary - 1 - (reached or 0))
@@ -68,7 +68,7 @@ def _check(kind: Kind, job: JobView, begin: str = "") -> None:
 
 
 def _why_not(kind: Kind, job: JobView) -> str:
-    """Return why this job would not obey, half a sentence; "" where it would."""
+    """Return why this job would not obey, half a sentence; "" for no reason."""
     if job.agents == 0:
         return "no agent of this run is connected, so nobody can deliver a command"
     if job.hung:

@@ -1,4 +1,4 @@
-"""The discarded branches that a run can go back to: a rollback is undone as it was ordered, by a command. Pure."""
+"""Discarded branches that a command can return to: an undone rollback. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stabilitybackend.schema.lineage import Checkpoint, OfferedBranch, OfferedCh
 
 __all__ = ["offered_branches"]
 
-#: Branches that are offered, newest first, and checkpoints of each: more of them nobody reads.
+#: Offered branches, newest first, and checkpoints of each.
 MAX_BRANCHES, MAX_CHECKPOINTS = 20, 40
 
 
@@ -24,10 +24,10 @@ def offered_branches(
     checkpoints: Sequence[Checkpoint],
     incidents: Sequence[Incident],
 ) -> list[OfferedBranch]:
-    """Return the branches that have a checkpoint which can be gone back to, newest first.
+    """Return the branches with a usable checkpoint, newest first.
 
     Args:
-        heads: (when it was created, id) of each segment that became the head, in order; without the root.
+        heads: (time of creation, id) of each segment that became the head, in order; without the root.
         checkpoints: newest first. incidents: of the run.
     """
     living: dict[int, list[Checkpoint]] = {}
@@ -42,7 +42,7 @@ def offered_branches(
 
 
 def _left_by(tree: SegmentTree, heads: Sequence[tuple[float, int]], segment: int) -> FoldedSegment | None:
-    """Return the newest head that left a segment before its end, None where none is known."""
+    """Return the newest head that left a segment before its end, None for none."""
     last = tree[segment].last_step
     order = [0, *(head for _, head in heads)]
     began = order.index(segment) if segment in order else len(order)

@@ -1,7 +1,7 @@
 """The life of a command: issued, fenced, delivered, agreed by all ranks, acted on, seen in the data. Pure.
 
-Nothing here talks to anybody: time, ids and what is known of the job are handed in, and every method returns the
-commands that changed, for the worker to store, audit and deliver. The book alone changes a command.
+No I/O: time, ids and the state of the job are arguments, and every method returns the changed commands, for the worker
+to store, audit and deliver.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from stabilitybackend.schema.plan import Plan
 
 __all__ = ["MAX_ATTEMPTS", "CommandBook"]
 
-#: What is left where a job can't go back on order.
+#: Remedy for a job that can't roll back.
 NO_ROLLBACK_HINT = "start the job again from the checkpoint, or give it a handler (docs/orders.md)"
 
 
@@ -65,8 +65,8 @@ def new_rollback(new: NewCommand) -> Rollback:
     """Return the command, pending and with no history.
 
     Raises:
-        BadRequest: no such checkpoint can be rolled back to, or the job said that it can't change what is asked for.
-        Conflict: the job has not begun a step, hangs, or the checkpoint is from inside an open incident.
+        BadRequest: no usable checkpoint, or a change that the job can't make.
+        Conflict: no step began yet, the job hangs, or the checkpoint is from inside an open incident.
     """
     request, job = new.request, new.job
     if job.hung:
@@ -93,7 +93,7 @@ def new_rollback(new: NewCommand) -> Rollback:
 
 
 def _return(new: NewCommand, branch: int, to_step: int) -> Rollback:
-    """Return the command to go back to a branch that was left: a rollback is undone."""
+    """Return the command to return to a discarded branch: an undone rollback."""
     request, job = new.request, new.job
     if why := job.handler.no_return(job.world_size):
         old = job.handler.is_old
@@ -147,7 +147,7 @@ def _command(new: NewCommand, to_step: int, checkpoint: str | None) -> Rollback:
 
 
 def _unpromised(request: CommandRequest, job: JobView) -> list[str]:
-    """Return what is asked for and not promised by the job. Raise BadRequest where the job said that it can't do it."""
+    """Return the requested changes that the job does not promise. Raise BadRequest for those that it can't make."""
     handler = job.handler
     asked = {"lr_scale": request.lr_scale not in (None, 1), "seed": request.seed is not None}
     asked |= {"skip_batches": bool(request.skip_batches), "skip_range": request.skip_range is not None}
@@ -165,14 +165,14 @@ def _unpromised(request: CommandRequest, job: JobView) -> list[str]:
 
 #: A command is ignored when no rank has answered so many steps after its boundary ...
 IGNORED_AFTER_STEPS = 5
-#: ... and so many seconds after it was ordered: an agent that was away for a moment still brings it in time.
+#: ... and so many seconds after its issue: an agent that was away shortly still delivers it in time.
 IGNORED_AFTER_S = 20.0
-#: How a rank says that it stopped and could not save first (stabilityclient/rollback/order_calls.py).
+#: A rank's report of a stop without the save before it (stabilityclient/rollback/order_calls.py).
 NOT_SAVED = "the checkpoint was not saved"
 
 
 def draw_conclusion(command: Command, reported: str, time: float, detail: str, rank: int) -> None:
-    """Enter what follows for the command from what ``rank`` reported, which its ``ranks`` hold already."""
+    """Update the command from the report of ``rank``, which is in its ``ranks`` already."""
     size = command.world_size
     if reported == "acted":
         if _count(command, "acted") >= size:
@@ -192,10 +192,10 @@ def draw_conclusion(command: Command, reported: str, time: float, detail: str, r
 
 
 def why_ignored(command: Command, job: JobView, now: float) -> str:
-    """Return why a job does not look for commands that went past this one without an answer, "" where it may answer.
+    """Return why a job does not read commands, as it went past this one without an answer; "" where it may answer.
 
-    What a rank answered before it logged a row is here with that row. The step that the job should be in by now says
-    nothing: after the server was away, the answer is on its way.
+    A rank's answer arrives before the rows behind it. The extrapolated step proves nothing: after an outage of the
+    server, the answer is on its way.
     """
     past = job.logged_step + 1 - (command.apply_at_step or 0)
     if command.ranks or past <= IGNORED_AFTER_STEPS or now - command.issued <= IGNORED_AFTER_S:
@@ -210,7 +210,7 @@ def why_ignored(command: Command, job: JobView, now: float) -> str:
 
 
 def what_came(command: Command) -> str:
-    """Return what ranks of a job that ended had done of a command, half a sentence."""
+    """Return the progress at the ranks of a job that ended, half a sentence."""
     acted = [rank for rank, reported in command.ranks.items() if reported.state == "acted"]
     if not acted:
         return KINDS[command.kind].nothing
@@ -218,7 +218,7 @@ def what_came(command: Command) -> str:
 
 
 def _troubles(command: Command) -> str:
-    """Return what ranks that stopped could not do before, to be added to a sentence; "" where nothing."""
+    """Return the failures of ranks that stopped, to be added to a sentence; "" for none."""
     failed = [f"rank {rank}: {one.detail}" for rank, one in command.ranks.items() if NOT_SAVED in one.detail]
     return f"; {failed[0]}" if failed else ""
 
@@ -244,7 +244,7 @@ ANSWER_S = 5.0
 #: Commands kept per run; the oldest ended ones go first.
 MAX_COMMANDS = 2_000
 
-#: What a rank reports of a boundary at which not all ranks stopped.
+#: Reports about a boundary at which not all ranks stopped.
 _RETRY = frozenset({"missed", "aborted", "abort", "timeout"})
 
 
@@ -254,15 +254,15 @@ class CommandBook:
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
         self._commands: dict[str, Command] = {}
-        #: The newest restart, until its job is back: rows are looked at for it.
+        #: The newest restart, until its job is back with a row.
         self._restart: Restart | None = None
         #: The newest stop that was carried out.
         self.stop: Stop | None = None
-        #: Commands that a restart ended, until they are returned.
+        #: Commands ended by a restart, until they are returned.
         self._ended: list[Command] = []
 
     def load(self, commands: Iterable[Command]) -> None:
-        """Take over what was stored, after a restart of the server."""
+        """Take the stored commands, after a restart of the server."""
         for command in sorted(commands, key=lambda c: c.issued):
             self._commands[command.command_id] = command
             if isinstance(command, Restart) and is_under_way(command):
@@ -275,11 +275,11 @@ class CommandBook:
         return list(self._commands.values())[::-1]
 
     def get(self, command_id: str) -> Command | None:
-        """Return one command, None where there is none."""
+        """Return one command, None for none."""
         return self._commands.get(command_id)
 
     def waiting(self) -> list[Command]:
-        """Return the commands that an agent which connects now has to know."""
+        """Return the commands for a newly connected agent."""
         return [c for c in self._commands.values() if c.state in OPEN_STATES]
 
     def _waiting_for_ranks(self) -> list[Command]:
@@ -290,18 +290,18 @@ class CommandBook:
         return [c for c in self.all() if isinstance(c, Restart) and c.state not in NOT_CARRIED_OUT]
 
     def restart_under_way(self) -> Restart | None:
-        """Return the restart whose job is not back yet, None where there is none."""
+        """Return the restart whose job is not back yet, None for none."""
         return self._restart if self._restart is not None and is_under_way(self._restart) else None
 
     def command_that_ends(self, node: str, started_ns: int) -> str | None:
-        """Return the id of the restart or stop by which a process of ``node`` ends, None where there is none."""
+        """Return the id of the restart or stop by which a process of ``node`` ends, None for none."""
         command = self.restart_under_way()
         if command is not None and not comes_back(command, node, started_ns):
             return command.command_id
         return self.stop.command_id if self.stop is not None and started_ns < self.stop.issued * 1e9 else None
 
     def find(self, idempotency_key: str | None) -> Command | None:
-        """Return the command that was issued under this key before."""
+        """Return the earlier command under this key."""
         if idempotency_key is None:
             return None
         return next((c for c in self._commands.values() if c.idempotency_key == idempotency_key), None)
@@ -321,10 +321,10 @@ class CommandBook:
         """Return the new command.
 
         Args:
-            plan: of a restart, the plan that the agents write (``commands/restart_plan.py``).
+            plan: of a restart, for the agents to write (``commands/restart_plan.py``).
 
         Raises:
-            BadRequest: a field is out of range, or no such checkpoint can be rolled back to.
+            BadRequest: a field out of range, or no usable checkpoint.
             Conflict: two processes are one rank, another rollback or restart is under way, no agent could deliver this
                 one, or its checkpoint is from inside an open incident.
         """
@@ -356,14 +356,14 @@ class CommandBook:
         return self._begin(self._restart)
 
     def ask_for_stacks(self, command_id: str, job: JobView, reason: str, now: float) -> list[Command]:
-        """Return the server's own command to look at all stacks, nothing when it was issued already."""
+        """Return the server's own command for all stacks, nothing if it was issued already."""
         if command_id in self._commands or job.agents == 0:
             return []
         request = CommandRequest("dump_stacks", reason=reason)
         return [self._begin(MAKERS["dump_stacks"](NewCommand(request, job, command_id, self._run_id, OURSELVES, now)))]
 
     def ask_for_batches(self, request: CommandRequest, command_id: str, job: JobView, now: float) -> list[Command]:
-        """Return the server's own command to look at the batches, nothing when it was issued already or may not be."""
+        """Return the server's own command for batches, nothing if it was issued already or is not allowed."""
         if command_id in self._commands or not may_ask(job, self._commands.values(), now):
             return []
         return [self._begin(MAKERS["show_batches"](NewCommand(request, job, command_id, self._run_id, OURSELVES, now)))]
@@ -391,7 +391,7 @@ class CommandBook:
             )
 
     def _give_way(self, now: float) -> None:
-        """A restart begins: it ends what waits for ranks that will be gone."""
+        """End commands to the ranks that a restart ends."""
         for command in self._commands.values():
             if command.kind == "restart" and command.state == "acted":
                 text = "no new row came before the next restart"
@@ -411,7 +411,7 @@ class CommandBook:
     # --- what comes back -----------------------------------------------------------------------------------------
 
     def delivered(self, commands: Iterable[Command], now: float, detail: str) -> list[Command]:
-        """Commands were sent to an agent; return those of them that had reached none before."""
+        """Record a delivery to an agent; return the commands that had reached none before."""
         changed = [command for command in commands if command.state == "pending"]
         for command in changed:
             command.note("delivered", now, detail)
@@ -421,10 +421,10 @@ class CommandBook:
         self, rank: int | None, step: int | None, report: CommandReport, time: float, *, node: str = "",
         keeps: bool = True,
     ) -> list[Command]:  # fmt: skip
-        """Take what a rank reports (or an agent, rank None); return what changed.
+        """Take a report of a rank (or an agent, rank None); return the changed commands.
 
         Args:
-            keeps: the rank keeps batches: an order for batches does not wait for others, which reject it.
+            keeps: the rank keeps batches: its commands for batches do not wait for others, which reject them.
         """
         command = self._commands.get(report.command_id)
         if command is None or report.state == "delivered":  # older agents report that too: who sent it has noted it
@@ -465,9 +465,9 @@ class CommandBook:
         return [command]
 
     def _conclude(self, command: AgentCommand, time: float, *, late: bool, again: bool = False) -> bool:
-        """Close a command for agents when nobody else will answer; return whether it is closed now.
+        """Close a command for agents without further answers; return whether it is closed now.
 
-        ``again``: it was closed for an agent that was gone, or late, and has answered after all.
+        ``again``: it was closed for an absent agent, or late, and has answered after all.
         """
         end = verdict(command, late=late) if again or command.state in OPEN_STATES else None
         if end is not None:
@@ -475,10 +475,10 @@ class CommandBook:
         return end is not None
 
     def agents_gone(self, gone: Mapping[str, float], now: float) -> list[Command]:
-        """Answer commands for agents that ended before they did.
+        """Close commands for agents that ended before their answer.
 
         Args:
-            gone: node -> when the connection of its last agent ended, unix seconds, of nodes that have none now.
+            gone: node -> end of the connection of its last agent, unix seconds, of nodes without one now.
         """
         changed: list[Command] = []
         for command in self.waiting():
@@ -509,7 +509,7 @@ class CommandBook:
         return changed
 
     def ignored(self, job: JobView, now: float) -> list[Command]:
-        """Close commands that the job went past without an answer: it does not look for any."""
+        """Close commands that the job passed without an answer."""
         changed: list[Command] = []
         for command in self._waiting_for_ranks():
             if why := why_ignored(command, job, now):
@@ -517,12 +517,12 @@ class CommandBook:
         return changed
 
     def job_over(self, why: str, now: float) -> list[Command]:
-        """Close the open commands of a job that ended: nobody is left who could obey.
+        """Close the open commands of a job that ended.
 
         A restart ends the job, and agents may still answer, so theirs stay open.
 
         Args:
-            why: how it ended, a sentence.
+            why: its end, a sentence.
         """
         changed: list[Command] = []
         for command in self._waiting_for_ranks():
@@ -534,7 +534,7 @@ class CommandBook:
         return changed
 
     def on_points(self, segment: int, segment_key: str, step: int, time: float) -> list[Command]:
-        """The first point of ``segment`` is here: the command whose segment it is is done."""
+        """Complete the command of ``segment`` at its first point."""
         command = self._commands.get(segment_key)
         if command is None or command.segment is not None:
             return []
@@ -544,11 +544,11 @@ class CommandBook:
         return [command]
 
     def on_row(self, node: str, started_ns: int, segment: int, step: int, time: float) -> list[Command]:
-        """A rank logged a row: the restart that its process came up after is done.
+        """Complete the restart of a process at its first row.
 
         Args:
             node, started_ns: of the process; ns since 1970 by the node's clock.
-            segment: in which the row is.
+            segment: of the row.
         """
         command = self.restart_under_way()
         if command is None or not comes_back(command, node, started_ns):
@@ -558,7 +558,7 @@ class CommandBook:
         return _noted(command, "done", time, f"first row of a new process at step {step} on {node}")
 
     def settle(self, now: float) -> list[Command]:
-        """Close what is complete or too late; call it about once a second."""
+        """Close complete and expired commands; call it about once a second."""
         changed, self._ended = self._ended, []
         for command in self._commands.values():
             if command.state == "acted" and command.segment is not None:
@@ -579,7 +579,7 @@ class CommandBook:
         return changed
 
     def head_moved(self, head: int, head_key: str, now: float) -> list[Command]:
-        """The job went somewhere else: commands decided on the old segment no longer hold."""
+        """Close commands decided on another segment than the new head."""
         left = [c for c in self._waiting_for_ranks() if c.fence.segment != head and c.command_id != head_key]
         for command in left:
             text = f"decided on segment {command.fence.segment}, but the job is in segment {head} now"

@@ -1,7 +1,4 @@
-"""How far a command is, for people: its stages, one line about it, and why it came to nothing. Pure.
-
-Pages, the live feed and programs show this and decide nothing of it again.
-"""
+"""Progress of a command: stages, a line about it, and reason of a failure. Pure."""
 
 from __future__ import annotations
 
@@ -33,35 +30,33 @@ from stabilitybackend.schema.commands import (
 
 __all__ = ["JOB_ENDED", "progress_of", "shown"]
 
-#: How the reason begins where the job ended before it could obey.
+#: Prefix of the reason where the job ended before it obeyed.
 JOB_ENDED = "the job ended"
 
-#: A rank goes through these, and the command with the last of them.
+#: States of a rank in order; the command ends with the last of them.
 _ORDER = ("pending", "delivered", "ready", "acted", "done")
-#: Nodes or ranks that are listed one by one, and nodes whose refusal is in the line about a command.
+#: Nodes or ranks listed one by one, and nodes named with their refusal.
 _STAGES, _NAMED = 64, 4
-#: State of a node or rank -> how its stage looks.
+#: State of a node or rank -> look of its stage.
 _LOOKS: dict[str, StageState] = {"acted": "done", "done": "done", "failed": "failed", "rejected": "failed"}
-#: The same -> what is shown where it said nothing.
+#: The same -> label without an own text.
 _WORDS = {"pending": "requested", "acted": "done", "rejected": "refused"}
 _KINDS = {"restart": "Restart", "dump_stacks": "Stacks"}
-#: What ranks do on order, where nothing has to come of it.
+#: Label of commands that are done at the ranks.
 _WHAT = {"stop": "Stop", "checkpoint_now": "Checkpoint"}
 _ACT = {"stop": "stopped", "checkpoint_now": "saved"}
-#: From here on durations are in whole seconds, and from here on in minutes.
+#: Durations are in whole seconds from here on, and in minutes from here on.
 _WHOLE_S, _MINUTES_S = 10.0, 60.0
 
 
 def shown(command: Command) -> Command:
-    """Return a command as the API has it: with its progress, which is stored nowhere."""
+    """Return a command with its progress, which is not stored."""
     return msgspec.structs.replace(command, progress=progress_of(command))
 
 
 def progress_of(command: Command) -> Progress:
-    """Return how far a command is."""
     trouble = _trouble(command) if command.state in NOT_CARRIED_OUT else ""
     if isinstance(command, ShowBatches):
-        # Older servers stored no count, and every rank.
         acted = command.acted or _ranks_at(command, "acted")
         ranks = ((f"Rank {rank}", rank, report) for rank, report in command.ranks.items())
         stages, line = list(_each(command, ranks)), _batches_line(command, acted)
@@ -88,7 +83,7 @@ def progress_of(command: Command) -> Progress:
 
 
 def _each(command: Command, reports: Iterable[tuple[str, str, RankState | NodeState]]) -> Iterator[Stage]:
-    """Yield a stage for each rank or node by itself, given as (what people call it, its key, what it said)."""
+    """Yield a stage for each rank or node, given as (label, key, report)."""
     yield Stage("pending", "Approved", "done", None)
     for name, key, report in islice(reports, _STAGES):
         label = f"{name}: {report.detail or _WORDS.get(report.state, report.state)}"
@@ -121,7 +116,7 @@ def _rank_stages(command: Command) -> list[Stage]:
     ]
     if command.kind == "rollback":  # the others are done when all ranks have acted
         rows.append(("done", f"First new point{first}", command.state == "done"))
-    # The first stage that is not done is where the command is, or was when it ended.
+    # The first unfinished stage is the present or last one.
     here: StageState = "failed" if command.state in NOT_CARRIED_OUT else "active"
     stages = []
     for key, label, done in rows:
@@ -133,7 +128,7 @@ def _rank_stages(command: Command) -> list[Stage]:
 
 
 def _after_s(command: Command, state: str) -> float | None:
-    """Return how long after the request the newest line of a state was written."""
+    """Return the seconds from the request to the newest line of a state."""
     times = [entry.time for entry in command.history if entry.state == state]
     return max(0.0, times[-1] - command.issued) if times else None
 
@@ -257,7 +252,7 @@ def _duration(seconds: float) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Return what a rank or an agent said as a sentence: they begin small and end without a stop; names stay."""
+    """Return a report as a sentence: it begins small and ends without a stop; names stay."""
     words = text.strip()
     if re.match(r"[a-z]+(?=[\s,;:]|$)", words):
         words = words[0].upper() + words[1:]

@@ -1,4 +1,4 @@
-"""Proposals: who may propose and approve what, and whether an approved one still fits the job. Pure."""
+"""Proposals: permissions to propose and approve, and whether an approved one still fits the job. Pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from stabilitybackend.schema.plan import Plan
 
 __all__ = ["EXPIRES_S", "Person", "approved", "check_alone", "check_fits", "declined", "in_words", "refusal"]
 
-#: Nobody can approve a proposal after so long, seconds: the job is elsewhere by then.
+#: Life of a proposal, seconds: later the job has moved on.
 EXPIRES_S = 15 * 60.0
-#: Names that are listed of the nodes of a restart.
+#: Named nodes of a restart.
 _NAMED = 8
 
 
 @dataclass(frozen=True)
 class Person:
-    """Who acts. ``key_id``: None without a key. ``local``: no key is needed here, so everybody has the same name."""
+    """Author of an action. ``key_id``: None without a key. ``local``: no keys in use, so all have the same name."""
 
     name: str
     key_id: str | None
@@ -31,12 +31,12 @@ class Person:
 
 
 def needs_two(request: CommandRequest) -> bool:
-    """Return whether the two persons' rule is about such an order: it ends or moves training."""
+    """Return whether the two persons' rule applies: the command ends or moves training."""
     return KINDS[request.kind].moves
 
 
 def check_alone(request: CommandRequest, *, two_persons: bool) -> None:
-    """Raise Conflict where an order may not be given by one person alone."""
+    """Raise Conflict for a command that needs two persons."""
     if two_persons and needs_two(request):
         raise Conflict(
             f"a {request.kind} takes two persons on this server: one proposes it, another one approves it",
@@ -48,7 +48,7 @@ def check_alone(request: CommandRequest, *, two_persons: bool) -> None:
 def check_fits(
     book: CommandBook, run_id: str, request: CommandRequest, job: JobView, now: float, plan: Plan | None
 ) -> None:
-    """Raise what ordering this now would raise; nothing is changed."""
+    """Raise the errors of issuing this now, without a change."""
     if request.idempotency_key is not None:
         raise BadRequest("idempotency_key given for a proposal, expected none", hint="leave it out")
     trial = CommandBook(run_id)
@@ -57,18 +57,18 @@ def check_fits(
 
 
 def approved(proposal: Proposal, person: Person, now: float, *, two_persons: bool) -> Proposal:
-    """Return a proposal as a person approves it.
+    """Return a proposal as approved by a person.
 
     Raises:
-        Conflict: somebody decided on it, or it expired.
-        Forbidden: this is who proposed it.
+        Conflict: decided before, or expired.
+        Forbidden: the person proposed it.
     """
     known = proposal.at(now)
     if known.state == "approved" and known.command_id is None and now <= known.expires:
         return known  # it was approved, and the server ended before it was sent
     _check_open(known)
     key = person.key_id
-    # A program's own key: that it can't approve is what makes a person look.
+    # A program's own key: it can't approve, so a person has to look.
     if (not person.local and (key, person.name) == (proposal.proposer_key, proposal.proposer)) or (
         key is not None and key == proposal.proposer_key
     ):
@@ -88,12 +88,12 @@ def approved(proposal: Proposal, person: Person, now: float, *, two_persons: boo
 
 
 def _bare(name: str) -> str:
-    """Return a name without the place where it was used: one person has a key and a name in Slack."""
+    """Return a name without its place: one person has a key and a name in Slack."""
     return name.casefold().removeprefix("slack:")
 
 
 def declined(proposal: Proposal, person: Person, now: float, why: str) -> Proposal:
-    """Return a proposal as a person declines it. Raises Conflict where somebody decided on it, or it expired."""
+    """Return a proposal as declined by a person. Raise Conflict for one decided before, or expired."""
     known = proposal.at(now)
     _check_open(known)
     return replace(known, state="declined", decided_by=person.name, decided=now, detail=why)
@@ -110,7 +110,7 @@ def _check_open(known: Proposal) -> None:
 
 
 def refusal(proposal: Proposal, head: Fence) -> str:
-    """Return why a proposal does not hold for the job as it is now, a sentence; "" where it does."""
+    """Return why a proposal does not fit the present head, a sentence; "" where it does."""
     if proposal.fence == head:
         return ""
     return (
@@ -120,7 +120,7 @@ def refusal(proposal: Proposal, head: Fence) -> str:
 
 
 def in_words(request: CommandRequest) -> str:
-    """Return an order as people say it."""
+    """Return a command as text."""
     step = "" if request.to_step is None else f" to step {request.to_step:,}"
     changes = []
     if request.lr_scale is not None:

@@ -1,4 +1,4 @@
-"""What is known of a job when a command is asked of it, and whether the two fit. Pure."""
+"""State of a job at a request, and the checks of the request against it. Pure."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = [
     "usable_checkpoint", "withheld",
 ]  # fmt: skip
 
-#: How far ahead the first common boundary lies, seconds of training: a command reaches the ranks in well under 0.2 s.
+#: Distance of the first common boundary, seconds of training: a command reaches the ranks in well under 0.2 s.
 MARGIN_S = 0.5
-#: Longest time that ranks get to leave by themselves before they are killed, seconds.
+#: Longest time for ranks to leave before a kill, seconds.
 MAX_GRACE_S = 300.0
 #: Nodes that one restart may leave out, or keep.
 MAX_EXCLUDED = 256
@@ -30,23 +30,23 @@ MAX_EXCLUDED = 256
 
 @dataclass(frozen=True)
 class JobView:
-    """What is known of the job at this moment.
+    """State of the job at this moment.
 
     Attributes:
-        running_step: newest step that a rank is in, extrapolated to now; None when no step was seen.
-        step_time_s: usual seconds a step, None when unknown.
+        running_step: newest step that a rank is in, extrapolated to now; None before a step.
+        step_time_s: usual seconds a step, None for unknown.
         world_size: ranks that have to agree.
-        head, head_key: the segment that the command is fenced to.
+        head, head_key: the segment of the fence.
         checkpoints: newest first.
-        agents: agents connected now.
-        starts: node -> when the newest of its ranks' processes started, ns since 1970 by the node's own clock.
-        affects_weights: the open incidents from whose onset on no checkpoint is good.
-        handler: what the job's ranks reported that they can change in a rollback.
+        agents: connected now.
+        starts: node -> newest start of its ranks' processes, ns since 1970 by the node's own clock.
+        affects_weights: open incidents from whose onset on no checkpoint is good.
+        handler: abilities reported by the job's ranks.
         keepers: ranks that keep their newest batches.
-        segment_keys: segment -> what the ranks call it, of those that nobody undid.
-        duplicates: which processes say that they are one rank, in words; empty where each is a rank of its own.
-        hung: how it hangs, a sentence; "" where it does not.
-        logged_step: newest step of this segment of which a row is here, -1 for none.
+        segment_keys: segment -> the ranks' key, without undone ones.
+        duplicates: processes with the same rank, as text; "" for none.
+        hung: description of a hang, a sentence; "" for none.
+        logged_step: newest step of this segment with a row, -1 for none.
     """
 
     running_step: int | None
@@ -66,7 +66,7 @@ class JobView:
     logged_step: int = -1
 
     def boundary(self, attempt: int) -> int | None:
-        """Return the step before which all ranks shall act, None when the job's step is unknown."""
+        """Return the step before which all ranks shall act, None for a job with an unknown step."""
         if self.running_step is None:
             return None
         ahead = 1 if not self.step_time_s else max(1, math.ceil(MARGIN_S / self.step_time_s))
@@ -75,11 +75,11 @@ class JobView:
 
 @dataclass(frozen=True)
 class NewCommand:
-    """What a command is made from.
+    """Input of a new command.
 
     Args:
-        request: what is asked. job: what is known of the job.
-        issuer: who asks. now: unix seconds.
+        job: its state.
+        issuer: author. now: unix seconds.
     """
 
     request: CommandRequest
@@ -90,7 +90,7 @@ class NewCommand:
     now: float
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields that every kind has."""
+        """Return the common fields of all kinds."""
         return {
             "command_id": self.command_id,
             "run_id": self.run_id,
@@ -104,7 +104,7 @@ class NewCommand:
 
 
 def check_fields(request: CommandRequest) -> None:
-    """Raise BadRequest where a field is out of range, is missing, or does not belong to the kind."""
+    """Raise BadRequest for a field that is out of range, missing, or foreign to the kind."""
     kind = KINDS[request.kind]
     foreign = [name for name in _ALL_FIELDS if name not in kind.takes and getattr(request, name) is not None]
     if foreign:
@@ -143,7 +143,7 @@ def check_fields(request: CommandRequest) -> None:
         )
 
 
-#: Every field that some kind takes.
+#: All fields of all kinds.
 _ALL_FIELDS = sorted(frozenset[str]().union(*(kind.takes for kind in KINDS.values())))
 
 
@@ -153,8 +153,8 @@ def usable_checkpoint(
     """Return the path of the checkpoint of ``to_step``, None for a job that announces none.
 
     Raises:
-        BadRequest: the job announces checkpoints, and none of that step can be used.
-        Conflict: nobody knows that a rank of the run wrote it, and that was not accepted.
+        BadRequest: the job announces checkpoints, and none of that step is usable.
+        Conflict: its writer is unknown, and that was not accepted.
     """
     if not checkpoints:
         return None
@@ -174,12 +174,12 @@ def usable_checkpoint(
 
 
 def withheld(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Return those that are there and on the effective timeline, and all the same not offered."""
+    """Return those present on the effective timeline, and not offered."""
     return [c for c in checkpoints if c.available and not c.dead and c.unfit]
 
 
 def unverified_refused(checkpoint: Checkpoint) -> Conflict:
-    """Return the answer to an order that names a checkpoint of which nobody knows that a rank of the run wrote it."""
+    """Return the error for a checkpoint of an unknown writer."""
     return Conflict(
         f"the checkpoint of step {checkpoint.step} at {checkpoint.path} is not verified: {checkpoint.unfit}",
         hint="loading it runs code of its author. To go there all the same, say accept_unverified (on the command "
@@ -191,7 +191,7 @@ def unverified_refused(checkpoint: Checkpoint) -> Conflict:
 def check_outside(
     request: CommandRequest, checkpoints: Sequence[Checkpoint], affects_weights: Sequence[Incident]
 ) -> None:
-    """Raise Conflict where the named checkpoint is from inside an open incident, and that was not accepted."""
+    """Raise Conflict for a checkpoint from inside an open incident, unless accepted."""
     if request.to_step is None or request.accept_inside_incident:
         return
     found = damaged_by(request.to_step, affects_weights)
@@ -206,7 +206,7 @@ def check_outside(
 
 
 def last_good(checkpoints: Sequence[Checkpoint], affects_weights: Sequence[Incident]) -> str:
-    """Return in words which usable checkpoint is the newest one from before all open incidents."""
+    """Return as text the newest usable checkpoint from before all open incidents."""
     usable = (c.step for c in checkpoints if c.usable)
     good = max((step for step in usable if damaged_by(step, affects_weights) is None), default=None)
     return "no checkpoint is from before it" if good is None else f"the last good one is that of step {good}"
@@ -218,7 +218,7 @@ def _check(name: str, value: float | None, low: float, high: float) -> None:
 
 
 def _check_range(request: CommandRequest) -> None:
-    """Raise BadRequest where ``skip_range`` is no range of steps behind the checkpoint, or says it twice."""
+    """Raise BadRequest where ``skip_range`` is no range of steps behind the checkpoint, or doubles another field."""
     span, before = request.skip_range, request.to_step
     if span is None:
         return
@@ -236,7 +236,7 @@ def _check_range(request: CommandRequest) -> None:
 
 
 def check_behind(skip_range: Sequence[int], to_step: int) -> None:
-    """Raise BadRequest where a range of steps does not lie behind the checkpoint."""
+    """Raise BadRequest for a range of steps that is not behind the checkpoint."""
     if skip_range[0] <= to_step:
         raise BadRequest(
             f"skip_range begins at step {skip_range[0]}, but training goes on behind step {to_step}",
@@ -248,7 +248,7 @@ def _check_nodes(name: str, nodes: Sequence[str]) -> None:
     if len(nodes) > MAX_EXCLUDED:
         raise BadRequest(f"{name} has {len(nodes)} names, expected at most {MAX_EXCLUDED}", hint="name fewer")
     for node in nodes:
-        # They end on command lines (sbatch --exclude=...): nothing that a shell or a list would read differently.
+        # They end on command lines (sbatch --exclude=...): no characters that a shell or a list would interpret.
         if not 1 <= len(node) <= NAME_CHARS or not node.replace("-", "").replace(".", "").replace("_", "").isalnum():
             raise BadRequest(
                 f"{name} has {node!r:.60}, expected names of letters, digits, '.', '_' and '-'",

@@ -1,9 +1,8 @@
-"""Says what a launcher should do next: nothing, start again (from where, without which nodes), or ask people. Pure.
+"""Next action of a launcher: nothing, start again (from a checkpoint, without some nodes), or ask people. Pure.
 
-A launcher starts blindly what died; this adds what it can't know: which checkpoint is good, which node is suspect, and
-that the third start in a row came no further. A node is left out on hard evidence only (its GPU has to be reset, it is
-gone, somebody named it), or when its ranks were blamed twice: one blame is a suspicion, and a job without its spare
-nodes does not start at all.
+A launcher restarts blindly; the plan adds the good checkpoint, suspect nodes, and a stop after starts without progress.
+A node is left out on hard evidence only (its GPU needs a reset, it is gone, a person named it), or after two blames:
+one is a suspicion, and a job without its spare nodes does not start at all.
 """
 
 from __future__ import annotations
@@ -32,41 +31,41 @@ __all__ = ["EXIT_CODES", "MAX_FRUITLESS", "RestartFacts", "make_plan"]
 #: Action -> exit code of ``stabilityboard plan``. Avoided: 0 to 2, 16 and 17 (Megatron), 64 to 78 (sysexits), 93 (NVRx:
 #: no restart), 126 to 165 (shells and signals) and 255.
 EXIT_CODES: Mapping[str, int] = {"none": 0, "wait": 0, "relaunch": 40, "relaunch_without": 41, "stop": 42}
-#: Launches in a row without progress after which people have to look. NVRx's launcher stops after 3 cycles in which the
+#: Launches in a row without progress before people have to look. NVRx's launcher stops after 3 cycles in which the
 #: checkpoint did not advance (max_no_progress_cycles, nvidia_resiliency_ext/fault_tolerance/config.py).
 MAX_FRUITLESS = 3
-#: A hang is judged within so long; one without a verdict after it is started again all the same, seconds.
+#: Time for the verdict of a hang, seconds; later the job starts again without one.
 UNDECIDED_S = 60.0
-#: Exit code with which Megatron says that its own validation of a result failed: the same again would not help
+#: Megatron's exit code for a failed validation of a result: the same again would not help
 #: (core/rerun_state_machine.py).
 MEGATRON_FAILED = 17
 
-#: Statuses of a job that hangs now: other incidents that stop one may be older, and it trained on.
+#: Statuses of a job that hangs now: other incidents that stop one may be older.
 _HUNG = ("stalled", "unreachable")
-#: Verdicts that are about a node as such.
+#: Verdicts about a node as such.
 _NODE_CLASSES = frozenset({"node_lost"})
-#: Verdicts that blame nobody's machine, however often they come.
+#: Verdicts that blame no machine, however often they occur.
 _SOFTWARE_CLASSES = frozenset({
     "exception", "exit_code", "signal", "preempted", "oom_kill", "overdue", "collective_stuck", "desync", "partition",
     "stopped",
 })  # fmt: skip
-#: Times that a node's ranks are blamed before it is left out.
+#: Blames of a node's ranks before it is left out.
 _BLAMES = 2
 
 
 @dataclass(frozen=True)
 class RestartFacts:
-    """What the plan is made from.
+    """Input of the plan.
 
     Attributes:
         status, note: of the Run (docs/api.md).
         incidents, checkpoints: newest first.
         nodes: of the job's ranks.
-        fruitless: newest launches in a row that made no progress.
-        settled: False while the last messages of an ended job may still be on their way: the first rank that is told
-            dead need not be the cause.
-        offer: the rollback that is advised (``commands/rollback_offer.py``), None for none.
-        stopped: people ordered its end; the note says who.
+        fruitless: newest launches in a row without progress.
+        settled: False while the last messages of an ended job may still arrive: the first dead rank need not be the
+            cause.
+        offer: the advised rollback (``commands/rollback_offer.py``), None for none.
+        stopped: a person commanded its end; see the note.
     """
 
     status: str
@@ -85,11 +84,11 @@ def make_plan(run_id: str, job: RestartFacts, now: float, request: CommandReques
 
     Args:
         now: unix seconds.
-        request: of people who want a restart whatever the plan would say; what they name counts.
+        request: of people who want a restart in any case; their choices win.
 
     Raises:
-        BadRequest: the request names a checkpoint that can't be used, or batches that are not trained again.
-        Conflict: it names one from inside an open incident, and does not accept that.
+        BadRequest: an unusable checkpoint, or batches that are not trained again.
+        Conflict: a checkpoint from inside an open incident, not accepted.
     """
     stopping = sorted(
         filter(stops_job, job.incidents), key=lambda i: (i.opened, i.incident_id)
@@ -139,7 +138,7 @@ class _PlannedStart:
     skip_batches: int | None = None
     skip_range: tuple[int, int] | None = None
     lr_scale: float | None = None
-    #: What is against the checkpoint, one sentence; None: nothing is known.
+    #: Reason against the checkpoint, one sentence; None for none.
     warning: str | None = None
 
 
@@ -148,7 +147,7 @@ def _verdict(incident: Incident | None) -> Verdict | None:
 
 
 def _blamed(incidents: Iterable[Incident], stopping: Sequence[Incident]) -> tuple[set[str], set[str]]:
-    """Return (nodes that can't be used, nodes that are suspect)."""
+    """Return (unusable nodes, suspect nodes)."""
     hard: set[str] = set()
     for incident in stopping:
         verdict = incident.verdict
@@ -169,7 +168,7 @@ def _blamed(incidents: Iterable[Incident], stopping: Sequence[Incident]) -> tupl
 
 
 def _action(job: RestartFacts, cause: Incident | None, hung: Incident | None, now: float) -> tuple[PlannedAction, str]:
-    """Return what to do and why; of the open incidents that stop a job ``cause`` and ``hung`` are the first ones."""
+    """Return action and reason; ``cause`` and ``hung`` are the first open incidents that stop a job."""
     if job.stopped:
         return ("stop", f"{job.note} Nobody but a person starts it again.")
     if job.status == "finished":
@@ -195,7 +194,7 @@ def _action(job: RestartFacts, cause: Incident | None, hung: Incident | None, no
         undecided = verdict is None and now - hung.opened < UNDECIDED_S
         if undecided or (verdict is not None and verdict.kind in ("overdue", "partition")):
             return ("wait", f"{_why(hung, job)} That is not decided yet.")
-        # A GPU that failed first is why it hangs.
+        # A GPU that failed first is the cause of the hang.
         return ("relaunch", " ".join(dict.fromkeys((_why(cause, job), _why(hung, job)))))
     if cause is not None:
         return ("none", f"The job runs on. {_why(cause, job)}")
@@ -207,10 +206,10 @@ def _why(cause: Incident | None, job: RestartFacts) -> str:
 
 
 def _start_from(job: RestartFacts, request: CommandRequest | None) -> _PlannedStart:
-    """Return where training goes on: what people named, else the rollback that is advised, else the newest.
+    """Return the checkpoint: requested, else of the advised rollback, else the newest.
 
-    What died of its machine goes on where it was, also inside a spike that nobody is advised to go back for: most of
-    them pass, and to throw steps away is for people to decide. But it says so.
+    A job that died of its machine continues where it was, with a warning inside a spike without an advised rollback:
+    most pass, and discarding steps is a person's decision.
     """
     skip, given, scale = (
         (None, None, None) if request is None else (request.skip_batches, request.skip_range, request.lr_scale)
@@ -261,7 +260,7 @@ def _suspects(verdict: Verdict | None) -> list[PlannedSuspect]:
 def _sentences(
     start: _PlannedStart, seed: int | None, exclude: Sequence[str], known: Sequence[Checkpoint]
 ) -> Iterator[str]:
-    """Yield how the job is to be started again, sentences."""
+    """Yield sentences about the new start."""
     if start.checkpoint is not None:
         where = f"from the checkpoint of step {start.checkpoint.step}"
     else:

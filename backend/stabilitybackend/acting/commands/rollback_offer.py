@@ -1,7 +1,4 @@
-"""The rollback that a run offers: to which checkpoint, with what changed. Made once, shown everywhere. Pure.
-
-The header, a card, an incident's page, the API and the command line all show this one; none of them chooses.
-"""
+"""The rollback that a run offers: checkpoint and changes, for all pages, API and command line. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from stabilitybackend.schema.lineage import Checkpoint, Offer, OfferedCheckpoint
 
 __all__ = ["MAX_OFFERED", "advised_rollback", "back_to"]
 
-#: Checkpoints that are offered, newest first; the suggested one is always among them.
+#: Offered checkpoints, newest first; the suggested one is always among them.
 MAX_OFFERED = 40
 
 
@@ -31,14 +28,14 @@ def back_to(
     about: Incident | None = None,
     cannot: Mapping[str, str] = MappingProxyType({}),
 ) -> Offer:
-    """Return the rollback that is offered.
+    """Return the offered rollback.
 
     Args:
         incidents: of the run, oldest first.
         checkpoints: newest first.
         last_step: newest step of the effective timeline, None before the first.
-        about: the incident that somebody looks at: it is gone back for although it is over.
-        cannot: what the job does not promise to change -> why; nothing of that is suggested.
+        about: an incident to roll back for even if closed.
+        cannot: changes that the job does not promise -> reason; none of them is suggested.
     """
     usable = [c for c in checkpoints if c.usable and c.step <= (last_step or 0)]
     known, now = UsableOf(checkpoints), _now(incidents, last_step)
@@ -96,7 +93,7 @@ def back_to(
 def advised_rollback(
     incidents: Sequence[Incident], checkpoints: Sequence[Checkpoint], last_step: int | None
 ) -> Offer | None:
-    """Return the rollback that a run's incidents ask for, None for none; arguments as of ``back_to``."""
+    """Return the rollback asked for by a run's incidents, None for none; arguments as of ``back_to``."""
     advice = advice_of(incidents, UsableOf(checkpoints), _now(incidents, last_step))
     if advice is None or advice.back is None or not (advice.action == "roll_back" or advice.incurable):
         return None
@@ -104,12 +101,12 @@ def advised_rollback(
 
 
 def _now(incidents: Collection[Incident], last_step: int | None) -> int:
-    """Return the newest step at which anything is known."""
+    """Return the newest step of any evidence."""
     return max([last_step or 0, *(one.now_step for one in incidents if one.state == "open" and not one.dead)])
 
 
 def _affecting(incidents: Collection[Incident], about: Incident | None) -> list[Incident]:
-    """Return what the checkpoint has to be older than, what began first first."""
+    """Return the incidents that the checkpoint must predate, first onset first."""
     every = {one.incident_id: one for one in open_or_accepted(incidents)}
     if about is not None and kind_of(about.kind).rollback_helps and not about.dead:
         every[about.incident_id] = about
@@ -127,5 +124,5 @@ def _reason(primary: Incident, chosen: int | None, bad_data: bool, met_again: bo
 
 
 def _where(step: int, primary: Incident | None) -> str:
-    """Return where a checkpoint lies, seen from the onset; "" where there is none."""
+    """Return the position of a checkpoint relative to the onset; "" for none."""
     return "" if primary is None else where_from(step, primary.onset_step)
