@@ -7,9 +7,9 @@ from .actions import (
     CommandNews,
     Curve,
     Facts,
-    Order,
     Proposed,
     RollbackNow,
+    RollbackRequest,
     fingerprint,
 )
 from .alert import Alert, Notice, Severity
@@ -42,7 +42,6 @@ __all__ = [
     "Heartbeat",
     "HttpSink",
     "Notice",
-    "Order",
     "Outcome",
     "Outcomes",
     "Outgoing",
@@ -51,6 +50,7 @@ __all__ = [
     "RecordingSink",
     "RetryPolicy",
     "RollbackNow",
+    "RollbackRequest",
     "SendError",
     "Server",
     "Severity",

@@ -1,6 +1,6 @@
-"""What people can do about an incident from within a message: what alerting asks of the server for it.
+"""Actions of people from within a message, which the server carries out for alerting.
 
-Alerting knows no server. Whoever runs it hands in an ``Actions``; without one, messages have no buttons but a link.
+Alerting imports no server, which hands in an ``Actions``; without one, messages link to the pages.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ __all__ = [
     "CommandNews",
     "Curve",
     "Facts",
-    "Order",
     "Proposed",
     "RollbackNow",
+    "RollbackRequest",
     "fingerprint",
 ]
 
 
 def fingerprint(text: str | None) -> str:
-    """Return 32 characters that stand for a name of any length, "" for none: a question in Slack has room for few."""
+    """Return a digest of 32 characters, "" for None: questions in Slack are short."""
     return "" if text is None else hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 class ActionRefused(AlertingError):
-    """The server does not do what a person asked for; the text says why, for that person.
+    """The server refuses an action, with the reason for the person.
 
     Attributes:
         passing: the same again can help: a part of the server is away for a moment.
@@ -48,9 +48,9 @@ class Branch:
     """Points of one unbroken line of a curve.
 
     Args:
-        steps: strictly rising. values: as logged, NaN and infinities too; as many as steps.
+        steps: strictly rising. values: as logged, NaN and infinities included; as many as steps.
         dead: the run has left this part.
-        label: of the fork that it began with, ``R1`` for a rollback, "" for the first.
+        label: of the fork at its begin, ``R1`` for a rollback, "" for the first.
     """
 
     steps: Sequence[int]
@@ -64,9 +64,9 @@ class Curve:
     """A metric around the onset of an incident.
 
     Args:
-        branches: in the order in which they were run.
-        onset_step: where the incident began.
-        now: newest step that counts and its value, also where the branches end earlier; None for none.
+        branches: in the order of training.
+        onset_step: first step of the incident.
+        now: newest step on the effective path and its value, even where the branches end earlier; None for none.
     """
 
     metric: str
@@ -77,13 +77,13 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a message says beside the incident itself.
+    """Facts in a message beside the incident.
 
     Args:
-        run_name, project: for people.
-        curve: None where the incident is about no metric.
-        can_roll_back: a rollback can be offered for it now.
-        gone: there is no such run or incident any more.
+        run_name, project: for display.
+        curve: None for an incident without a metric.
+        can_roll_back: a rollback is offered now.
+        gone: the run or the incident was deleted.
     """
 
     run_name: str = ""
@@ -95,20 +95,19 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class RollbackNow:
-    """A rollback as it would be ordered at this moment.
+    """A rollback with the facts of this moment.
 
     Args:
-        head, head_key: the segment that the job is in: its number and what the ranks call it.
+        head, head_key: current segment of the job: its number and its name among the ranks.
         step: newest step of the job, None before the first one.
-        to_step, checkpoint: the suggested checkpoint and its path; None where none is suggested.
-        saved: when it was saved, unix seconds.
-        changes: what else would be changed, in words.
-        cannot: what the job does not promise to change, in words.
-        text: why this checkpoint.
-        refused: why nothing can be ordered now, "" where it can.
-        warning: what is to be known first, "" for nothing: the job stands still, for one.
-        two_persons: it is proposed, and another person approves it.
-        ranks: how many have to agree. run_name: for people.
+        to_step, checkpoint: the suggested checkpoint and its path; None for none.
+        saved: time of the checkpoint, unix seconds.
+        changes: further changes, for display. cannot: those that the job does not promise.
+        text: reason for this checkpoint.
+        refused: reason against any rollback now, "" for none.
+        warning: facts to consider first, "" for none: the job is stalled, for one.
+        two_persons: another person has to approve it.
+        ranks: how many have to agree. run_name: for display.
     """
 
     head: int
@@ -128,14 +127,14 @@ class RollbackNow:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """A rollback that a person orders.
+class RollbackRequest:
+    """A rollback requested by a person.
 
     Args:
-        head, to_step, checkpoint: what the person was shown, the first and the last as their fingerprints; it is
-            refused where one of them is another one now.
-        who: as the command's issuer. person: id of the person where the message is shown; it can't be changed.
-        key: the same for every attempt to send this order.
+        head, to_step, checkpoint: as shown to the person, the first and the last as fingerprints; it is refused where
+            one of them has changed.
+        who: issuer of the command. person: unchangeable id of the person in the messenger.
+        key: the same for every attempt of this request.
     """
 
     run_id: str
@@ -151,19 +150,19 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class CommandNews:
-    """How far a command is.
+    """Progress of a command.
 
     Args:
         state: pending, delivered, ready, acted, done, rejected, failed or expired.
-        line: the same for people. trouble: why it came to nothing, "" where it did not.
-        passed: the states that it went through, each with the seconds since it was ordered.
-        ended: it stays as it is. failed: it was not carried out.
+        line: the same for display. problem: reason of a failure, "" for none.
+        passed: its states so far, each with the seconds since the request.
+        ended: its state is final. failed: it was not carried out.
     """
 
     command_id: str
     state: str
     line: str
-    trouble: str = ""
+    problem: str = ""
     ended: bool = False
     failed: bool = False
     passed: Sequence[tuple[str, float]] = ()
@@ -171,10 +170,10 @@ class CommandNews:
 
 @dataclass(frozen=True, slots=True)
 class Proposed:
-    """An order that waits for another person.
+    """A command that waits for the approval of another person.
 
     Args:
-        what: the order in words. expires: nobody can approve it later, unix seconds.
+        what: the command, for display. expires: end of its life, unix seconds.
     """
 
     proposal_id: str
@@ -183,40 +182,40 @@ class Proposed:
 
 
 class Actions(Protocol):
-    """What the server does for whoever presses a button. Each raises ``ActionRefused`` with words for that person."""
+    """Actions of the server on behalf of a person. Each raises ``ActionRefused`` with a text for that person."""
 
-    #: False while the server has no mutes: no button is shown for them.
+    #: False while the server has no mutes: messages have no button for them.
     offers_mute: bool
 
     async def facts(self, run_id: str, incident_id: str) -> Facts:
-        """Return what a message says beside the incident."""
+        """Return the facts of a message."""
 
     async def acknowledge(self, run_id: str, incident_id: str, who: str, detail: str) -> str:
-        """Note that somebody takes care of it; return who does: the first one stays."""
+        """Acknowledge an incident; return its holder: the first one stays."""
 
     async def note(self, run_id: str, incident_id: str, action: str, who: str, detail: str) -> None:
-        """Note for good what somebody did about it elsewhere."""
+        """Log an action taken elsewhere."""
 
     async def mute(self, run_id: str, incident_id: str, minutes: int, who: str, reason: str, person: str) -> float:
-        """Keep everybody from hearing of incidents like this one; return until when, unix seconds."""
+        """Mute incidents like this one; return the end, unix seconds."""
 
     async def rate(self, run_id: str, incident_id: str, useful: bool, who: str, person: str) -> None:
-        """Note whether hearing of it was useful, or noise; the newest rating counts."""
+        """Rate an alert as useful or noise; the newest rating counts."""
 
     async def rollback_now(self, run_id: str, incident_id: str) -> RollbackNow:
-        """Return what a rollback would be at this moment."""
+        """Return the facts of a rollback at this moment."""
 
-    async def roll_back(self, order: Order) -> CommandNews | Proposed:
-        """Order a rollback, if what the person was shown still holds; the same key again gives the same command.
+    async def roll_back(self, request: RollbackRequest) -> CommandNews | Proposed:
+        """Issue a rollback, if its facts still hold; the same key again gives the same command.
 
-        Where an order takes two persons it is proposed.
+        Where two persons have to agree it is proposed.
         """
 
     async def approve(self, run_id: str, proposal_id: str, who: str, person: str) -> CommandNews:
-        """Order what another person proposed."""
+        """Issue a command proposed by another person."""
 
     async def decline(self, run_id: str, proposal_id: str, who: str, person: str) -> None:
-        """Say that what was proposed is not wanted."""
+        """Decline a proposal."""
 
     async def command(self, run_id: str, command_id: str) -> CommandNews | None:
-        """Return how far a command is, None where there is no such command."""
+        """Return the progress of a command, None for none."""

@@ -12,10 +12,9 @@ import pytest
 from redis.asyncio import Redis
 
 from stabilityalerting import Alert, AlertingSettingsError, BoardChange, Notice, Outcomes, SendError, sinks_from_env
-from stabilityalerting.pagerduty import PagerDutySink, Webhooks, change_events
-from stabilityalerting.pagerduty.change_events import ChangeEvents
-from stabilityalerting.pagerduty.events import MAX_BODY_BYTES, alert_event
-from stabilityalerting.pagerduty.memory import Memory, Ours
+from stabilityalerting.pagerduty import PagerDutySink, Webhooks, channel
+from stabilityalerting.pagerduty.channel import MAX_BODY_BYTES, ChangeEvents, alert_event
+from stabilityalerting.pagerduty.memory import Memory, OwnIncident
 from stabilityalerting.server import Server, SinkContext
 from stabilityalerting.sink import BeforeWrite, Outgoing
 from support.incident_stream import incident
@@ -23,7 +22,7 @@ from support.outside.pagerduty import ROUTING_KEY, WEBHOOK_SECRET, FakePagerDuty
 from support.slack.pretended_actions import PretendedActions
 
 BOARD = "http://board"
-OURS = Ours("run-1", "i-1")
+OURS = OwnIncident("run-1", "i-1")
 WHO = "pagerduty:Ada Lovelace"
 
 
@@ -239,8 +238,8 @@ def sender(redis: Redis, source: Source, post: Any, url: str = "http://there/v2/
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(change_events, "BETWEEN_S", 0.0)
-    monkeypatch.setattr(change_events, "LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr(channel, "BETWEEN_S", 0.0)
+    monkeypatch.setattr(channel, "LONGEST_PAUSE_S", 0.01)
 
 
 async def test_a_change_is_on_the_timeline_once_and_pages_nobody(

@@ -1,7 +1,7 @@
-"""What people do in PagerDuty, as its webhooks (v3) tell it.
+"""Webhooks (v3) of PagerDuty: acknowledgements and notes of people there.
 
-A person who acknowledges there acknowledges here. Who resolves there does too: here an incident ends when the data say
-so. What an integration did, ours for one, is not told back.
+An acknowledgement or a resolution by a person there acknowledges here; an incident ends here when the data show it.
+Actions of an integration, such as this server, are not applied.
 
 Source: https://developer.pagerduty.com/docs/webhooks-overview and .../docs/verifying-signatures
 """
@@ -10,44 +10,53 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
+from urllib.parse import quote
 
+import httpx
 import msgspec
 
 from stabilityalerting.actions import ActionRefused, Actions
 from stabilityalerting.errors import AlertingError
+from stabilityalerting.sink import redact
 
-from .events import MAX_SUMMARY_CHARS
-from .memory import EVENT_KEPT_S, Memory, Ours
-from .rest_api import IncidentAlerts
+from .memory import EVENT_KEPT_S, MAX_SUMMARY_CHARS, Memory, OwnIncident
 
-#: An event from longer ago is not acted on, seconds: by then it may be forgotten that it was acted on before.
+PAGERDUTY_API_URL = "https://api.pagerduty.com"
+#: PagerDuty waits 5 s for the answer to its webhook: the look-up has to end before.
+LOOK_UP_S = 2.5
+#: Alerts of an incident in one look-up: PagerDuty's limit.
+MAX_ALERTS = 100
+#: An older event is ignored, seconds: the mark that it was applied before may be gone.
 MAX_AGE_S = EVENT_KEPT_S / 2
-#: Characters of a person's name, and of a note, that are kept.
+#: Characters of a person's name, and of a note.
 MAX_NAME_CHARS, MAX_NOTE_CHARS = 80, 500
-#: Signatures that are looked at: one, and a second while a secret is rotated.
+#: Signatures in a header: one, and a second while a secret is rotated.
 MAX_SIGNATURES = 8
 
 Outcome = Literal["acknowledged", "noted", "ignored", "repeated", "unknown"]
 
-__all__ = ["MAX_AGE_S", "BadWebhook", "Outcome", "WebhookResult", "Webhooks"]
+__all__ = ["PAGERDUTY_API_URL", "BadWebhook", "IncidentAlerts", "Outcome", "WebhookResult", "Webhooks"]
+
+_log = logging.getLogger(__name__)
 
 
 class BadWebhook(AlertingError):
-    """What came is signed, and no webhook of the version 3; the text says why."""
+    """A signed request that is no webhook of version 3."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookResult:
-    """What became of a webhook.
+    """The outcome of a webhook.
 
     Args:
-        outcome: ``acknowledged``; ``noted``: it is in the audit log; ``ignored``: it says nothing that is of use here;
-            ``repeated``: it came before; ``unknown``: none of our incidents.
-        text: the same for people.
+        outcome: ``acknowledged``; ``noted``: in the audit log; ``ignored``: of no use here; ``repeated``: applied
+            before; ``unknown``: not an incident of this server.
+        text: the same for display.
     """
 
     outcome: Outcome
@@ -59,8 +68,8 @@ class _Event:
     """One webhook.
 
     Args:
-        id, type: of the event. age_s: how long ago it was.
-        who: name of who did it. agent: what kind of who that is, "" for nobody.
+        id, type, age_s: of the event.
+        who: name of its author. agent: type of the author, "" for none.
         there: id of PagerDuty's incident. key: its ``incident_key``. title, url: of it.
         note: text of a note.
     """
@@ -81,13 +90,53 @@ class _Event:
         return self.agent in ("user_reference", "user")
 
 
+class IncidentAlerts:
+    """Looks up the alerts of an incident in PagerDuty's REST API: grouping and merging put several into one.
+
+    Args:
+        token: of the REST API, a secret; it only needs to read.
+
+    Source: https://developer.pagerduty.com/api-reference (List alerts for an incident)
+    """
+
+    def __init__(self, token: str, url: str = PAGERDUTY_API_URL) -> None:
+        self.secret = token
+        self._url = url.rstrip("/")
+        self._client: httpx.AsyncClient | None = None
+
+    async def keys(self, incident: str) -> list[str]:
+        """Return the dedup_keys of an incident of PagerDuty; none after a failure, which is logged."""
+        if self._client is None:
+            self._client = httpx.AsyncClient(timeout=LOOK_UP_S, follow_redirects=False)
+        headers = {
+            "Authorization": f"Token token={self.secret}",
+            "Accept": "application/vnd.pagerduty+json;version=2",
+        }
+        url = f"{self._url}/incidents/{quote(incident, safe='')}/alerts"
+        try:
+            answer = await self._client.get(url, params={"limit": MAX_ALERTS}, headers=headers)
+            answer.raise_for_status()
+            found: Any = answer.json()["alerts"]
+            return [str(one["alert_key"]) for one in found if one.get("alert_key")]
+        except (httpx.HTTPError, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            why = redact(f"{type(error).__name__}: {error}", [self.secret])
+            _log.warning("pagerduty: the alerts of an incident can't be looked up: %s", why)
+            return []
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+
 class Webhooks:
-    """Takes the webhooks of one receiver.
+    """Applies the webhooks of one receiver.
 
     Args:
         secrets: of the subscriptions in PagerDuty.
         clock: unix seconds now.
-        look_up: asks which alerts an incident has; None: only its ``incident_key`` says it.
+        look_up: asks for the alerts of an incident; None: its ``incident_key`` alone names them.
     """
 
     def __init__(
@@ -113,87 +162,87 @@ class Webhooks:
         return any(hmac.compare_digest(one, mac) for one in given for mac in right)
 
     async def take(self, body: bytes) -> WebhookResult:
-        """Do what a signed webhook is about.
+        """Apply a signed webhook.
 
         Raises:
-            BadWebhook: it is none.
-            ActionRefused: with ``passing``, where the same again can help. RedisError: Redis is away; the same.
+            BadWebhook: no webhook.
+            ActionRefused: with ``passing``: the same again can help. RedisError: Redis is away; the same.
         """
         event = _read(body, self._clock())
         if event.type == "pagey.ping":
             return WebhookResult("noted", "PagerDuty and this server know each other.")
         if event.age_s > MAX_AGE_S:
             return WebhookResult("ignored", f"It is {event.age_s / 3600:,.0f} h old.")
-        if await self._memory.is_known(event.id):
+        if await self._memory.is_applied(event.id):
             return WebhookResult("repeated", "It came before.")
         incidents = await self._incidents(event)
         if not incidents:
             return WebhookResult("unknown", f"{event.type}: none of the incidents that this receiver sent is in it.")
-        results = [await self._act(event, ours) for ours in incidents]
-        await self._memory.know(event.id)  # after it was acted on: one that failed half way comes again
+        results = [await self._act(event, own) for own in incidents]
+        await self._memory.applied(event.id)  # at the end: one that failed half way is repeated
         return next((one for one in results if one.outcome == "acknowledged"), results[0])
 
-    async def _act(self, event: _Event, ours: Ours) -> WebhookResult:
+    async def _act(self, event: _Event, own: OwnIncident) -> WebhookResult:
         act = _ACTS.get(event.type)
         if act is None:
             return WebhookResult("ignored", f"{event.type} changes nothing here.")
         try:
-            return await act(self, event, ours)
+            return await act(self, event, own)
         except ActionRefused as refused:
             if refused.passing:
                 raise
             return WebhookResult("unknown", str(refused))
 
-    async def _acknowledged(self, event: _Event, ours: Ours) -> WebhookResult:
+    async def _acknowledged(self, event: _Event, own: OwnIncident) -> WebhookResult:
         if not event.by_person:
             return WebhookResult("ignored", "No person acknowledged it.")
         who = f"pagerduty:{event.who}"
-        await self._memory.acknowledged(ours, who)
-        holder = await self._actions.acknowledge(*ours, who, f"in PagerDuty: {event.url}")
+        await self._memory.acknowledged(own, who)
+        holder = await self._actions.acknowledge(*own, who, f"in PagerDuty: {event.url}")
         if holder != who:
             return WebhookResult("noted", f"{holder} takes care of it already.")
         return WebhookResult("acknowledged", f"{who} takes care of it.")
 
-    async def _resolved(self, event: _Event, ours: Ours) -> WebhookResult:
+    async def _resolved(self, event: _Event, own: OwnIncident) -> WebhookResult:
         if "integration" in event.agent:
             return WebhookResult("ignored", "An integration resolved it.")
-        await self._memory.resolved(ours)
+        await self._memory.resolved(own)
         who = f"pagerduty:{event.who}"
         if event.by_person:
-            await self._memory.acknowledged(ours, who)
-            await self._actions.acknowledge(*ours, who, f"resolved in PagerDuty: {event.url}")
+            await self._memory.acknowledged(own, who)
+            await self._actions.acknowledge(*own, who, f"resolved in PagerDuty: {event.url}")
         note = "It was resolved in PagerDuty; here it ends when the data say so."
-        await self._actions.note(*ours, "incident.resolved_in_pagerduty", who, f"{note} {event.url}")
+        await self._actions.note(*own, "incident.resolved_in_pagerduty", who, f"{note} {event.url}")
         return WebhookResult("acknowledged" if event.by_person else "noted", note)
 
-    async def _reopened(self, event: _Event, ours: Ours) -> WebhookResult:
-        await self._memory.reopened(ours)
+    async def _reopened(self, event: _Event, own: OwnIncident) -> WebhookResult:
+        await self._memory.reopened(own)
         note = "It was opened again in PagerDuty."
-        await self._actions.note(*ours, "incident.reopened_in_pagerduty", f"pagerduty:{event.who}", note)
+        await self._actions.note(*own, "incident.reopened_in_pagerduty", f"pagerduty:{event.who}", note)
         return WebhookResult("noted", note)
 
-    async def _unacknowledged(self, event: _Event, ours: Ours) -> WebhookResult:
+    async def _unacknowledged(self, event: _Event, own: OwnIncident) -> WebhookResult:
         note = "It is acknowledged no more in PagerDuty, which pages on by its own rules; here it stays acknowledged."
-        await self._actions.note(*ours, "incident.unacknowledged_in_pagerduty", f"pagerduty:{event.who}", note)
+        await self._actions.note(*own, "incident.unacknowledged_in_pagerduty", f"pagerduty:{event.who}", note)
         return WebhookResult("noted", note)
 
-    async def _annotated(self, event: _Event, ours: Ours) -> WebhookResult:
-        await self._actions.note(*ours, "incident.note_in_pagerduty", f"pagerduty:{event.who}", event.note)
+    async def _annotated(self, event: _Event, own: OwnIncident) -> WebhookResult:
+        await self._actions.note(*own, "incident.note_in_pagerduty", f"pagerduty:{event.who}", event.note)
         return WebhookResult("noted", "The note is in the audit log.")
 
-    async def _incidents(self, event: _Event) -> list[Ours]:
-        """Return which of our incidents an incident of PagerDuty has."""
+    async def _incidents(self, event: _Event) -> list[OwnIncident]:
+        """Return the own incidents in an incident of PagerDuty."""
         keys = [event.key] if event.key else []
         if self._look_up is not None and event.type in _ACTS and event.there:
             keys += await self._look_up.keys(event.there)
         if event.there:
             keys += await self._memory.keys_of(event.there)
         keys = list(dict.fromkeys(keys))
-        found = {key: ours for key in keys if (ours := await self._memory.ours(key)) is not None}
-        # In webhooks of many accounts ``incident_key`` is null; its title is that of the alert which made it.
+        found = {key: own for key in keys if (own := await self._memory.own(key)) is not None}
+        # ``incident_key`` is null in the webhooks of many accounts; the title is that of the alert which opened it.
         if not found and event.title and (key := await self._memory.titled(event.title)) is not None:
-            ours = await self._memory.ours(key)
-            found = {} if ours is None else {key: ours}
+            own = await self._memory.own(key)
+            found = {} if own is None else {key: own}
         if found and event.there:
             await self._memory.learn(event.there, list(found))
         return list(found.values())
@@ -225,13 +274,13 @@ def _read(body: bytes, now: float) -> _Event:
         id=event_id,
         type=kind,
         age_s=_age(event.get("occurred_at"), now),
-        who=_words(agent.get("summary"), MAX_NAME_CHARS) or "nobody",
-        agent=_words(agent.get("type"), MAX_NAME_CHARS),
-        there=_words(incident.get("id"), MAX_NAME_CHARS),
-        key=_words(incident.get("incident_key"), 255),
-        title=_words(incident.get("title") or incident.get("summary"), MAX_SUMMARY_CHARS),
-        url=_words(incident.get("html_url"), MAX_NOTE_CHARS),
-        note=_words(data.get("content"), MAX_NOTE_CHARS),
+        who=_text(agent.get("summary"), MAX_NAME_CHARS) or "nobody",
+        agent=_text(agent.get("type"), MAX_NAME_CHARS),
+        there=_text(incident.get("id"), MAX_NAME_CHARS),
+        key=_text(incident.get("incident_key"), 255),
+        title=_text(incident.get("title") or incident.get("summary"), MAX_SUMMARY_CHARS),
+        url=_text(incident.get("html_url"), MAX_NOTE_CHARS),
+        note=_text(data.get("content"), MAX_NOTE_CHARS),
     )
 
 
@@ -240,20 +289,20 @@ def _part(raw: Any, name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _words(value: object, most: int) -> str:
-    """Return a text without control characters, "" where it is none."""
+def _text(value: object, most: int) -> str:
+    """Return a text without control characters, "" for another type."""
     text = value if isinstance(value, str) else ""
     return "".join(one if one.isprintable() else " " for one in text)[:most].strip()
 
 
 def _age(occurred_at: object, now: float) -> float:
-    """Return how long ago an event was, seconds; 0 where it does not say it."""
+    """Return the age of an event, seconds; 0 without a time."""
     if not isinstance(occurred_at, str):
         return 0.0
     try:
         then = datetime.fromisoformat(occurred_at)
     except ValueError:
-        raise BadWebhook("event.occurred_at is no time: expected one as in ISO 8601") from None
+        raise BadWebhook("event.occurred_at is no time: expected one of ISO 8601") from None
     if then.tzinfo is None:
-        raise BadWebhook("event.occurred_at has no time zone: expected one as in ISO 8601")
+        raise BadWebhook("event.occurred_at has no time zone: expected one of ISO 8601")
     return now - then.timestamp()

@@ -1,5 +1,5 @@
 """A Slack app as a receiver: one thread an incident, buttons. Needs ``stabilityboard[slack]``."""
 
-from .receiver import SlackAppSink
+from .channel import SlackAppSink
 
 __all__ = ["SlackAppSink"]

@@ -1,4 +1,4 @@
-"""What is sent about an incident: the message of its thread, and the replies in it. Pure."""
+"""Messages: of an incident's thread, and the replies in it. Pure."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ import msgspec
 from stabilityalerting.actions import CommandNews, Facts, Proposed
 from stabilityalerting.alert import Alert, Notice, Severity
 
-from .chart_block import chart_of
-from .texts import MAX_BUTTON_VALUE, MAX_FIELD, MAX_URL, button, context, header, mrkdwn, plain, section
-from .values import values_of
+from .blocks import MAX_BUTTON_VALUE, MAX_FIELD, MAX_URL, button, context, header, mrkdwn, plain, section
+from .curve import chart_of, values_of
 
-#: Longest text and longest advice in a message, characters: Slack refuses some 13,000 in all, and nobody reads them.
+#: Longest text and longest advice in a message, characters: Slack refuses some 13,000 in all.
 MAX_TEXT = 1_500
 #: Longest name of a run, a node or a data set.
 MAX_NAME = 200
-#: The line that a phone shows, characters.
+#: Longest line on a phone, characters.
 MAX_LINE = 300
-#: How long a mute from a button lasts, minutes.
+#: Length of a mute from a button, minutes.
 MUTE_MINUTES = 60
-#: Our names of what can be pressed.
+#: Action ids of the buttons.
 ACK, MUTE, ROLL_BACK, OPEN = "stability_ack", "stability_mute", "stability_roll_back", "stability_open"
 APPROVE, DECLINE = "stability_approve", "stability_decline"
 USEFUL, NOISE = "stability_useful", "stability_noise"
@@ -33,9 +32,27 @@ _SIGNS: dict[Severity, str] = {"critical": "\U0001f6a8", "warning": "\u26a0\ufe0
 _DONE, _SEEN = "\u2705", "\U0001f440"
 
 __all__ = [
-    "ACK", "APPROVE", "DECLINE", "MUTE", "MUTE_MINUTES", "NOISE", "OPEN", "ROLL_BACK", "USEFUL", "IncidentValue",
-    "Message", "ProposalValue", "Shown", "decided", "message", "metadata", "order_text", "outcome_text", "proposal",
-    "reply", "value_of",
+    "ACK",
+    "APPROVE",
+    "DECLINE",
+    "MUTE",
+    "MUTE_MINUTES",
+    "NOISE",
+    "OPEN",
+    "ROLL_BACK",
+    "USEFUL",
+    "IncidentValue",
+    "Message",
+    "ProposalValue",
+    "Shown",
+    "command_text",
+    "decided",
+    "message",
+    "metadata",
+    "outcome_text",
+    "proposal",
+    "reply",
+    "value_of",
 ]  # fmt: skip
 
 
@@ -69,24 +86,24 @@ def value_of(value: object, kind: type[_Value]) -> _Value | None:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Text for those who see no blocks, and blocks for all others."""
+    """Blocks, and text for clients without them."""
 
     text: str
     blocks: Sequence[dict[str, Any]]
 
     def has_chart(self) -> bool:
-        """Return whether Slack's chart block is in it."""
+        """Return whether it has a chart block."""
         return any(block["type"] == "data_visualization" for block in self.blocks)
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the message of a thread is made from.
+    """The content of a thread's message.
 
     Args:
         url: page of the incident.
-        chart: Slack's chart block may be used.
-        buttons: there is somebody who obeys them. mute: that one too.
+        chart: use Slack's chart block.
+        buttons: the server obeys them. mute: that one included.
     """
 
     alert: Alert
@@ -98,13 +115,13 @@ class Shown:
 
 
 def message(shown: Shown) -> Message:
-    """Return the message of an incident's thread, as the incident is now."""
+    """Return the message of an incident's thread in the incident's current state."""
     alert, facts = shown.alert, shown.facts
     blocks: list[dict[str, Any]] = [header(f"{_sign(alert)} {_head(alert)}".lstrip())]
     if alert.text:
         blocks.append({"type": "section", "text": plain(alert.text, MAX_TEXT)})
-    if facts.curve is not None and (words := values_of(facts.curve).words()):
-        blocks.append(section(f"*{mrkdwn(facts.curve.metric, MAX_NAME)}:* {words}"))
+    if facts.curve is not None and (text := values_of(facts.curve).text()):
+        blocks.append(section(f"*{mrkdwn(facts.curve.metric, MAX_NAME)}:* {text}"))
     if alert.advice and alert.is_open:
         blocks.append(section(f"*What to do:* {mrkdwn(alert.advice, MAX_TEXT)}"))
     fields = _fields(alert, facts)
@@ -116,15 +133,14 @@ def message(shown: Shown) -> Message:
         blocks.append(context(f"{_SEEN} {mrkdwn(alert.acknowledged_by, MAX_NAME)} takes care of it"))
     blocks.append({"type": "actions", "elements": _buttons(shown)})
     can = shown.buttons and not facts.gone and len(_about(alert)) <= MAX_BUTTON_VALUE
-    if can and (alert.acknowledged_by or not alert.is_open):  # first act, then judge
+    if can and (alert.acknowledged_by or not alert.is_open):  # ratings come after actions
         rated = [button("Useful", USEFUL, _about(alert)), button("Noise", NOISE, _about(alert))]
         blocks.append({"type": "actions", "elements": rated})
     return Message(_line(alert, facts), blocks)
 
 
 def reply(notice: Notice) -> Message:
-    """Return what is written into the thread when an incident opens again, gets worse, has more like it, is left to
-    people, or is over."""
+    """Return the reply about a change: opened again, escalated, grouped, handed over, or resolved."""
     alert, change, url, why = notice.alert, notice.change, notice.url, notice.why
     if change == "resolved":
         line = f"{_DONE} {alert.outcome}: {alert.headline}" if alert.is_cured else f"{alert.outcome}: {alert.headline}"
@@ -148,52 +164,52 @@ def reply(notice: Notice) -> Message:
     return Message(mrkdwn(f"{line} (run {alert.run_id})", MAX_LINE), blocks)
 
 
-def order_text(who: str, to_step: int, reason: str, news: CommandNews) -> str:
-    """Return the reply about an order: who ordered what, which states it went through, and how far it is.
+def command_text(who: str, to_step: int, reason: str, news: CommandNews) -> str:
+    """Return the reply about a command: its issuer, its states so far, and its progress.
 
     Args:
         who: Slack user id.
     """
-    said = f"Rollback to step {to_step:,} ordered by <@{who}>"
-    said += f": {mrkdwn(reason, MAX_NAME)}" if reason else ""
-    went = ", ".join(f"{_STATES.get(state, state)} after {after_s:.1f} s" for state, after_s in news.passed[-12:])
-    lines = [said, went, mrkdwn(news.line, MAX_LINE)]
+    head = f"Rollback to step {to_step:,} ordered by <@{who}>"
+    head += f": {mrkdwn(reason, MAX_NAME)}" if reason else ""
+    states = ", ".join(f"{_STATES.get(state, state)} after {after_s:.1f} s" for state, after_s in news.passed[-12:])
+    lines = [head, states, mrkdwn(news.line, MAX_LINE)]
     return "\n".join(line for line in lines if line)[:MAX_FIELD]
 
 
 def proposal(who: str, proposed: Proposed, run_id: str, to_step: int, reason: str) -> Message:
-    """Return the reply that asks another person to approve an order.
+    """Return the reply that asks another person to approve a command.
 
     Args:
-        who: Slack user id of the one who proposes it.
+        who: Slack user id of the proposer.
     """
-    said = f"<@{who}> proposes: {mrkdwn(proposed.what, MAX_LINE)}" + (
+    text = f"<@{who}> proposes: {mrkdwn(proposed.what, MAX_LINE)}" + (
         f" ({mrkdwn(reason, MAX_NAME)})" if reason else ""
     )
     value = msgspec.json.encode(ProposalValue(run_id, proposed.proposal_id, to_step, who, reason)).decode()
     ends = f"Nothing is sent before another person approves it, until {_when(proposed.expires)}."
     buttons = [button("Approve", APPROVE, value, style="primary"), button("Decline", DECLINE, value)]
-    return Message(said, [section(said), context(ends), {"type": "actions", "elements": buttons}])
+    return Message(text, [section(text), context(ends), {"type": "actions", "elements": buttons}])
 
 
 def decided(who: str, by: str, to_step: int, *, approved: bool) -> Message:
-    """Return what a proposal's message becomes. ``who``, ``by``: Slack user ids of who decided and who proposed."""
-    said = (
+    """Return the message of a decided proposal. ``who``, ``by``: Slack user ids of the decider and the proposer."""
+    text = (
         f"{'Approved' if approved else 'Declined'} by <@{who}>: the rollback to step {to_step:,} that <@{by}> proposed."
     )
-    return Message(said, [section(said)])
+    return Message(text, [section(text)])
 
 
 def outcome_text(to_step: int, news: CommandNews) -> str:
-    """Return the last reply about an order."""
+    """Return the last reply about a command."""
     if news.failed:
         state = _STATES.get(news.state, news.state)
-        why = f": {mrkdwn(news.trouble, MAX_TEXT)}" if news.trouble else ""
+        why = f": {mrkdwn(news.problem, MAX_TEXT)}" if news.problem else ""
         return f"\u274c The rollback to step {to_step:,} was not carried out ({state}){why}"
     return f"{_DONE} {mrkdwn(news.line, MAX_TEXT)}"
 
 
-#: State of a command -> the word for it.
+#: State of a command -> its label.
 _STATES = {
     "pending": "requested", "delivered": "sent", "ready": "ready on all ranks", "acted": "executed", "done": "done",
     "rejected": "refused",
@@ -201,7 +217,7 @@ _STATES = {
 
 
 def metadata(alert: Alert, key: str) -> dict[str, Any]:
-    """Return what Slack keeps beside a message, by which it is found again after a crash."""
+    """Return the metadata by which a message is found again after a crash."""
     return {"event_type": "stability_incident", "event_payload": {"incident": alert.incident_id, "key": key}}
 
 
@@ -226,27 +242,27 @@ def _about(alert: Alert) -> str:
 
 
 def _fields(alert: Alert, facts: Facts) -> list[str]:
-    """Return what, where and since when, each with its name."""
+    """Return run, kind, onset and location, each with its name."""
     name = facts.run_name or alert.run_id
     run = mrkdwn(name, MAX_NAME) + (f"\n{mrkdwn(alert.run_id, MAX_NAME)}" if name != alert.run_id else "")
-    known = {"Run": run, "What": f"{mrkdwn(alert.label, MAX_NAME)}, {alert.severity}"}
+    fields = {"Run": run, "What": f"{mrkdwn(alert.label, MAX_NAME)}, {alert.severity}"}
     if alert.onset_step is not None:
-        known["Since"] = f"step {alert.onset_step:,}" if alert.onset_step >= 0 else "before the first step"
-        known["Since"] += f", {_when(alert.opened)}" if alert.opened else ""
+        fields["Since"] = f"step {alert.onset_step:,}" if alert.onset_step >= 0 else "before the first step"
+        fields["Since"] += f", {_when(alert.opened)}" if alert.opened else ""
     if facts.project:
-        known["Project"] = mrkdwn(facts.project, MAX_NAME)
+        fields["Project"] = mrkdwn(facts.project, MAX_NAME)
     where = [f"rank {alert.rank}"] if alert.rank is not None else []
     if alert.node:
         where.append(f"node {mrkdwn(alert.node, MAX_NAME)}")
     if where:
-        known["Where"] = ", ".join(where)
+        fields["Where"] = ", ".join(where)
     if alert.dataset:
-        known["Data set"] = mrkdwn(alert.dataset, MAX_NAME)
-    return [f"*{title}*\n{text}"[:MAX_FIELD] for title, text in known.items()]
+        fields["Data set"] = mrkdwn(alert.dataset, MAX_NAME)
+    return [f"*{title}*\n{text}"[:MAX_FIELD] for title, text in fields.items()]
 
 
 def _when(unix_s: float) -> str:
-    """Return a moment that Slack shows in the zone of whoever reads it."""
+    """Return a time, shown by Slack in the reader's time zone."""
     spelled = datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
     return f"<!date^{int(unix_s)}^{{date_short_pretty}} {{time}}|{spelled}>"
 

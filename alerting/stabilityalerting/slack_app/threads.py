@@ -1,96 +1,246 @@
-"""What is remembered in Redis: the thread of each incident, orders that are under way, and what was acted on once."""
+"""Threads of incidents and of commands: what is written there after the first message."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import msgspec
-from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
-from stabilityalerting.notification_log import KEEP_S
+from stabilityalerting.actions import CommandNews, Facts
+from stabilityalerting.alert import Alert
+from stabilityalerting.errors import SendError
+from stabilityalerting.lease import pause
 
-#: Begin of a hash's name, a receiver each: command id -> order as JSON, of those whose end the thread has not told yet.
-_ORDERS = "sb:alerting:slack_app:orders:"
-#: String, a key a press: something that Slack delivered was acted on.
-_ONCE = "sb:alerting:slack_app:once:"
-#: How long something that was delivered once may be delivered again, seconds.
-ONCE_S = 3_600
+from .blocks import mrkdwn
+from .curve import chart_of, picture_of
+from .messages import Shown, command_text, message, outcome_text
+from .web_api import GONE, NO_CHART
+from .workspace import OpenCommand, Thread, Workspace, soonest
 
-__all__ = ["OpenOrder", "Thread", "ThreadLog"]
+#: Shortest time between two updates, seconds: Slack takes some 50 a minute.
+BETWEEN_S = 1.2
+#: Shortest time between two updates of one thread, seconds: an incident can change with each step.
+SAME_THREAD_S = 5.0
+#: Incidents that wait for an update; beyond it the oldest is dropped.
+MAX_WAITING = 2_000
+#: The state of a command is read so often, seconds.
+LOOK_EVERY_S = 0.2
+#: Shortest time between two updates of the message about one command, seconds.
+COMMAND_BETWEEN_S = 1.0
+#: Commands accepted by another process of the server are loaded so often, seconds.
+LOAD_EVERY_S = 5.0
+#: A command without a state is dropped after so long, seconds.
+UNKNOWN_S = 60.0
 
+__all__ = ["CommandThreads", "ThreadUpdates"]
 
-@dataclass(frozen=True, slots=True)
-class Thread:
-    """The message of an incident.
-
-    Args:
-        channel, ts: by which Slack knows it.
-        acknowledged_by: who was said to take care of it. picture: a picture was put into the thread.
-    """
-
-    channel: str
-    ts: str
-    acknowledged_by: str = ""
-    picture: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class OpenOrder:
-    """An order whose outcome the thread waits for.
-
-    Args:
-        channel, thread: of the incident's message. reply: of the message about the order.
-        who: Slack user id. told: what the message about the order says.
-    """
-
-    run_id: str
-    command_id: str
-    channel: str
-    thread: str
-    reply: str
-    who: str
-    to_step: int
-    reason: str
-    told: str = ""
+_Work = Callable[[tuple[str, str], Alert], Awaitable[None]]
 
 
-class ThreadLog:
-    """All of it; the keys of an incident lie beside its stream."""
+class ThreadUpdates:
+    """Keeps the message of each thread up to date. The newest update of an incident waits; none is urgent."""
 
-    def __init__(self, redis: Redis, sink: str) -> None:
-        self._redis = redis
-        self._sink = sink
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._waiting: dict[tuple[str, str], Alert] = {}
+        self._pictures: dict[tuple[str, str], Alert] = {}
+        self._updated: dict[tuple[str, str], float] = {}
+        self._wake = asyncio.Event()
 
-    async def read(self, stream: str, incident_id: str) -> Thread | None:
-        """Return the thread of an incident, None where there is none."""
-        raw: Any = await self._redis.get(self._key(stream, incident_id))
-        return None if raw is None else msgspec.json.decode(raw, type=Thread)
+    def shown(self, alert: Alert, facts: Facts) -> Shown:
+        """Return the content of a thread's message."""
+        actions = self._workspace.actions
+        url = self._workspace.url(alert.run_id, alert.incident_id)
+        mute = actions is not None and actions.offers_mute
+        return Shown(alert, facts, url, self._workspace.chart, actions is not None, mute)
 
-    async def write(self, stream: str, incident_id: str, thread: Thread) -> None:
-        """Remember the thread of an incident."""
-        await self._redis.set(self._key(stream, incident_id), msgspec.json.encode(thread), ex=KEEP_S)
+    def note(self, stream: str, alert: Alert) -> None:
+        """Update the thread of an incident."""
+        key = (stream, alert.incident_id)
+        self._waiting.pop(key, None)
+        if len(self._waiting) >= MAX_WAITING:
+            del self._waiting[next(iter(self._waiting))]
+            self._workspace.counts["updates_dropped"] += 1
+        self._waiting[key] = alert
+        self._wake.set()
 
-    async def forget(self, stream: str, incident_id: str) -> None:
-        """Somebody deleted the message: the next one begins a thread."""
-        await self._redis.delete(self._key(stream, incident_id))
+    def picture(self, stream: str, alert: Alert) -> None:
+        """Add a picture of the curve to a new thread, where the chart block does not show it."""
+        if self._workspace.pictures and len(self._pictures) < MAX_WAITING:
+            self._pictures[(stream, alert.incident_id)] = alert
+            self._wake.set()
 
-    async def first_time(self, what: str) -> bool:
-        """Say whether this is delivered for the first time; from now on it is not."""
-        return bool(await self._redis.set(_ONCE + what, "1", nx=True, ex=ONCE_S))
+    async def run(self, over: asyncio.Event) -> None:
+        """Work until ``over`` is set."""
+        while not over.is_set():
+            self._wake.clear()
+            for key in list(self._pictures):
+                await self._guarded(self._draw, key, self._pictures.pop(key), over)
+            for key in list(self._waiting):
+                if over.is_set():
+                    return
+                if time.monotonic() - self._updated.get(key, float("-inf")) < SAME_THREAD_S:
+                    continue
+                await self._guarded(self._update, key, self._waiting.pop(key), over)
+                await pause(over, BETWEEN_S)
+            if self._waiting:
+                await pause(over, 0.5)
+            else:
+                await soonest(self._wake, over, 60.0)
 
-    async def orders(self) -> list[OpenOrder]:
-        """Return the orders whose end nobody was told."""
-        found: Any = await self._redis.hgetall(_ORDERS + self._sink)
-        return [msgspec.json.decode(raw, type=OpenOrder) for raw in found.values()]
+    async def _guarded(self, work: _Work, key: tuple[str, str], alert: Alert, over: asyncio.Event) -> None:
+        try:
+            await work(key, alert)
+        except SendError as error:
+            self._workspace.problems.note("a thread is not up to date", error)
+            if error.recoverable:
+                self._waiting.setdefault(key, alert)
+                await pause(over, max(1.0, error.retry_after_s or 0.0))
+        except (RedisError, OSError) as error:
+            self._workspace.problems.note("a thread is not up to date", error)
+            self._waiting.setdefault(key, alert)
+            await pause(over, 1.0)
+        except Exception as error:  # one thread must not stop the others
+            self._workspace.problems.note("a thread is not up to date", error)
 
-    async def keep_order(self, order: OpenOrder) -> None:
-        """Remember an order, or how far it was told."""
-        await self._redis.hset(_ORDERS + self._sink, order.command_id, msgspec.json.encode(order))
+    async def _update(self, key: tuple[str, str], alert: Alert) -> None:
+        stream, incident_id = key
+        thread = await self._workspace.threads.read(stream, incident_id)
+        if thread is None:
+            return
+        facts = await self._workspace.facts(alert.run_id, incident_id)
+        self._updated[key] = time.monotonic()
+        while len(self._updated) > MAX_WAITING:
+            del self._updated[next(iter(self._updated))]
+        shown = self.shown(alert, facts)
+        try:
+            await self._write(thread, shown)
+        except SendError as error:
+            if error.code in GONE:
+                await self._workspace.threads.forget(stream, incident_id)
+                return
+            if error.code not in NO_CHART or not message(shown).has_chart():
+                raise
+            self._workspace.without_charts()
+            await self._write(thread, replace(shown, chart=False))
+        self._workspace.counts["updates"] += 1
+        if alert.acknowledged_by and alert.acknowledged_by != thread.acknowledged_by:
+            who = mrkdwn(alert.acknowledged_by, 200)
+            await self._workspace.api.call(
+                "chat.postMessage", channel=thread.channel, thread_ts=thread.ts, text=f"{who} takes care of it"
+            )
+            await self._workspace.threads.write(
+                stream, incident_id, replace(thread, acknowledged_by=alert.acknowledged_by)
+            )
 
-    async def end_order(self, command_id: str) -> None:
-        """Its end was told."""
-        await self._redis.hdel(_ORDERS + self._sink, command_id)
+    async def _write(self, thread: Thread, shown: Shown) -> None:
+        content = message(shown)
+        await self._workspace.api.call(
+            "chat.update", channel=thread.channel, ts=thread.ts, text=content.text, blocks=content.blocks
+        )
 
-    def _key(self, stream: str, incident_id: str) -> str:
-        return f"{stream}:told:{self._sink}:{incident_id}:thread"
+    async def _draw(self, key: tuple[str, str], alert: Alert) -> None:
+        stream, incident_id = key
+        thread = await self._workspace.threads.read(stream, incident_id)
+        if thread is None or thread.picture or not self._workspace.pictures:
+            return
+        curve = (await self._workspace.facts(alert.run_id, incident_id)).curve
+        if curve is None or (self._workspace.chart and chart_of(curve) is not None):
+            return
+        drawn = await asyncio.to_thread(picture_of, curve)
+        title = f"{curve.metric} around step {curve.onset_step}"[:200]
+        try:
+            await self._workspace.api.upload("curve.png", drawn.png, title, drawn.text, thread.channel, thread.ts)
+        except SendError as error:
+            if error.code in ("missing_scope", "not_allowed_token_type"):
+                self._workspace.without_pictures()
+                return
+            raise
+        self._workspace.counts["pictures"] += 1
+        newest = await self._workspace.threads.read(stream, incident_id) or thread
+        await self._workspace.threads.write(stream, incident_id, replace(newest, picture=True))
+
+
+class CommandThreads:
+    """Reports the progress of commands given in Slack in their threads, also over a restart."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._open: dict[str, OpenCommand] = {}
+        self._written_at: dict[str, float] = {}
+        self._unknown_since: dict[str, float] = {}
+        self._wake = asyncio.Event()
+
+    async def begin(self, command: OpenCommand) -> None:
+        """Follow a command."""
+        await self._workspace.threads.keep_command(command)
+        self._open[command.command_id] = command
+        self._wake.set()
+
+    async def run(self, over: asyncio.Event) -> None:
+        """Work until ``over`` is set."""
+        self._open = {}
+        loaded_at = float("-inf")
+        while not over.is_set():
+            try:
+                if time.monotonic() - loaded_at >= LOAD_EVERY_S:
+                    found = {command.command_id: command for command in await self._workspace.threads.commands()}
+                    self._open = found | self._open
+                    loaded_at = time.monotonic()
+                for command in list(self._open.values()):
+                    await self._follow(command)
+            except SendError as error:
+                self._workspace.problems.note("the outcome of a command waits", error)
+                await pause(over, max(1.0, error.retry_after_s or 0.0))
+            except (RedisError, OSError) as error:
+                self._workspace.problems.note("the outcome of a command waits", error)
+                await pause(over, 1.0)
+            except Exception as error:
+                self._workspace.problems.note("the outcome of a command waits", error)
+                await pause(over, 5.0)
+            self._wake.clear()
+            await soonest(self._wake, over, LOOK_EVERY_S if self._open else LOAD_EVERY_S)
+
+    async def _follow(self, command: OpenCommand) -> None:
+        workspace = self._workspace
+        assert workspace.actions is not None
+        news = await workspace.actions.command(command.run_id, command.command_id)
+        if not command.reply:
+            first = news or CommandNews(command.command_id, "pending", "")
+            text = command_text(command.who, command.to_step, command.reason, first)
+            answer = await workspace.api.call(
+                "chat.postMessage", channel=command.channel, thread_ts=command.thread, text=text, unfurl_links=False
+            )
+            command = await self._keep(msgspec.structs.replace(command, reply=str(answer.get("ts")), text=text))
+            self._written_at[command.command_id] = time.monotonic()
+        if news is None:
+            since = self._unknown_since.setdefault(command.command_id, time.monotonic())
+            if time.monotonic() - since > UNKNOWN_S:
+                await self._end(command.command_id)
+            return
+        text = command_text(command.who, command.to_step, command.reason, news)
+        due = time.monotonic() - self._written_at.get(command.command_id, float("-inf")) >= COMMAND_BETWEEN_S
+        if text != command.text and (news.ended or due):
+            await workspace.api.call("chat.update", channel=command.channel, ts=command.reply, text=text)
+            command = await self._keep(msgspec.structs.replace(command, text=text))
+            self._written_at[command.command_id] = time.monotonic()
+        if news.ended:
+            await workspace.api.call(
+                "chat.postMessage", channel=command.channel, thread_ts=command.thread,
+                text=outcome_text(command.to_step, news), reply_broadcast=news.failed,
+            )  # fmt: skip
+            await self._end(command.command_id)
+
+    async def _keep(self, command: OpenCommand) -> OpenCommand:
+        self._open[command.command_id] = command
+        await self._workspace.threads.keep_command(command)
+        return command
+
+    async def _end(self, command_id: str) -> None:
+        await self._workspace.threads.end_command(command_id)
+        for table in (self._open, self._written_at, self._unknown_since):
+            table.pop(command_id, None)

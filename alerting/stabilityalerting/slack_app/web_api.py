@@ -1,4 +1,4 @@
-"""Slack's Web API as the receiver uses it: one call at a time, every answer judged, no secret in any text."""
+"""Slack's Web API: one call at a time, every answer judged, no secret in any text."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from stabilityalerting.errors import AlertingSettingsError, SendError
 from stabilityalerting.sink import HTTP_TIMEOUT_S, MAX_ANSWER_CHARS, BeforeWrite, redact
 
 SLACK_API_URL = "https://slack.com/api/"
-#: Longest wait that an answer of Slack may ask for, seconds: what it says beyond that is no rate limit.
+#: Upper bound of ``Retry-After``, seconds.
 MAX_RETRY_AFTER_S = 600.0
-#: Error of Slack -> what to do about it. These last until a person mends them, which may be within the hour in which a
-#: message is tried again.
+#: Error of Slack -> advice. These last until a person fixes them, perhaps within the hour of retries.
 TO_MEND = {
     "not_in_channel": "invite the app: /invite @Stabilityboard in that channel",
     "channel_not_found": "check STABILITY_SLACK_CHANNEL; a private channel has to invite the app first",
@@ -24,27 +23,36 @@ TO_MEND = {
     "restricted_action": "an administrator of the workspace has to let the app post there",
     "no_permission": "the app may not post there: an administrator of the workspace can change that",
 }
-#: Errors that only another token mends, and with it a restart.
+#: Errors that only another token fixes, after a restart.
 DEAD_TOKEN = frozenset({"invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired"})
-#: Errors of Slack's own, that a later attempt does not meet.
+#: Temporary errors of Slack.
 PASSING = frozenset(
-    {"ratelimited", "rate_limited", "internal_error", "fatal_error", "service_unavailable", "request_timeout",
-     "team_added_to_org", "accesslimited", "message_limit_exceeded"}
-)  # fmt: skip
-#: What Slack answers when it does not take a chart. It may be a workspace, or a client, without them.
+    {
+        "accesslimited",
+        "fatal_error",
+        "internal_error",
+        "message_limit_exceeded",
+        "rate_limited",
+        "ratelimited",
+        "request_timeout",
+        "service_unavailable",
+        "team_added_to_org",
+    }
+)
+#: Answers to a chart in a workspace without them.
 NO_CHART = frozenset({"invalid_blocks", "invalid_blocks_format", "invalid_arguments"})
-#: What it answers when there is no such message any more, or none that can be changed.
+#: Answers about a message that is gone or can't be changed.
 GONE = frozenset({"message_not_found", "thread_not_found", "cant_update_message", "edit_window_closed"})
 _INSTALL = "pip install 'stabilityboard[slack]'"
 
 __all__ = ["GONE", "NO_CHART", "PASSING", "SLACK_API_URL", "SlackApi", "check_installed"]
 
-#: Awaited when the connection is there and the request's first byte has not left.
+#: Awaited after the connection is open and before the request's first byte leaves.
 _before_write: ContextVar[BeforeWrite | None] = ContextVar("before_write", default=None)
 
 
 def check_installed() -> None:
-    """Raise AlertingSettingsError where what a Slack app needs is not installed."""
+    """Raise AlertingSettingsError where a library is not installed."""
     try:
         import aiohttp  # noqa: F401
         import slack_sdk  # noqa: F401
@@ -60,7 +68,7 @@ class SlackApi:
     Args:
         token: the bot's (``xoxb-...``), a secret.
         url: where the API is; another address is for tests.
-        secrets: further strings that must never show up.
+        secrets: further strings that must not appear in logs and errors.
     """
 
     def __init__(self, token: str, url: str = SLACK_API_URL, secrets: Iterable[str] = ()) -> None:
@@ -68,11 +76,11 @@ class SlackApi:
         self._url = url
         self.secrets = (token, *secrets)
         self._client: Any = None
-        #: Method -> until when Slack wants to hear nothing of it, monotonic seconds.
+        #: Method -> end of its rate limit, monotonic seconds.
         self._quiet_until: dict[str, float] = {}
 
     def client(self) -> Any:
-        """Return slack_sdk's client; made at the first call, as it needs the event loop."""
+        """Return slack_sdk's client, created at the first call, as it needs the event loop."""
         if self._client is None or self._client.session.closed:
             import aiohttp
             from slack_sdk.web.async_client import AsyncWebClient
@@ -83,7 +91,7 @@ class SlackApi:
             session = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=2 * HTTP_TIMEOUT_S, sock_read=HTTP_TIMEOUT_S), trace_configs=[trace]
             )
-            # No handlers of its own: it would send a message again after a broken connection, and that may have come.
+            # No handlers of its own: it would repeat a message after a broken connection, which may have arrived.
             self._client = AsyncWebClient(
                 self._token, self._url, session=session, retry_handlers=[], logger=_silent_logger()
             )
@@ -97,12 +105,12 @@ class SlackApi:
             before_write: awaited once, after the connection is open and before the request leaves.
 
         Raises:
-            SendError: Slack did not do it; its ``code`` is Slack's own word where there is one.
+            SendError: Slack refused it, with Slack's name of the error as ``code``, or did not answer.
         """
         return await self._ask(method, before_write, json=_given(fields))
 
     async def read(self, method: str, **fields: Any) -> Mapping[str, Any]:
-        """Call a method that reads: those take no JSON. Raises SendError."""
+        """Call a method that reads, without JSON. Raises SendError."""
         return await self._ask(method, None, http_verb="GET", params=_given(fields))
 
     async def _ask(self, method: str, before_write: BeforeWrite | None, **sent: Any) -> Mapping[str, Any]:
@@ -129,9 +137,9 @@ class SlackApi:
         return answer
 
     async def upload(self, name: str, content: bytes, title: str, alt: str, channel: str, thread: str) -> None:
-        """Put a picture into a thread. Raises SendError."""
-        what = {"filename": name, "length": str(len(content)), "alt_txt": alt}
-        begun = await self._ask("files.getUploadURLExternal", None, data=what)
+        """Upload a picture to a thread. Raises SendError."""
+        file = {"filename": name, "length": str(len(content)), "alt_txt": alt}
+        begun = await self._ask("files.getUploadURLExternal", None, data=file)
         url, file_id = begun.get("upload_url"), begun.get("file_id")
         if not isinstance(url, str) or not isinstance(file_id, str):
             raise SendError("slack_app: files.getUploadURLExternal gave no address", recoverable=True)
@@ -143,10 +151,8 @@ class SlackApi:
             raise self._no_answer("upload", error) from None
         if status != 200:
             raise SendError(f"slack_app: the upload was answered {status}", recoverable=status >= 500)
-        await self.call(
-            "files.completeUploadExternal", files=[{"id": file_id, "title": title}], channel_id=channel,
-            thread_ts=thread,
-        )  # fmt: skip
+        files = [{"id": file_id, "title": title}]
+        await self.call("files.completeUploadExternal", files=files, channel_id=channel, thread_ts=thread)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -174,7 +180,7 @@ class SlackApi:
         shown = redact(code or f"HTTP {status}", self.secrets)[:MAX_ANSWER_CHARS]
         hint = TO_MEND.get(code, "")
         if code in DEAD_TOKEN:
-            hint = "give STABILITY_SLACK_BOT_TOKEN the app's present token and start the server again"
+            hint = "set STABILITY_SLACK_BOT_TOKEN to the app's present token and restart the server"
         needed = data.get("needed") if isinstance(data, dict) else None
         if code == "missing_scope" and isinstance(needed, str):
             shown += f" ({needed[:60]})"
@@ -204,7 +210,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _silent_logger() -> logging.Logger:
-    """Return a logger that says nothing: slack_sdk would log what it sends where somebody sets the root to DEBUG."""
+    """Return a silent logger: slack_sdk logs its messages where the root logger is at DEBUG."""
     logger = logging.getLogger("stabilityalerting.slack_app.sdk")
     logger.setLevel(logging.CRITICAL)
     logger.propagate = False

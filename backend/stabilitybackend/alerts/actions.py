@@ -17,9 +17,9 @@ from stabilityalerting import (
     CommandNews,
     Curve,
     Facts,
-    Order,
     Proposed,
     RollbackNow,
+    RollbackRequest,
     fingerprint,
 )
 from stabilitybackend.access.audit import AuditLog
@@ -151,40 +151,40 @@ class AlertActions:
             run_name=worker.run().name,
         )
 
-    async def roll_back(self, order: Order) -> CommandNews | Proposed:
-        """Order a rollback, or propose it, if what the person was shown still holds."""
-        worker = await _spoken(self._manager.get(order.run_id))
+    async def roll_back(self, wanted: RollbackRequest) -> CommandNews | Proposed:
+        """RollbackRequest a rollback, or propose it, if what the person was shown still holds."""
+        worker = await _spoken(self._manager.get(wanted.run_id))
         state = await _spoken(worker.ready())
-        if (known := state.commands.find(order.key)) is not None:
-            return _news(known)
-        offer = await _spoken(_called(lambda: offer_of(state, order.incident_id)))
+        if (issued := state.commands.find(wanted.key)) is not None:
+            return _news(issued)
+        offer = await _spoken(_called(lambda: offer_of(state, wanted.incident_id)))
         request = CommandRequest(
             "rollback",
-            to_step=order.to_step,
+            to_step=wanted.to_step,
             lr_scale=offer.lr_scale,
             seed=secrets.randbelow(1 << 16) if offer.reseed else None,
             skip_range=offer.skip_range,
             skip_batches=None if offer.skip_range is not None else offer.skip_batches,
-            reason=order.reason or "ordered in Slack",
-            idempotency_key=None if self._two_persons else order.key,
+            reason=wanted.reason or "ordered in Slack",
+            idempotency_key=None if self._two_persons else wanted.key,
         )
         if self._two_persons:
-            _check_holds(state, order)
-            person = Person(order.who, _key_of(order.person))
+            _check_holds(state, wanted)
+            person = Person(wanted.who, _key_of(wanted.person))
             made = await _spoken(self._book.propose(worker, request, person, by_program=False))
-            detail = f"{made.what}; {_in_slack(order.person)}"
-            await _spoken(self._audit.add(order.who, None, "proposal.made", made.proposal_id, detail, order.run_id))
+            detail = f"{made.what}; {_in_slack(wanted.person)}"
+            await _spoken(self._audit.add(wanted.who, None, "proposal.made", made.proposal_id, detail, wanted.run_id))
             return Proposed(made.proposal_id, made.what, made.expires)
         command_id = f"c-{secrets.token_hex(8)}"
         issued = await _spoken(
-            worker.issue(request, command_id=command_id, issuer=order.who, check=lambda now: _check_holds(now, order))
+            worker.issue(request, command_id=command_id, issuer=wanted.who, check=lambda now: _check_holds(now, wanted))
         )
-        detail = f"{in_words(request)}; {_in_slack(order.person)}"
-        await _spoken(self._audit.add(order.who, None, "command.order", issued.command_id, detail, order.run_id))
+        detail = f"{in_words(request)}; {_in_slack(wanted.person)}"
+        await _spoken(self._audit.add(wanted.who, None, "command.order", issued.command_id, detail, wanted.run_id))
         return _news(issued)
 
     async def approve(self, run_id: str, proposal_id: str, who: str, person: str) -> CommandNews:
-        """Order what another person proposed."""
+        """RollbackRequest what another person proposed."""
         worker = await _spoken(self._manager.get(run_id))
         approving = Person(who, _key_of(person))
         made = await _spoken(self._book.approve(worker, proposal_id, approving, two_persons=self._two_persons))
@@ -243,20 +243,20 @@ async def _called(work: Callable[[], T]) -> T:
     return work()
 
 
-def _check_holds(state: RunState, order: Order) -> None:
+def _check_holds(state: RunState, wanted: RollbackRequest) -> None:
     """Raise ActionRefused where what the person was shown is no longer so."""
     head = state.fold.tree[state.fold.tree.head]
-    if fingerprint(head.key) != order.head:
+    if fingerprint(head.key) != wanted.head:
         raise ActionRefused(
             f"The job has gone elsewhere since you were asked: it is in segment {head.id} now. Nothing was ordered. "
             "Press the button again and look at what is true now."
         )
-    offer = offer_of(state, order.incident_id)
+    offer = offer_of(state, wanted.incident_id)
     chosen = next((c for c in offer.checkpoints if c.step == offer.to_step), None)
-    if chosen is None or chosen.step != order.to_step or fingerprint(chosen.path) != order.checkpoint:
+    if chosen is None or chosen.step != wanted.to_step or fingerprint(chosen.path) != wanted.checkpoint:
         now = "none is suggested" if chosen is None else f"step {chosen.step:,} is suggested"
         raise ActionRefused(
-            f"The checkpoint has changed since you were asked: you were shown that of step {order.to_step:,}, now "
+            f"The checkpoint has changed since you were asked: you were shown that of step {wanted.to_step:,}, now "
             f"{now}. Nothing was ordered. Press the button again."
         )
 

@@ -3,7 +3,7 @@
 Whoever presses a button in Slack reaches the process that holds Slack's socket, or the one of pages that Slack's
 request came to. It has checked who that is and what they may. What is about a run is asked of its owner, which judges
 it on the run as it is; the same functions do it as in a server of one process (actions.py). Where no worker is alive
-what is only read is read here; an order and an acknowledgement wait for the next owner (runs/orders).
+what is only read is read here; a command and an acknowledgement wait for the next owner (runs/orders).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from stabilityalerting import ActionRefused, Actions, CommandNews, Facts, Order, Proposed, RollbackNow
+from stabilityalerting import ActionRefused, Actions, CommandNews, Facts, Proposed, RollbackNow, RollbackRequest
 from stabilitybackend.access.auth import Principal
 from stabilitybackend.alerts.actions import AlertActions
 from stabilitybackend.base.errors import BadRequest, StabilityBoardError
@@ -30,12 +30,12 @@ _SHOWN = frozenset({"facts", "command"})
 
 
 class _Asked(msgspec.Struct, omit_defaults=True):
-    """An action by name with its arguments: texts, or the one order."""
+    """An action by name with its arguments: texts, or a request."""
 
     action: str
     run_id: str
     texts: list[str] = []
-    order: Order | None = None
+    request: RollbackRequest | None = None
 
 
 class _Done(msgspec.Struct, omit_defaults=True):
@@ -95,15 +95,15 @@ class RelayedActions(Actions):
         assert done.now is not None
         return done.now
 
-    async def roll_back(self, order: Order) -> CommandNews | Proposed:
-        """Order a rollback, or propose it, if what the person was shown still holds."""
-        done = await self._ask(_Asked("roll_back", order.run_id, order=order))
+    async def roll_back(self, request: RollbackRequest) -> CommandNews | Proposed:
+        """RollbackRequest a rollback, or propose it, if what the person was shown still holds."""
+        done = await self._ask(_Asked("roll_back", request.run_id, request=request))
         found = done.news or done.proposed
         assert found is not None
         return found
 
     async def approve(self, run_id: str, proposal_id: str, who: str, person: str) -> CommandNews:
-        """Order what another person proposed."""
+        """RollbackRequest what another person proposed."""
         done = await self._ask(_Asked("approve", run_id, [proposal_id, who, person]))
         assert done.news is not None
         return done.news
@@ -147,7 +147,7 @@ class RelayedActions(Actions):
     async def _do(self, asked: _Asked) -> _Done:
         if asked.action not in _ASKED:
             raise BadRequest(f"action is {asked.action!r}, expected one of {', '.join(sorted(_ASKED))}")
-        arguments: list[Any] = [asked.run_id, *asked.texts] if asked.order is None else [asked.order]
+        arguments: list[Any] = [asked.run_id, *asked.texts] if asked.request is None else [asked.request]
         try:
             found = await getattr(self._here, asked.action)(*arguments)
         except ActionRefused as error:

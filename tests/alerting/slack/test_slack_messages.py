@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 
 from stabilityalerting import Alert, Branch, CommandNews, Curve, Facts, Notice, RollbackNow
-from stabilityalerting.slack_app.chart_block import chart_of
-from stabilityalerting.slack_app.messages import Message, Shown, message, order_text, outcome_text, reply
-from stabilityalerting.slack_app.modal import Asked, notice, question
-from stabilityalerting.slack_app.picture import picture_of
-from stabilityalerting.slack_app.texts import mrkdwn
-from stabilityalerting.slack_app.values import values_of
+from stabilityalerting.slack_app.blocks import mrkdwn
+from stabilityalerting.slack_app.buttons import Asked, notice, question
+from stabilityalerting.slack_app.curve import chart_of, picture_of, values_of
+from stabilityalerting.slack_app.messages import Message, Shown, command_text, message, outcome_text, reply
 from support.incident_stream import incident
 from support.slack.limits import errors_of_message, errors_of_view
 
@@ -61,7 +59,7 @@ def test_a_message_with_any_name_is_taken_by_slack_and_mentions_nobody(name: str
         [], [], [], [], [],
     ]  # fmt: skip
     news = CommandNews("c", "failed", name, name, ended=True, failed=True, passed=[("ready", 1.0)] * 50)
-    for text in (order_text("U0ADA", 50, name, news), outcome_text(50, news)):
+    for text in (command_text("U0ADA", 50, name, news), outcome_text(50, news)):
         assert errors_of_message({"text": text}) == []
 
 
@@ -100,7 +98,7 @@ def test_a_branch_that_was_left_tells_how_bad_it_was_and_the_other_one_how_it_is
     left, after = Branch([100, 101], [9.0, math.inf], True), Branch([100, 101], [2.0, 1.9], False, "R1")
     forked = Curve("loss", [Branch([98, 99], [2.0, 2.1]), left, after], 100, (101, 1.9))
 
-    assert values_of(forked).words() == (
+    assert values_of(forked).text() == (
         "last good 2.1 (step 99), peak 9 (step 100), infinite from step 101 on (1 value), now 1.9 (step 101)"
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from stabilityalerting import ActionRefused, Branch, CommandNews, Curve, Facts, Order, Proposed, RollbackNow
+from stabilityalerting import ActionRefused, Branch, CommandNews, Curve, Facts, Proposed, RollbackNow, RollbackRequest
 
 __all__ = ["PretendedActions"]
 
@@ -39,7 +39,7 @@ class PretendedActions:
     acknowledged: list[tuple[str, str, str]] = field(default_factory=list)
     noted: list[tuple[str, str, str, str]] = field(default_factory=list)
     muted: list[tuple[str, str, int, str]] = field(default_factory=list)
-    orders: list[Order] = field(default_factory=list)
+    orders: list[RollbackRequest] = field(default_factory=list)
     proposed: Proposed | None = None
     decided: list[tuple[str, str, str, str]] = field(default_factory=list)
     rated: list[tuple[str, bool, str]] = field(default_factory=list)
@@ -68,10 +68,10 @@ class PretendedActions:
     async def rollback_now(self, run_id: str, incident_id: str) -> RollbackNow:
         return self.now
 
-    async def roll_back(self, order: Order) -> CommandNews | Proposed:
+    async def roll_back(self, request: RollbackRequest) -> CommandNews | Proposed:
         if self.refuse:
             raise ActionRefused(self.refuse)
-        self.orders.append(order)
+        self.orders.append(request)
         return self.proposed or self.news
 
     async def approve(self, run_id: str, proposal_id: str, who: str, person: str) -> CommandNews:
@@ -84,6 +84,6 @@ class PretendedActions:
     async def command(self, run_id: str, command_id: str) -> CommandNews | None:
         return self.news
 
-    def tell(self, state: str, line: str, trouble: str = "", *, ended: bool = False, failed: bool = False) -> None:
+    def tell(self, state: str, line: str, problem: str = "", *, ended: bool = False, failed: bool = False) -> None:
         """The command has come so far."""
-        self.news = replace(self.news, state=state, line=line, trouble=trouble, ended=ended, failed=failed)
+        self.news = replace(self.news, state=state, line=line, problem=problem, ended=ended, failed=failed)

@@ -1,4 +1,4 @@
-"""A curve around an onset as a PNG: dark on white, readable on a phone. Takes some 30 ms: call it in a thread."""
+"""The curve around an onset: its characteristic points as text, as Slack's own chart, and as a picture. Pure."""
 
 from __future__ import annotations
 
@@ -10,36 +10,147 @@ from typing import TYPE_CHECKING, Any
 
 from stabilityalerting.actions import Branch, Curve
 
-from .texts import number
-from .values import values_of
+from .blocks import cut, isolated, number
 
 if TYPE_CHECKING:
     from PIL import ImageDraw
 
-#: Size in pixels: twice what Slack shows in a thread, for fine screens.
+#: Slack's limits: characters of the title and of a label of an axis, of a category and of a series; categories.
+MAX_TITLE = 50
+MAX_LABEL = 20
+MAX_CATEGORIES = 20
+#: Points of a chart: the labels of more overlap on a phone.
+POINTS = 14
+#: Curves of fewer points have no chart.
+_FEWEST_POINTS = 4
+#: Size in pixels: twice that in a thread, for fine screens.
 WIDTH, HEIGHT = 1_200, 560
-#: Room for labels, pixels: left, top, right, bottom.
+#: Margins for labels, pixels: left, top, right, bottom.
 _LEFT, _TOP, _RIGHT, _BOTTOM = 120, 84, 36, 92
 #: Sizes of letters, pixels.
 _TITLE, _LABEL = 26, 21
+#: Dark on white.
 _INK, _GREY, _GRID, _LINE, _DEAD, _BAD = "#1a1a1a", "#5f6368", "#e3e5e8", "#1f5fbf", "#a9adb3", "#c5221f"
-#: Most names of forks that are written.
+#: Labels of forks in a picture.
 _MAX_FORKS = 6
 
-__all__ = ["HEIGHT", "WIDTH", "Picture", "picture_of", "ticks"]
+__all__ = [
+    "HEIGHT", "MAX_CATEGORIES", "MAX_LABEL", "MAX_TITLE", "POINTS", "WIDTH", "Picture", "Values", "chart_of",
+    "picture_of", "ticks", "values_of",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Points of a curve as (step, value), None for none.
+
+    Args:
+        good: newest finite one before the onset.
+        peak: finite one since the onset, furthest from ``good``.
+        now: newest one on the effective path.
+        broken: number of NaN and infinite ones since the onset. first_broken: the first of them.
+    """
+
+    good: tuple[int, float] | None = None
+    peak: tuple[int, float] | None = None
+    now: tuple[int, float] | None = None
+    broken: int = 0
+    first_broken: tuple[int, float] | None = None
+
+    def text(self) -> str:
+        """Return them as one line, "" for none."""
+        parts = []
+        if self.good is not None:
+            parts.append(f"last good {number(self.good[1])} (step {self.good[0]:,})")
+        if self.peak is not None:
+            parts.append(f"peak {number(self.peak[1])} (step {self.peak[0]:,})")
+        if self.first_broken is not None:
+            steps = "1 value" if self.broken == 1 else f"{self.broken:,} values"
+            parts.append(f"{number(self.first_broken[1])} from step {self.first_broken[0]:,} on ({steps})")
+        if self.now is not None:
+            parts.append(f"now {number(self.now[1])} (step {self.now[0]:,})")
+        return ", ".join(parts)
+
+
+def values_of(curve: Curve) -> Values:
+    """Return the characteristic points of a curve."""
+    good: tuple[int, float] | None = None
+    for step, value in _points(curve.branches):
+        if step < curve.onset_step and math.isfinite(value):
+            good = (step, value) if good is None or step >= good[0] else good
+    # Of an incident before a rollback, the discarded branch alone.
+    left = [
+        branch for branch in curve.branches if branch.dead and branch.steps and branch.steps[-1] >= curve.onset_step
+    ]
+    since = [(step, value) for step, value in _points(left or curve.branches) if step >= curve.onset_step]
+    broken = [point for point in since if not math.isfinite(point[1])]
+    finite = [point for point in since if math.isfinite(point[1])]
+    level = good[1] if good is not None else 0.0
+    peak = max(finite, key=lambda point: abs(point[1] - level), default=None)
+    return Values(good, peak, curve.now, len(broken), broken[0] if broken else None)
+
+
+def _points(branches: Sequence[Branch]) -> Iterator[tuple[int, float]]:
+    for branch in branches:
+        yield from zip(branch.steps, branch.values, strict=True)
+
+
+def chart_of(curve: Curve) -> dict[str, Any] | None:
+    """Return a curve as Slack's data visualization block, None for one with NaN or a discarded branch.
+
+    A line there has at most 20 named points with finite values. Each is the value of its steps that is furthest from
+    the first one, so that a spike of one step is visible.
+
+    Source: https://docs.slack.dev/reference/block-kit/blocks/data-visualization-block (since June 2026)
+    """
+    living = [branch for branch in curve.branches if not branch.dead]
+    if len(living) != len(curve.branches):
+        return None
+    points = [(step, value) for branch in living for step, value in zip(branch.steps, branch.values, strict=True)]
+    if len(points) < _FEWEST_POINTS or not all(math.isfinite(value) for _, value in points):
+        return None
+    size = math.ceil(len(points) / POINTS)
+    level = points[0][1]
+    chosen = [
+        max(points[at : at + size], key=lambda point: abs(point[1] - level)) for at in range(0, len(points), size)
+    ]
+    # Short: they are side by side.
+    labels = [f"{step - curve.onset_step:+d}" for step, _ in chosen]
+    name = isolated(cut(curve.metric, MAX_LABEL - 2)) or "value"
+    return {
+        "type": "data_visualization",
+        "title": isolated(cut(f"{curve.metric}, onset at step {curve.onset_step}", MAX_TITLE - 2)),
+        "chart": {
+            "type": "line",
+            "series": [
+                {
+                    "name": name,
+                    "data": [
+                        {"label": label, "value": float(f"{value:.6g}")}
+                        for label, (_, value) in zip(labels, chosen, strict=True)
+                    ],
+                }
+            ],
+            "axis_config": {
+                "categories": labels,
+                "x_label": f"steps from the onset at step {curve.onset_step:,}"[:MAX_TITLE],
+                "y_label": isolated(cut(curve.metric, 48)),
+            },
+        },
+    }
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A PNG, and the same in words for those who can't see it."""
+    """A PNG and its alternative text."""
 
     png: bytes
-    words: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Where a step and a value lie."""
+    """Coordinates of steps and values."""
 
     steps: tuple[int, int]
     values: tuple[float, float]
@@ -54,7 +165,7 @@ class _Scale:
 
 
 def picture_of(curve: Curve) -> Picture:
-    """Return the picture of a curve; one without a finite value has its marks and says so."""
+    """Return the picture of a curve; one without a finite value has its marks alone. It takes some 30 ms."""
     from PIL import Image, ImageDraw, ImageFont
 
     image = Image.new("RGB", (WIDTH, HEIGHT), "white")
@@ -72,8 +183,8 @@ def picture_of(curve: Curve) -> Picture:
     draw.text((_LEFT, 18), _fitting(draw, curve.metric, title, WIDTH - _LEFT - _RIGHT), fill=_INK, font=title)
     written = io.BytesIO()
     image.save(written, "PNG", optimize=True)
-    words = values_of(curve).words() or "no values"
-    return Picture(written.getvalue(), f"{curve.metric[:200]} around step {curve.onset_step}: {words}"[:900])
+    text = values_of(curve).text() or "no values"
+    return Picture(written.getvalue(), f"{curve.metric[:200]} around step {curve.onset_step}: {text}"[:900])
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -123,7 +234,7 @@ def _onset(draw: ImageDraw.ImageDraw, scale: _Scale, step: int, font: Any) -> No
 
 
 def _branch(draw: ImageDraw.ImageDraw, scale: _Scale, branch: Branch) -> None:
-    """Draw one line; it is cut where a value is missing. Another branch is another line."""
+    """Draw a branch as a line, interrupted by values that are not finite."""
     colour = _DEAD if branch.dead else _LINE
     for run in _finite_runs(branch):
         points = [(scale.x(step), scale.y(max(-1e300, min(1e300, value)))) for step, value in run]
@@ -135,7 +246,7 @@ def _branch(draw: ImageDraw.ImageDraw, scale: _Scale, branch: Branch) -> None:
 
 
 def _marks(draw: ImageDraw.ImageDraw, scale: _Scale, branches: Sequence[Branch], font: Any) -> None:
-    """Mark what is NaN or infinite at the lower edge, where its step is."""
+    """Mark NaN and infinite values at the lower edge."""
     bad = [(s, v) for one in branches for s, v in zip(one.steps, one.values, strict=True) if not math.isfinite(v)]
     y = HEIGHT - _BOTTOM - 14
     for x in sorted({round(scale.x(step)) for step, _ in bad}):
@@ -160,7 +271,7 @@ def _finite_runs(branch: Branch) -> Iterator[list[tuple[int, float]]]:
 
 
 def _fitting(draw: ImageDraw.ImageDraw, text: str, font: Any, width: float) -> str:
-    """Return a name as far as it has room; letters that the font lacks are shown as boxes."""
+    """Return a name cut to a width; letters missing in the font are shown as boxes."""
     text = "".join(char for char in text[:200] if char.isprintable())
     while len(text) > 1 and draw.textlength(text, font=font) > width * 0.6:
         text = text[: max(1, int(len(text) * 0.9))].rstrip("…") + "…"

@@ -1,4 +1,4 @@
-"""Notifies a Slack channel as an app: one thread an incident, kept up to date, with buttons that do something."""
+"""A Slack app as a receiver: one thread an incident, kept up to date, with buttons."""
 
 from __future__ import annotations
 
@@ -18,20 +18,17 @@ from stabilityalerting.server import SinkContext
 from stabilityalerting.sink import BeforeWrite, Sink
 from stabilityalerting.variables import Variables
 
+from .buttons import Presses
+from .interactivity import SignedRequests, listen
 from .messages import Message, message, metadata, reply
-from .orders import Orders
-from .parts import Parts
-from .people import People, read_people
-from .presses import Presses
-from .signed_requests import SignedRequests
-from .socket_mode import listen
-from .thread_updates import ThreadUpdates
-from .threads import Thread, ThreadLog
+from .threads import CommandThreads, ThreadUpdates
+from .users import Users, read_users
 from .web_api import GONE, NO_CHART, SLACK_API_URL, SlackApi, check_installed
+from .workspace import Thread, ThreadLog, Workspace
 
-#: Notices whose answer never came, whose fate is asked for before they are sent again.
+#: Notices without an answer, whose fate is asked for before a retry.
 MAX_UNCERTAIN = 1_000
-#: Messages that are looked through for one that may have arrived.
+#: Messages searched for one that may have arrived.
 LOOK_BACK = 200
 _CHANNEL = re.compile(r"[CGD][A-Z0-9]{6,30}")
 __all__ = ["SlackAppSink"]
@@ -40,17 +37,20 @@ _log = logging.getLogger(__name__)
 
 
 class SlackAppSink(Sink):
-    """Posts a message for each incident and its changes into the thread of it.
+    """Posts a message for each incident, and its changes into the thread of that.
 
-    Slack takes every message as new. With the scope ``channels:history`` (``groups:history`` for a private channel) it
-    is asked, after a crash and after an answer that never came, whether a message has arrived; without, a message whose
-    fate a crash left open is not sent again.
+    Slack has no key for messages. With the scope ``channels:history`` (``groups:history`` for a private channel) it is
+    asked for a message after a crash and after a missing answer; without, a message whose fate a crash left open is not
+    sent again.
 
     Args:
         token: of the bot, a secret. channel: id of the channel.
         app_token: for Socket Mode. signing_secret: for requests to ``POST /api/v1/slack``. Both are secrets.
-        people: who may do what. url: of the API, another one for tests.
+        users: their permissions. url: of the API, another one for tests.
         chart: ``auto``, ``picture`` (never Slack's own chart) or ``off``.
+
+    Attributes:
+        requests: checks and answers requests from Slack; None without a signing secret.
 
     Source: https://docs.slack.dev/reference/methods/chat.postMessage
     """
@@ -65,7 +65,7 @@ class SlackAppSink(Sink):
         *,
         app_token: str | None = None,
         signing_secret: str | None = None,
-        people: People | None = None,
+        users: Users | None = None,
         url: str = SLACK_API_URL,
         chart: str = "auto",
         min_severity: Severity = "info",
@@ -76,32 +76,28 @@ class SlackAppSink(Sink):
         self._channel = channel
         self._app_token = app_token
         self._signing_secret = signing_secret
-        self._people = people or People({}, {})
+        self._users = users or Users({}, {})
         self._chart = chart
         self._uncertain: OrderedDict[str, None] = OrderedDict()
-        self._parts: Parts
+        self._workspace: Workspace
         self._updates: ThreadUpdates
         self._presses: Presses
-        #: Checks and answers what Slack sends over HTTP; None without a signing secret.
         self.requests: SignedRequests | None = None
 
     @classmethod
     def from_variables(cls, variables: Variables) -> SlackAppSink | None:
         severity = variables.severity("STABILITY_SLACK_MIN_SEVERITY")
-        token, channel = variables.text("STABILITY_SLACK_BOT_TOKEN"), variables.text("STABILITY_SLACK_CHANNEL")
-        app_token = variables.text("STABILITY_SLACK_APP_TOKEN")
-        signing_secret = variables.text("STABILITY_SLACK_SIGNING_SECRET")
+        token = variables.text("STABILITY_SLACK_BOT_TOKEN")
         url = variables.url("STABILITY_SLACK_API_URL") or SLACK_API_URL
-        chart = variables.text("STABILITY_SLACK_CHART") or "auto"
-        if chart not in ("auto", "picture", "off"):
-            raise AlertingSettingsError(f"STABILITY_SLACK_CHART is {chart!r:.40}, expected auto, picture or off")
+        chart = variables.choice("STABILITY_SLACK_CHART", ("auto", "picture", "off"))
         if token is None:
-            given = {"STABILITY_SLACK_CHANNEL": channel, "STABILITY_SLACK_APP_TOKEN": app_token}
-            given["STABILITY_SLACK_SIGNING_SECRET"] = signing_secret
-            lonely = next((name for name, value in given.items() if value), None)
-            if lonely is not None:
-                raise AlertingSettingsError(f"{lonely} is set without STABILITY_SLACK_BOT_TOKEN: set both")
+            variables.need_nothing(
+                "STABILITY_SLACK_BOT_TOKEN",
+                ["STABILITY_SLACK_CHANNEL", "STABILITY_SLACK_APP_TOKEN", "STABILITY_SLACK_SIGNING_SECRET"],
+            )
             return None
+        channel = variables.text("STABILITY_SLACK_CHANNEL") or ""
+        app_token = variables.text("STABILITY_SLACK_APP_TOKEN")
         if not token.startswith("xoxb-"):
             raise AlertingSettingsError(
                 "STABILITY_SLACK_BOT_TOKEN is no bot token, expected one that begins with xoxb-"
@@ -110,7 +106,7 @@ class SlackAppSink(Sink):
             raise AlertingSettingsError(
                 "STABILITY_SLACK_APP_TOKEN is no app-level token, expected one that begins with xapp-"
             )
-        if channel is None or not _CHANNEL.fullmatch(channel):
+        if not _CHANNEL.fullmatch(channel):
             raise AlertingSettingsError(
                 "STABILITY_SLACK_CHANNEL is no channel id, expected one like C0123456789 (in Slack: the name of the "
                 "channel, About, at the bottom)"
@@ -121,18 +117,18 @@ class SlackAppSink(Sink):
             token,
             channel,
             app_token=app_token,
-            signing_secret=signing_secret,
-            people=None if users is None else read_people(users),
+            signing_secret=variables.text("STABILITY_SLACK_SIGNING_SECRET"),
+            users=None if users is None else read_users(users),
             url=url,
             chart=chart,
             min_severity=severity,
         )
 
     def begin(self, context: SinkContext) -> None:
-        self._parts = Parts(
+        self._workspace = Workspace(
             self._api,
             self._channel,
-            self._people,
+            self._users,
             ThreadLog(context.redis, self.name),
             context.server.base_url,
             context.server.clock,
@@ -142,15 +138,16 @@ class SlackAppSink(Sink):
             chart=self._chart == "auto",
             pictures=self._chart != "off",
         )
-        self._updates = ThreadUpdates(self._parts)
-        self._presses = Presses(self._parts, Orders(self._parts))
+        self._updates = ThreadUpdates(self._workspace)
+        self._presses = Presses(self._workspace, CommandThreads(self._workspace))
         if self._signing_secret is not None:
-            self.requests = SignedRequests(self._signing_secret, self._presses, self._parts)
+            self.requests = SignedRequests(self._signing_secret, self._presses, self._workspace)
 
     # --- messages ------------------------------------------------------------------------------------------------
 
     async def send(self, notice: Notice, before_write: BeforeWrite) -> None:
-        alert, key = notice.alert, notice.idempotency_key
+        alert = notice.alert
+        key = notice.idempotency_key
         if key in self._uncertain and await self.arrived(notice.stream, alert.incident_id, key):
             del self._uncertain[key]
             return
@@ -164,41 +161,48 @@ class SlackAppSink(Sink):
             raise
 
     async def _send(self, notice: Notice, before_write: BeforeWrite) -> None:
-        alert, stream = notice.alert, notice.stream
+        alert = notice.alert
+        stream = notice.stream
         thread = await self._thread(stream, alert.incident_id)
         fields = {"metadata": metadata(alert, notice.idempotency_key), "unfurl_links": False, "unfurl_media": False}
         if thread is not None:
-            said = reply(notice)
+            content = reply(notice)
             try:
                 await self._api.call(
-                    "chat.postMessage", before_write, channel=thread.channel, thread_ts=thread.ts, text=said.text,
-                    blocks=said.blocks, reply_broadcast=notice.change != "resolved", **fields,
-                )  # fmt: skip
+                    "chat.postMessage",
+                    before_write,
+                    channel=thread.channel,
+                    thread_ts=thread.ts,
+                    text=content.text,
+                    blocks=content.blocks,
+                    reply_broadcast=notice.change != "resolved",
+                    **fields,
+                )
             except SendError as error:
                 if error.code not in GONE:
                     raise
-                before_write = _nothing  # the mark is there; somebody deleted the message: another one begins a thread
+                before_write = _nothing  # the mark is written, and the message was deleted: begin another thread
             else:
                 self._updates.note(stream, alert)
                 return
-        facts = await self._parts.facts(alert.run_id, alert.incident_id)
+        facts = await self._workspace.facts(alert.run_id, alert.incident_id)
         shown = self._updates.shown(alert, facts)
-        said = message(shown)
+        content = message(shown)
         try:
-            answer = await self._post(said, before_write, fields)
+            answer = await self._post(content, before_write, fields)
         except SendError as error:
-            if error.code not in NO_CHART or not said.has_chart():
+            if error.code not in NO_CHART or not content.has_chart():
                 raise
             _log.info("slack_app: this workspace takes no charts (%s): pictures from now on", error.code)
-            self._parts.chart = False
+            self._workspace.without_charts()
             answer = await self._post(message(replace(shown, chart=False)), _nothing, fields)
         thread = Thread(str(answer.get("channel") or self._channel), str(answer.get("ts")), alert.acknowledged_by)
         await self._remember(stream, alert.incident_id, thread)
         self._updates.picture(stream, alert)
 
-    async def _post(self, said: Message, before_write: BeforeWrite, fields: dict[str, Any]) -> Any:
+    async def _post(self, content: Message, before_write: BeforeWrite, fields: dict[str, Any]) -> Any:
         answer = await self._api.call(
-            "chat.postMessage", before_write, channel=self._channel, text=said.text, blocks=said.blocks, **fields
+            "chat.postMessage", before_write, channel=self._channel, text=content.text, blocks=content.blocks, **fields
         )
         if not isinstance(answer.get("ts"), str):
             raise SendError("slack_app: chat.postMessage gave no ts", recoverable=True)
@@ -206,7 +210,7 @@ class SlackAppSink(Sink):
 
     async def _thread(self, stream: str, incident_id: str) -> Thread | None:
         try:
-            return await self._parts.threads.read(stream, incident_id)
+            return await self._workspace.threads.read(stream, incident_id)
         except (RedisError, OSError) as error:
             raise SendError(
                 f"slack_app: Redis is away ({type(error).__name__})", recoverable=True, code="redis"
@@ -216,10 +220,10 @@ class SlackAppSink(Sink):
         """Store the thread. It was posted: a Redis that is away must not have it posted again."""
         while True:
             try:
-                await self._parts.threads.write(stream, incident_id, thread)
+                await self._workspace.threads.write(stream, incident_id, thread)
                 return
             except (RedisError, OSError) as error:
-                self._parts.trouble.note("the thread can't be remembered yet", error)
+                self._workspace.problems.note("the thread can't be remembered yet", error)
                 await asyncio.sleep(0.5)
 
     def follow(self, stream: str, alert: Alert) -> None:
@@ -230,15 +234,18 @@ class SlackAppSink(Sink):
         try:
             if thread is not None:
                 found = await self._api.read(
-                    "conversations.replies", channel=thread.channel, ts=thread.ts, limit=LOOK_BACK,
+                    "conversations.replies",
+                    channel=thread.channel,
+                    ts=thread.ts,
+                    limit=LOOK_BACK,
                     include_all_metadata="true",
-                )  # fmt: skip
+                )
             else:
                 found = await self._api.read(
                     "conversations.history", channel=self._channel, limit=LOOK_BACK, include_all_metadata="true"
                 )
         except SendError as error:
-            self._parts.trouble.note("can't look whether a message arrived", error)
+            self._workspace.problems.note("can't look whether a message arrived", error)
             return None
         messages = found.get("messages")
         for one in messages if isinstance(messages, list) else []:
@@ -249,25 +256,25 @@ class SlackAppSink(Sink):
                 return True
         return None if found.get("has_more") or not isinstance(messages, list) else False
 
-    # --- what people press ---------------------------------------------------------------------------------------
+    # --- buttons -------------------------------------------------------------------------------------------------
 
     async def serve(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            if not self._parts.may_send():
+            if not self._workspace.may_send():
                 await pause(stop, 0.2)
                 continue
             await self._greet()
             over = asyncio.Event()
             work = [
                 asyncio.create_task(self._updates.run(over), name="slack-updates"),
-                asyncio.create_task(self._presses.orders.run(over), name="slack-orders"),
+                asyncio.create_task(self._presses.commands.run(over), name="slack-commands"),
             ]
-            if self._app_token is not None and self._parts.actions is not None:
+            if self._app_token is not None and self._workspace.actions is not None:
                 work.append(
                     asyncio.create_task(listen(self._api, self._app_token, self._presses, over), name="slack-socket")
                 )
             try:
-                while self._parts.may_send() and not stop.is_set():
+                while self._workspace.may_send() and not stop.is_set():
                     await pause(stop, 0.2)
                     for task in work:
                         if task.done() and (error := task.exception()) is not None:
@@ -283,7 +290,7 @@ class SlackAppSink(Sink):
                 await asyncio.gather(*work, return_exceptions=True)
 
     async def _greet(self) -> None:
-        """Say in the log at once what the first alert would meet otherwise: a wrong token."""
+        """Log a wrong token before the first alert meets it."""
         try:
             found = await self._api.call("auth.test")
             _log.info("slack_app: posting as %s in %s", found.get("user"), found.get("team"))

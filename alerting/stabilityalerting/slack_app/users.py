@@ -1,4 +1,4 @@
-"""Which Slack users may do what: a small file that maps their ids, or their e-mail addresses, to a scope."""
+"""Permissions of Slack users: a small file from their ids or e-mail addresses to a scope."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from stabilityalerting.errors import AlertingSettingsError
 
 Scope = Literal["read", "command"]
 VARIABLE = "STABILITY_SLACK_USERS"
-#: Most people in the file, and its size in bytes: it is read whole.
-MAX_PEOPLE, MAX_FILE_BYTES = 10_000, 1024 * 1024
+#: Limits of the file: users and bytes.
+MAX_USERS, MAX_FILE_BYTES = 10_000, 1024 * 1024
 _USER_ID = re.compile(r"[UW][A-Z0-9]{2,30}")
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+")
 
-__all__ = ["People", "Scope", "read_people"]
+__all__ = ["Scope", "Users", "read_users"]
 
 
 @dataclass(frozen=True, slots=True)
-class People:
-    """Who is in the file.
+class Users:
+    """The users in the file.
 
     Args:
         by_id: Slack user id -> scope. by_email: e-mail address, lower case -> scope.
@@ -33,15 +33,15 @@ class People:
 
     @property
     def needs_email(self) -> bool:
-        """Whether somebody is known by an address alone: Slack has to be asked for it."""
+        """True where Slack has to be asked for addresses."""
         return bool(self.by_email)
 
 
-def read_people(text: str) -> People:
-    """Return what ``STABILITY_SLACK_USERS`` says: the path of a YAML or JSON file, or that text itself.
+def read_users(text: str) -> Users:
+    """Read ``STABILITY_SLACK_USERS``: the path of a YAML or JSON file, or that text itself.
 
     Raises:
-        AlertingSettingsError: there is no such file, or a line of it is not ``user: scope``.
+        AlertingSettingsError: the file is missing, or a line of it is not ``user: scope``.
     """
     inline = "{" in text or "\n" in text or re.match(r"\s*[^/\s:]+:\s", text) is not None
     source = VARIABLE if inline else f"the file of {VARIABLE}"
@@ -58,8 +58,8 @@ def read_people(text: str) -> People:
     found = _parsed(text, source)
     if not isinstance(found, dict):
         raise AlertingSettingsError(f"{source} is no mapping, expected lines 'U012ABC: command'")
-    if len(found) > MAX_PEOPLE:
-        raise AlertingSettingsError(f"{source} names {len(found):,} people, expected at most {MAX_PEOPLE:,}")
+    if len(found) > MAX_USERS:
+        raise AlertingSettingsError(f"{source} names {len(found):,} users, expected at most {MAX_USERS:,}")
     by_id: dict[str, Scope] = {}
     by_email: dict[str, Scope] = {}
     for number, (who, scope) in enumerate(found.items(), 1):
@@ -73,7 +73,7 @@ def read_people(text: str) -> People:
             raise AlertingSettingsError(
                 f"entry {number} of {source} names {who!r:.60}, expected a Slack user id (U012ABC) or an e-mail address"
             )
-    return People(by_id, by_email)
+    return Users(by_id, by_email)
 
 
 def _parsed(text: str, source: str) -> Any:

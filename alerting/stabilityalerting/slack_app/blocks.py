@@ -1,4 +1,4 @@
-"""Puts texts of runs into Slack's blocks: never as markup, never longer than Slack takes. Pure."""
+"""Slack's blocks of texts of runs: without markup, within Slack's limits. Pure."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MAX_URL = 3_000
 MAX_MODAL_TITLE = 24
 MAX_METADATA = 3_000
 
-#: What would turn the text around it, or hide in it: the controls of bidirectional text, and of a terminal.
+#: Controls of bidirectional text and of terminals, which would change or hide the text around them.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-#: Letters of scripts that run from right to left.
+#: Letters of right-to-left scripts.
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]")
 _HALF_ENTITY = re.compile(r"&[a-z]{0,3}$")
 
@@ -36,14 +36,14 @@ def cut(text: str, most: int) -> str:
 
 
 def isolated(text: str) -> str:
-    """Return a text of a run so that it can't turn its surroundings: right-to-left ones keep to themselves."""
+    """Return a text without controls; a right-to-left one isolated from the text around it."""
     clean = _CONTROLS.sub("", text)
     return f"\u2068{clean}\u2069" if _RIGHT_TO_LEFT.search(clean) else clean
 
 
 def mrkdwn(text: str, most: int) -> str:
     """Return a text of a run for a ``mrkdwn`` field: no mention, no link, at most ``most`` characters."""
-    # Cut first: what is isolated has to end. Two characters may come around it, and each may grow to five.
+    # Cut first: an isolate has to end. It adds two characters, and each may grow to five.
     escaped = isolated(cut(text, most - 2)).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     if len(escaped) <= most:
         return escaped
@@ -51,7 +51,7 @@ def mrkdwn(text: str, most: int) -> str:
 
 
 def plain(text: str, most: int) -> dict[str, Any]:
-    """Return a ``plain_text`` object: nothing in it is markup, no ``:name:`` becomes a picture."""
+    """Return a ``plain_text`` object, without markup or emoji names."""
     return {"type": "plain_text", "text": isolated(cut(text, most - 2)) or " ", "emoji": False}
 
 
@@ -61,7 +61,7 @@ def header(text: str) -> dict[str, Any]:
 
 
 def section(text: str, *, most: int = MAX_SECTION) -> dict[str, Any]:
-    """Return a section of Slack's markup. ``text`` has passed ``mrkdwn`` where it is of a run."""
+    """Return a section of Slack's markup. Texts of runs in it have passed ``mrkdwn``."""
     return {"type": "section", "text": {"type": "mrkdwn", "text": cut(text, most) or " "}}
 
 
@@ -71,7 +71,7 @@ def context(text: str) -> dict[str, Any]:
 
 
 def button(label: str, action: str, value: str = "", *, style: str = "", url: str = "") -> dict[str, Any]:
-    """Return a button. One with ``url`` opens a page; one whose address is too long is left out by who calls."""
+    """Return a button. One with ``url`` opens a page; the caller leaves out one with too long an address."""
     found: dict[str, Any] = {"type": "button", "action_id": action, "text": plain(label, MAX_BUTTON)}
     if value:
         found["value"] = value
@@ -83,7 +83,7 @@ def button(label: str, action: str, value: str = "", *, style: str = "", url: st
 
 
 def number(value: float | None) -> str:
-    """Return a value in words that nobody mistakes for zero."""
+    """Return a value for display; missing and non-finite ones by name."""
     if value is None:
         return "unknown"
     if math.isnan(value):
@@ -94,7 +94,7 @@ def number(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return how long that is, in the two largest units."""
+    """Return a duration in its two largest units."""
     seconds = max(0, int(seconds))
     for name, size, smaller, small in (("d", 86_400, "h", 3_600), ("h", 3_600, "min", 60), ("min", 60, "s", 1)):
         if seconds >= size:
