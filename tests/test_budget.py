@@ -10,10 +10,10 @@ _BACKEND = "backend/stabilitybackend"
 #: Package, or room of the backend -> most lines of its code. A commit that raises a number has its reason in the
 #: message, one that removes lines lowers it.
 BUDGET = {
-    "alerting/stabilityalerting": 7_000,
+    "alerting/stabilityalerting": 3_700,
     "client/stabilityclient": 24_100,
     "frontend/stabilityfrontend": 31_600,
-    "plugins/stabilityplugins": 17_100,
+    "plugins/stabilityplugins": 20_500,
     _BACKEND: 400,
     f"{_BACKEND}/access": 1_250,
     f"{_BACKEND}/acting": 2_800,

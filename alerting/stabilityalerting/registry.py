@@ -6,12 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from .alertmanager import AlertmanagerSink
-from .apprise_sink import AppriseSink
 from .errors import AlertingSettingsError
-from .pagerduty import PagerDutySink
 from .sink import Sink
 from .slack import SlackSink
-from .slack_app import SlackAppSink
 from .variables import Variables
 from .webhook import WebhookSink
 
@@ -20,11 +17,8 @@ __all__ = ["CHANNELS", "sinks_from_env"]
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 CHANNELS: tuple[type[Sink], ...] = (
     SlackSink,
-    SlackAppSink,
-    PagerDutySink,
     WebhookSink,
     AlertmanagerSink,
-    AppriseSink,
 )
 
 

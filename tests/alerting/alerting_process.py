@@ -18,6 +18,7 @@ from redis.asyncio import Redis
 from stabilityalerting import AlertingService, RetryPolicy, Server, Sink, sinks_from_env
 from stabilityalerting.alert import Notice
 from stabilityalerting.sink import BeforeWrite
+from stabilityplugins.pagerduty.channel import PagerDutySink
 
 
 def stalling(sink: Sink, at: str) -> None:
@@ -47,7 +48,7 @@ async def main() -> None:
         return sys.argv[3:]
 
     retry_policy = RetryPolicy(first_s=0.05, longest_s=float(sys.argv[2]), per_second=1e3, burst=1000)
-    sinks = sinks_from_env(os.environ)
+    sinks = sinks_from_env(os.environ, [PagerDutySink])
     if os.environ.get("STALL_AT"):
         for sink in sinks:
             stalling(sink, os.environ["STALL_AT"])

@@ -16,9 +16,9 @@ from redis.asyncio import Redis
 
 from stabilityalerting import AlertingService, RecordingSink, RetryPolicy, Server, Sink, stream_reader
 from stabilityalerting.notification_log import Record
-from stabilityalerting.pagerduty import PagerDutySink
 from stabilityalerting.slack import SlackSink
 from stabilityalerting.webhook import WebhookSink, verify
+from stabilityplugins.pagerduty.channel import PagerDutySink
 from support.incident_stream import SLACK_PATH, STREAM, incident, publish, settled
 from support.waiting import until
 

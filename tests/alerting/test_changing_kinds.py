@@ -18,6 +18,7 @@ from stabilitybackend.judging.detectors.engine.base import Row
 from stabilitybackend.judging.incidents.incidents import IncidentBook
 from stabilitybackend.judging.incidents.rollback_target import UsableOf
 from stabilitybackend.schema.incidents import as_json
+from stabilityplugins.pagerduty.channel import PagerDutySink
 from support.incident_stream import SLACK_PATH, STREAM, publish, settled
 from support.outside.pagerduty import ROUTING_KEY, FakePagerDuty
 
@@ -73,7 +74,7 @@ async def test_a_kind_that_changes_is_the_same_alert_and_one_more_message(
         service = AlertingService(
             redis,
             Server(streams, "http://board", lambda: BEGAN + 700),
-            sinks_from_env(env),
+            sinks_from_env(env, [PagerDutySink]),
             retry_policy=quick,
             lease_s=5.0,
         )

@@ -8,7 +8,6 @@ from stabilityalerting import AlertingSettingsError, sinks_from_env
 
 _ALL = {
     "STABILITY_SLACK_WEBHOOK_URL": "https://hooks.slack.test/T1",
-    "STABILITY_PAGERDUTY_ROUTING_KEY": "key",
     "STABILITY_WEBHOOK_URL": "http://receiver.test/hook",
     "STABILITY_WEBHOOK_SECRET": "s3cret",
     "STABILITY_WEBHOOK_MIN_SEVERITY": "critical",
@@ -20,7 +19,6 @@ _ALL = {
 def test_a_channel_is_there_where_its_address_or_key_is_set_with_its_least_severity() -> None:
     assert [(sink.name, sink.min_severity) for sink in sinks_from_env(_ALL)] == [
         ("slack", "info"),
-        ("pagerduty", "warning"),
         ("webhook", "critical"),
         ("alertmanager", "info"),
     ]
@@ -31,7 +29,7 @@ def test_a_channel_is_there_where_its_address_or_key_is_set_with_its_least_sever
     ("variable", "value"),
     [
         ("STABILITY_SLACK_WEBHOOK_URL", "hooks.slack.test/s3cret"),
-        ("STABILITY_PAGERDUTY_URL", "ftp://s3cret.test"),
+        ("STABILITY_WEBHOOK_URL", "ftp://s3cret.test"),
         ("STABILITY_WEBHOOK_SECRET", ""),
         ("STABILITY_ALERTMANAGER_URL", "https://user:s3cret@one.test"),
         ("STABILITY_ALERTMANAGER_URL", "https://one.test,s3cret.test"),

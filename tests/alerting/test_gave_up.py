@@ -15,10 +15,10 @@ from redis.asyncio import Redis
 from stabilityalerting import AlertingService, RecordingSink, RetryPolicy, Server
 from stabilityalerting.alert import Alert, Notice
 from stabilityalerting.notification_log import NotificationLog, Record
-from stabilityalerting.pagerduty.channel import alert_event
-from stabilityalerting.pagerduty.memory import dedup_key
 from stabilityalerting.routing import Mute, Route, RoutingTable, Rules
 from stabilityalerting.stages import Job, run_stages
+from stabilityplugins.pagerduty.channel import alert_event
+from stabilityplugins.pagerduty.memory import dedup_key
 from support.incident_stream import STREAM, incident, publish, settled
 
 OPENED = 1_700_000_000.0

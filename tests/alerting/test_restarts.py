@@ -19,6 +19,7 @@ from stabilitybackend.judging.incidents.incidents import IncidentBook
 from stabilitybackend.judging.incidents.rollback_target import UsableOf
 from stabilitybackend.schema.incidents import RolledBack, as_json
 from stabilitybackend.schema.kinds import RESTART_S
+from stabilityplugins.pagerduty.channel import PagerDutySink
 from support.incident_stream import SLACK_PATH, STREAM, publish, settled
 from support.jobs.watched_job import START, Job
 from support.outside.pagerduty import FakePagerDuty
@@ -100,7 +101,7 @@ async def told(redis: Redis, watched: Watched, env: dict[str, str]) -> AsyncIter
     service = AlertingService(
         redis,
         Server(streams, "http://board", lambda: at, incidents_now=incidents_now),
-        sinks_from_env(env),
+        sinks_from_env(env, [PagerDutySink]),
         retry_policy=quick,
         lease_s=5.0,
     )

@@ -45,7 +45,7 @@ from stabilitybackend.server.api import (
 )
 from stabilitybackend.server.api.access import check_run
 from stabilitybackend.server.api.answers import complete
-from stabilitybackend.server.api.people import alerting, pagerduty, proposals, ratings, slack
+from stabilitybackend.server.api.people import alerting, proposals, ratings
 from stabilitybackend.server.api.people import audit as audit_calls
 from stabilitybackend.server.api.people import oidc as sign_in_calls
 from stabilitybackend.server.http_guard import HttpGuard, security_headers
@@ -58,7 +58,7 @@ __all__ = ["create_app", "stages_of"]
 #: Calls of processes with a role "worker" or "pages"; probes are answered by every process.
 _CALLS = (
     login, runs, about, output, run_table, notes, attempts, autopilot, batches, compare, commands, detectors, trial,
-    fleet, incidents, storage, export, views, alerting, pagerduty, ratings, proposals, slack, audit_calls,
+    fleet, incidents, storage, export, views, alerting, ratings, proposals, audit_calls,
     sign_in_calls, live,
 )  # fmt: skip
 

@@ -1,1 +1,26 @@
-"""Slack app: incidents as threads, with buttons and commands. Prose: README of the Slack plug-in."""
+"""A Slack app as a receiver: one thread an incident, with buttons. Prose: README.md."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stabilitybackend.hooks import hook
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from stabilityalerting import Sink
+
+
+@hook
+def channels() -> list[type[Sink]]:
+    from stabilityplugins.slack.channel import SlackAppSink
+
+    return [SlackAppSink]
+
+
+@hook
+def routes() -> list[APIRouter]:
+    from stabilityplugins.slack.routes import router
+
+    return [router]

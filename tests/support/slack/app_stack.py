@@ -11,6 +11,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from stabilityalerting import AlertingService, RetryPolicy, Server, sinks_from_env
+from stabilityplugins.slack.channel import SlackAppSink
 from support.incident_stream import STREAM
 from support.slack.fake_slack import FakeSlack, Posted
 from support.slack.pretended_actions import PretendedActions
@@ -40,7 +41,7 @@ async def running(
     service = AlertingService(
         redis,
         Server(streams, "http://board", clock, actions=actions or PretendedActions()),
-        sinks_from_env(slack.variables(STABILITY_SLACK_USERS=USERS, **more)),
+        sinks_from_env(slack.variables(STABILITY_SLACK_USERS=USERS, **more), [SlackAppSink]),
         retry_policy=RetryPolicy(first_s=0.05, longest_s=0.2, per_second=1e3, burst=1000),
         lease_s=0.6,
     )

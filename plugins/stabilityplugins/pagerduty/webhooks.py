@@ -23,8 +23,7 @@ import msgspec
 from stabilityalerting.actions import ActionRefused, Actions
 from stabilityalerting.errors import AlertingError
 from stabilityalerting.sink import redact
-
-from .memory import EVENT_KEPT_S, MAX_SUMMARY_CHARS, Memory, OwnIncident
+from stabilityplugins.pagerduty.memory import EVENT_KEPT_S, MAX_SUMMARY_CHARS, Memory, OwnIncident
 
 PAGERDUTY_API_URL = "https://api.pagerduty.com"
 #: PagerDuty waits 5 s for the answer to its webhook: the look-up has to end before.

@@ -14,6 +14,7 @@ import pytest
 from redis.asyncio import Redis
 
 from stabilityalerting import AlertingSettingsError, Branch, Curve, Facts, sinks_from_env
+from stabilityplugins.slack.channel import SlackAppSink
 from support.incident_stream import STREAM, incident, publish, settled
 from support.slack.app_stack import ROLL_BACK, running, soon, told
 from support.slack.fake_slack import APP_TOKEN, BOT_TOKEN, CHANNEL, FakeSlack
@@ -217,7 +218,7 @@ _GOOD = {"STABILITY_SLACK_BOT_TOKEN": "xoxb-s3cret", "STABILITY_SLACK_CHANNEL": 
 )
 def test_a_wrong_setting_stops_the_start_and_says_what_is_expected(variable: str, value: str, said: str) -> None:
     with pytest.raises(AlertingSettingsError, match=said) as caught:
-        sinks_from_env(_GOOD | {variable: value})
+        sinks_from_env(_GOOD | {variable: value}, [SlackAppSink])
 
     assert variable in str(caught.value)
     assert "s3cret" not in str(caught.value)
@@ -229,4 +230,4 @@ def test_a_library_that_is_missing_is_named_with_what_to_install(monkeypatch: py
     with pytest.raises(
         AlertingSettingsError, match=r"slack_sdk is not installed: pip install 'stabilityboard\[slack\]'"
     ):
-        sinks_from_env(_GOOD)
+        sinks_from_env(_GOOD, [SlackAppSink])

@@ -22,9 +22,8 @@ from stabilityalerting.lease import pause
 from stabilityalerting.server import BoardChange, SinkContext
 from stabilityalerting.sink import BeforeWrite, HttpSink, Outgoing
 from stabilityalerting.variables import Variables
-
-from .memory import MAX_SUMMARY_CHARS, Memory, OwnIncident, dedup_key
-from .webhooks import PAGERDUTY_API_URL, IncidentAlerts, Webhooks
+from stabilityplugins.pagerduty.memory import MAX_SUMMARY_CHARS, Memory, OwnIncident, dedup_key
+from stabilityplugins.pagerduty.webhooks import PAGERDUTY_API_URL, IncidentAlerts, Webhooks
 
 PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
 #: PagerDuty's limit of a whole body, bytes (512 KB).

@@ -17,14 +17,13 @@ from stabilityalerting.lease import pause
 from stabilityalerting.server import SinkContext
 from stabilityalerting.sink import BeforeWrite, Sink
 from stabilityalerting.variables import Variables
-
-from .buttons import Presses
-from .interactivity import SignedRequests, listen
-from .messages import Message, message, metadata, reply
-from .threads import CommandThreads, ThreadUpdates
-from .users import Users, read_users
-from .web_api import GONE, NO_CHART, SLACK_API_URL, SlackApi, check_installed
-from .workspace import Thread, ThreadLog, Workspace
+from stabilityplugins.slack.buttons import Presses
+from stabilityplugins.slack.interactivity import SignedRequests, listen
+from stabilityplugins.slack.messages import Message, message, metadata, reply
+from stabilityplugins.slack.threads import CommandThreads, ThreadUpdates
+from stabilityplugins.slack.users import Users, read_users
+from stabilityplugins.slack.web_api import GONE, NO_CHART, SLACK_API_URL, SlackApi, check_installed
+from stabilityplugins.slack.workspace import Thread, ThreadLog, Workspace
 
 #: Notices without an answer, whose fate is asked for before a retry.
 MAX_UNCERTAIN = 1_000

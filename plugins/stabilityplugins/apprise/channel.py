@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from .alert import Notice, Severity
-from .errors import AlertingSettingsError, SendError
-from .sink import BeforeWrite, Sink
-from .variables import Variables
+from stabilityalerting.alert import Notice, Severity
+from stabilityalerting.errors import AlertingSettingsError, SendError
+from stabilityalerting.sink import BeforeWrite, Sink
+from stabilityalerting.variables import Variables
 
 #: Longest text, characters: an SMS gateway or a push service cuts more off.
 MAX_TEXT_CHARS = 1_000

@@ -5,12 +5,13 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from stabilityalerting import ActionRefused
-from stabilityalerting.pagerduty import BadWebhook, PagerDutySink
 from stabilitybackend.base.errors import BadRequest, NotFound, Unauthorized, Unavailable
 from stabilitybackend.schema.server import PagerDutyAnswer
 from stabilitybackend.server.api.access import AlertingPart
 from stabilitybackend.server.api.answers import answer, answers
 from stabilitybackend.storage.redis_link import redis_errors
+from stabilityplugins.pagerduty.channel import PagerDutySink
+from stabilityplugins.pagerduty.webhooks import BadWebhook
 
 __all__ = ["router"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from stabilityalerting.slack_app import SlackAppSink
 from stabilitybackend.base.errors import BadRequest, NotFound, Unauthorized, Unavailable
 from stabilitybackend.schema.server import SlackAnswer
 from stabilitybackend.server.api.access import AlertingPart
 from stabilitybackend.server.api.answers import answer, answers
+from stabilityplugins.slack.channel import SlackAppSink
 
 __all__ = ["router"]
 

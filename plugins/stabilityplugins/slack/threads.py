@@ -14,12 +14,11 @@ from stabilityalerting.actions import CommandNews, Facts
 from stabilityalerting.alert import Alert
 from stabilityalerting.errors import SendError
 from stabilityalerting.lease import pause
-
-from .blocks import mrkdwn
-from .curve import chart_of, picture_of
-from .messages import Shown, command_text, message, outcome_text
-from .web_api import GONE, NO_CHART
-from .workspace import OpenCommand, Thread, Workspace, soonest
+from stabilityplugins.slack.blocks import mrkdwn
+from stabilityplugins.slack.curve import chart_of, picture_of
+from stabilityplugins.slack.messages import Shown, command_text, message, outcome_text
+from stabilityplugins.slack.web_api import GONE, NO_CHART
+from stabilityplugins.slack.workspace import OpenCommand, Thread, Workspace, soonest
 
 #: Shortest time between two updates, seconds: Slack takes some 50 a minute.
 BETWEEN_S = 1.2

@@ -11,9 +11,18 @@ import msgspec
 
 from stabilityalerting.actions import CommandNews, Facts, Proposed
 from stabilityalerting.alert import Alert, Notice, Severity
-
-from .blocks import MAX_BUTTON_VALUE, MAX_FIELD, MAX_URL, button, context, header, mrkdwn, plain, section
-from .curve import chart_of, values_of
+from stabilityplugins.slack.blocks import (
+    MAX_BUTTON_VALUE,
+    MAX_FIELD,
+    MAX_URL,
+    button,
+    context,
+    header,
+    mrkdwn,
+    plain,
+    section,
+)
+from stabilityplugins.slack.curve import chart_of, values_of
 
 #: Longest text and longest advice in a message, characters: Slack refuses some 13,000 in all.
 MAX_TEXT = 1_500

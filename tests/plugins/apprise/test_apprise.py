@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from stabilityalerting import Alert, AlertingSettingsError, Notice, SendError, sinks_from_env
-from stabilityalerting.apprise_sink import MAX_TEXT_CHARS, AppriseSink, text_of
+from stabilityplugins.apprise.channel import MAX_TEXT_CHARS, AppriseSink, text_of
 from support.incident_stream import incident
 
 pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated")  # apprise asks for it on Python before 3.13
@@ -88,7 +88,7 @@ async def test_no_address_is_logged_shown_or_in_an_error(receiver: Any, caplog: 
         with pytest.raises(SendError) as caught:
             await sink.send(notice(), mark)
         with pytest.raises(AlertingSettingsError) as wrong:
-            sinks_from_env({"STABILITY_APPRISE_URLS": "json://host/t0ken, slack://s3cret"})
+            sinks_from_env({"STABILITY_APPRISE_URLS": "json://host/t0ken, slack://s3cret"}, [AppriseSink])
 
     shown = "".join((str(caught.value), str(wrong.value), repr(sink), repr(caught.value)))
     shown += "".join(record.getMessage() for record in caplog.records if not record.name.startswith("asyncio"))
@@ -101,7 +101,9 @@ async def test_named_receivers_read_addresses_from_a_file_one_in_each_line(tmp_p
     file = tmp_path / "mail.txt"
     file.write_text(f"# the team\n\n{address(receiver, 'one')}?:a=b,c\n{address(receiver, 'two')}\n")
 
-    [sink] = sinks_from_env({"STABILITY_RECEIVERS": "mail=apprise", "STABILITY_APPRISE_URLS_MAIL": str(file)})
+    [sink] = sinks_from_env(
+        {"STABILITY_RECEIVERS": "mail=apprise", "STABILITY_APPRISE_URLS_MAIL": str(file)}, [AppriseSink]
+    )
     await sink.send(notice(), mark)
     await sink.aclose()
 
@@ -118,14 +120,14 @@ async def test_named_receivers_read_addresses_from_a_file_one_in_each_line(tmp_p
 )
 def test_a_wrong_value_stops_the_start(value: str, message: str) -> None:
     with pytest.raises(AlertingSettingsError, match=message) as caught:
-        sinks_from_env({"STABILITY_APPRISE_URLS": value})
+        sinks_from_env({"STABILITY_APPRISE_URLS": value}, [AppriseSink])
     assert "s3cret" not in str(caught.value)
 
 
 def test_where_apprise_is_missing_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apprise", None)
     with pytest.raises(AlertingSettingsError, match=r"pip install 'stabilityboard\[apprise\]'"):
-        sinks_from_env({"STABILITY_APPRISE_URLS": "json://host"})
+        sinks_from_env({"STABILITY_APPRISE_URLS": "json://host"}, [AppriseSink])
 
 
 async def test_a_mail_goes_out_by_smtp() -> None:

@@ -16,9 +16,8 @@ from redis.asyncio import Redis
 from stabilityalerting.actions import ActionRefused, Actions, Facts
 from stabilityalerting.alert import incident_url
 from stabilityalerting.notification_log import KEEP_S
-
-from .users import Users
-from .web_api import SlackApi
+from stabilityplugins.slack.users import Users
+from stabilityplugins.slack.web_api import SlackApi
 
 #: Longest wait for the facts of a message, seconds: it is sent without them.
 FACTS_TIMEOUT_S = 2.0

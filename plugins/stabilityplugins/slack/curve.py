@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stabilityalerting.actions import Branch, Curve
-
-from .blocks import cut, isolated, number
+from stabilityplugins.slack.blocks import cut, isolated, number
 
 if TYPE_CHECKING:
     from PIL import ImageDraw

@@ -15,9 +15,8 @@ from redis.exceptions import RedisError
 
 from stabilityalerting.actions import ActionRefused, Proposed, RollbackNow, RollbackRequest, fingerprint
 from stabilityalerting.errors import SendError
-
-from .blocks import MAX_MODAL_TITLE, button, context, cut, duration, mrkdwn, plain, section
-from .messages import (
+from stabilityplugins.slack.blocks import MAX_MODAL_TITLE, button, context, cut, duration, mrkdwn, plain, section
+from stabilityplugins.slack.messages import (
     ACK,
     APPROVE,
     DECLINE,
@@ -32,9 +31,9 @@ from .messages import (
     proposal,
     value_of,
 )
-from .threads import CommandThreads
-from .users import Scope
-from .workspace import OpenCommand, Workspace
+from stabilityplugins.slack.threads import CommandThreads
+from stabilityplugins.slack.users import Scope
+from stabilityplugins.slack.workspace import OpenCommand, Workspace
 
 #: Slack shows an error to the user without an answer within 3 s. A question that takes longer than this to answer gets
 #: a provisional answer.

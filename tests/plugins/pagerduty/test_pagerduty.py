@@ -12,11 +12,12 @@ import pytest
 from redis.asyncio import Redis
 
 from stabilityalerting import Alert, AlertingSettingsError, BoardChange, Notice, Outcomes, SendError, sinks_from_env
-from stabilityalerting.pagerduty import PagerDutySink, Webhooks, channel
-from stabilityalerting.pagerduty.channel import MAX_BODY_BYTES, ChangeEvents, alert_event
-from stabilityalerting.pagerduty.memory import Memory, OwnIncident
 from stabilityalerting.server import Server, SinkContext
 from stabilityalerting.sink import BeforeWrite, Outgoing
+from stabilityplugins.pagerduty import channel
+from stabilityplugins.pagerduty.channel import MAX_BODY_BYTES, ChangeEvents, PagerDutySink, alert_event
+from stabilityplugins.pagerduty.memory import Memory, OwnIncident
+from stabilityplugins.pagerduty.webhooks import Webhooks
 from support.incident_stream import incident
 from support.outside.pagerduty import ROUTING_KEY, WEBHOOK_SECRET, FakePagerDuty
 from support.slack.pretended_actions import PretendedActions
@@ -186,7 +187,7 @@ async def test_a_redis_that_is_away_has_the_message_sent_later(there: FakePagerD
 )
 def test_a_wrong_or_lonely_value_stops_the_start(variable: str, value: str) -> None:
     with pytest.raises(AlertingSettingsError, match=variable) as caught:
-        sinks_from_env({variable: value})
+        sinks_from_env({variable: value}, [PagerDutySink])
     assert "s3cret" not in str(caught.value)
 
 

@@ -211,7 +211,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 
 def _silent_logger() -> logging.Logger:
     """Return a silent logger: slack_sdk logs its messages where the root logger is at DEBUG."""
-    logger = logging.getLogger("stabilityalerting.slack_app.sdk")
+    logger = logging.getLogger("stabilityplugins.slack.sdk")
     logger.setLevel(logging.CRITICAL)
     logger.propagate = False
     return logger

@@ -13,10 +13,9 @@ import msgspec
 from redis.exceptions import RedisError
 
 from stabilityalerting.sink import redact
-
-from .buttons import Presses
-from .web_api import SlackApi
-from .workspace import LOG_EVERY_S, Workspace
+from stabilityplugins.slack.buttons import Presses
+from stabilityplugins.slack.web_api import SlackApi
+from stabilityplugins.slack.workspace import LOG_EVERY_S, Workspace
 
 #: An older request is refused, seconds, as Slack advises. Source:
 #: https://docs.slack.dev/authentication/verifying-requests-from-slack
@@ -110,7 +109,7 @@ async def listen(api: SlackApi, app_token: str, presses: Presses, over: asyncio.
 
 def _logger(secrets: tuple[str, ...]) -> logging.Logger:
     """Return a logger for slack_sdk: problems in one line, once a minute, without secrets."""
-    logger = logging.getLogger("stabilityalerting.slack_app.socket")
+    logger = logging.getLogger("stabilityplugins.slack.socket")
     logger.setLevel(logging.WARNING)
     logged: dict[int, float] = {}
 

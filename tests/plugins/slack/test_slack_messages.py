@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from stabilityalerting import Alert, Branch, CommandNews, Curve, Facts, Notice, RollbackNow
-from stabilityalerting.slack_app.blocks import mrkdwn
-from stabilityalerting.slack_app.buttons import Asked, notice, question
-from stabilityalerting.slack_app.curve import chart_of, picture_of, values_of
-from stabilityalerting.slack_app.messages import Message, Shown, command_text, message, outcome_text, reply
+from stabilityplugins.slack.blocks import mrkdwn
+from stabilityplugins.slack.buttons import Asked, notice, question
+from stabilityplugins.slack.curve import chart_of, picture_of, values_of
+from stabilityplugins.slack.messages import Message, Shown, command_text, message, outcome_text, reply
 from support.incident_stream import incident
 from support.slack.limits import errors_of_message, errors_of_view
 
