@@ -34,7 +34,7 @@ class Process:
                 "STABILITY_WEBHOOK_SECRET": "secret",
             }
         )
-        script = Path(__file__).with_name("alerting_process.py")
+        script = Path(__file__).parents[1] / "support" / "alerting_process.py"
         self.process = subprocess.Popen([sys.executable, str(script), redis_url, str(longest_s), STREAM], env=env)
 
     def kill(self) -> None:

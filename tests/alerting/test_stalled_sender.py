@@ -20,7 +20,7 @@ from stabilityalerting.notification_log import NotificationLog, Record
 from support.incident_stream import SLACK_PATH, STREAM, incident, publish, settled
 from support.waiting import until
 
-PROGRAM = Path(__file__).with_name("alerting_process.py")
+PROGRAM = Path(__file__).parents[1] / "support" / "alerting_process.py"
 
 
 @contextmanager

@@ -21,6 +21,6 @@ def channels() -> list[type[Sink]]:
 
 @hook
 def routes() -> list[APIRouter]:
-    from stabilityplugins.pagerduty.routes import router
+    from stabilityplugins.pagerduty.api import router
 
     return [router]

@@ -21,6 +21,6 @@ def channels() -> list[type[Sink]]:
 
 @hook
 def routes() -> list[APIRouter]:
-    from stabilityplugins.slack.routes import router
+    from stabilityplugins.slack.api import router
 
     return [router]

@@ -143,7 +143,7 @@ class Killed:
     """An alerting process of its own, with this workspace, to be killed."""
 
     def __init__(self, redis_url: str, slack: FakeSlack) -> None:
-        script = Path(__file__).parent.with_name("alerting_process.py")
+        script = Path(__file__).parents[2] / "support" / "alerting_process.py"
         env = {**os.environ, **slack.variables()}
         self.process = subprocess.Popen([sys.executable, str(script), redis_url, "0.2", STREAM], env=env)
 
@@ -209,7 +209,7 @@ _GOOD = {"STABILITY_SLACK_BOT_TOKEN": "xoxb-s3cret", "STABILITY_SLACK_CHANNEL": 
         ("STABILITY_SLACK_BOT_TOKEN", "", "STABILITY_SLACK_CHANNEL is set without"),
         ("STABILITY_SLACK_CHANNEL", "#alerts", "is no channel id"),
         ("STABILITY_SLACK_APP_TOKEN", "s3cret", "is no app-level token"),
-        ("STABILITY_SLACK_CHART", "loud", "expected auto, picture or off"),
+        ("STABILITY_SLACK_CHART", "loud", "expected one of auto, picture, off"),
         ("STABILITY_SLACK_USERS", "/no/such/file", "can't be read"),
         ("STABILITY_SLACK_USERS", "U0ADA: admin", "entry 1 of STABILITY_SLACK_USERS gives 'admin', expected read or"),
         ("STABILITY_SLACK_USERS", "ada: read", "names 'ada', expected a Slack user id"),

@@ -19,6 +19,7 @@ from stabilityalerting import AlertingService, RetryPolicy, Server, Sink, sinks_
 from stabilityalerting.alert import Notice
 from stabilityalerting.sink import BeforeWrite
 from stabilityplugins.pagerduty.channel import PagerDutySink
+from stabilityplugins.slack.channel import SlackAppSink
 
 
 def stalling(sink: Sink, at: str) -> None:
@@ -48,7 +49,7 @@ async def main() -> None:
         return sys.argv[3:]
 
     retry_policy = RetryPolicy(first_s=0.05, longest_s=float(sys.argv[2]), per_second=1e3, burst=1000)
-    sinks = sinks_from_env(os.environ, [PagerDutySink])
+    sinks = sinks_from_env(os.environ, [SlackAppSink, PagerDutySink])
     if os.environ.get("STALL_AT"):
         for sink in sinks:
             stalling(sink, os.environ["STALL_AT"])
