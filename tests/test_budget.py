@@ -13,7 +13,7 @@ BUDGET = {
     "alerting/stabilityalerting": 3_700,
     "client/stabilityclient": 24_100,
     "frontend/stabilityfrontend": 31_600,
-    "plugins/stabilityplugins": 20_800,
+    "plugins/stabilityplugins": 20_950,
     _BACKEND: 400,
     f"{_BACKEND}/access": 1_250,
     f"{_BACKEND}/acting": 2_800,
