@@ -1,7 +1,9 @@
-"""The product stays small: lines of each package and of each room of the backend, which only a reason may raise."""
+"""The product stays small and its objects closed: bounds that only a commit with a reason may raise."""
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -19,7 +21,7 @@ BUDGET = {
     f"{_BACKEND}/acting": 2_800,
     f"{_BACKEND}/alerts": 1_400,
     f"{_BACKEND}/base": 2_600,
-    f"{_BACKEND}/cli": 3_250,
+    f"{_BACKEND}/cli": 3_000,
     f"{_BACKEND}/fleet": 2_550,
     f"{_BACKEND}/ingest": 1_450,
     f"{_BACKEND}/judging": 28_900,
@@ -27,8 +29,28 @@ BUDGET = {
     f"{_BACKEND}/run_table": 1_450,
     f"{_BACKEND}/runs": 10_600,
     f"{_BACKEND}/schema": 6_400,
-    f"{_BACKEND}/server": 4_400,
+    f"{_BACKEND}/server": 4_850,
     f"{_BACKEND}/storage": 9_250,
+}
+#: Package, or room of the backend -> most assignments to attributes of other objects than ``self``: none elsewhere.
+OUTSIDE = {
+    "alerting/stabilityalerting": 11,
+    "client/stabilityclient": 197,
+    "frontend/stabilityfrontend": 4,
+    "plugins/stabilityplugins": 155,
+    f"{_BACKEND}/acting": 10,
+    f"{_BACKEND}/alerts": 1,
+    f"{_BACKEND}/base": 2,
+    f"{_BACKEND}/cli": 1,
+    f"{_BACKEND}/fleet": 18,
+    f"{_BACKEND}/ingest": 12,
+    f"{_BACKEND}/judging": 380,
+    f"{_BACKEND}/lineage": 45,
+    f"{_BACKEND}/run_table": 13,
+    f"{_BACKEND}/runs": 58,
+    f"{_BACKEND}/schema": 2,
+    f"{_BACKEND}/server": 13,
+    f"{_BACKEND}/storage": 31,
 }
 #: A number that is further above the lines than this share and these lines is out of date.
 SLACK, SLACK_LINES = 0.1, 300
@@ -59,6 +81,29 @@ def sizes() -> dict[str, int]:
     rooms = [str(folder.relative_to(REPOSITORY)) for folder in folders]
     found = {place: lines(list((REPOSITORY / place).rglob("*"))) for place in (*packages, *rooms)}
     return found | {_BACKEND: lines(list((REPOSITORY / _BACKEND).iterdir()))}
+
+
+def test_objects_are_changed_by_themselves() -> None:
+    found = {place: sum(1 for file in files for _ in outside_assignments(file)) for place, files in modules().items()}
+
+    assert {place: count for place, count in found.items() if count > OUTSIDE.get(place, 0)} == {}
+
+
+def modules() -> dict[str, list[Path]]:
+    """Return the Python files of each package and room."""
+    places = [place for place in sizes() if place != _BACKEND]
+    return {place: sorted((REPOSITORY / place).rglob("*.py")) for place in places}
+
+
+def outside_assignments(file: Path) -> Iterator[ast.Attribute]:
+    """Yield the attributes of other objects than ``self`` to which a file assigns."""
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                for one in ast.walk(target):
+                    stored = isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)
+                    if stored and not (isinstance(one.value, ast.Name) and one.value.id in ("self", "cls")):
+                        yield one
 
 
 def lines(files: list[Path]) -> int:

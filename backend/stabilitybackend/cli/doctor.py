@@ -1,4 +1,4 @@
-"""``stabilityboard doctor``: what works here, what does not, and what to do about it."""
+"""``stabilityboard doctor``: checks of this machine and its settings, and the graph of the server's stages."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.options import AsJson, show_json
+from stabilitybackend.plugins import Plugins
 
 __all__ = ["doctor"]
 
@@ -24,12 +25,18 @@ def doctor(
     port: Annotated[int | None, typer.Option(help="As for up.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="As for up.")] = None,
     redis_url: Annotated[str | None, typer.Option(help="As for up.")] = None,
+    wiring: Annotated[
+        bool, typer.Option("--wiring", help="Print the stages of the server in their order, and what each needs.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what works here, what does not, and what to do. Exit code 1 if something needed is missing."""
+    """Check this machine and its settings; name each problem and its remedy. Exit code 1 where a part is missing."""
     from stabilitybackend.cli.checkup import examine  # imports Polars and Redis
 
     settings = Settings.from_env_and_args(os.environ, host=host, port=port, data_dir=data_dir, redis_url=redis_url)
+    if wiring:
+        typer.echo(_wiring(settings, context.obj))
+        return
     console = Console(highlight=False, soft_wrap=True)
     results = examine(
         settings,
@@ -47,3 +54,13 @@ def doctor(
             console.print(f"        {escape(result.advice)}", style="dim")
     if failed:
         raise typer.Exit(1)
+
+
+def _wiring(settings: Settings, plugins: Plugins) -> str:
+    from stabilitybackend.base.tasks import Watched
+    from stabilitybackend.server.app import stages_of  # imports Dash and Polars
+    from stabilitybackend.server.stage import graph
+    from stabilitybackend.server.stages import Options
+
+    options = Options(settings, settings.redis_url or "", plugins)
+    return graph(stages_of(options), [Options, Watched])

@@ -19,6 +19,7 @@ from stabilitybackend.hooks import CheckResult
 from stabilitybackend.plugins import load
 from stabilityplugins.scale.checkup import processes
 from stabilityplugins.scale.membership.members import Member, Members
+from support.cli_program import Program
 from support.nvml.fake_nvml import GPU_IS_LOST, FakeNvml
 from support.oidc.fake import FakeProvider
 
@@ -164,3 +165,13 @@ def test_a_provider_where_people_sign_in_is_asked_and_its_secret_is_not_shown(tm
     assert (other.state, "is of the issuer 'https://other.example'" in other.text) == ("note", True)
     assert (unset.state, "public_url is 'nothing'" in unset.text) == ("fail", True)
     assert str(provider.settings["oidc_client_secret"]) not in f"{good}{other}{unset}"
+
+
+def test_the_wiring_has_a_line_for_each_stage_with_the_stages_that_it_needs(program: Program) -> None:
+    _, out, _ = program("doctor", "--wiring")
+    needs = {line.split()[0]: line.rpartition("<- ")[2].split(", ") for line in out.splitlines()}
+    assert (needs["Connections"], needs["Neighbours"]) == (["nothing"], ["Runs"])
+    made: set[str] = {"nothing"}
+    for name, wanted in needs.items():
+        assert made >= set(wanted)
+        made.add(name)
