@@ -21,7 +21,7 @@ class OrdersObeyed(msgspec.Struct):
     """Commands that a rank obeys.
 
     Attributes:
-        orders: kinds of command, see docs/orders.md; unknown ones are allowed.
+        orders: kinds of command, see docs/commands.md; unknown ones are allowed.
         why: kind -> reason against it, half a sentence, where it is more than "no function".
     """
 

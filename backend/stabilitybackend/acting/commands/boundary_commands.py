@@ -64,7 +64,7 @@ def _check(kind: Kind, job: JobView, begin: str = "") -> None:
         raise Conflict(text, hint=hint, code="job_hangs")
     if job.running_step is None:
         raise Conflict(text, hint="order it again when the first step is there")
-    raise BadRequest(text, hint=_REGISTER if kind == "checkpoint_now" else "see docs/orders.md", code="job_cannot")
+    raise BadRequest(text, hint=_REGISTER if kind == "checkpoint_now" else "see docs/commands.md", code="job_cannot")
 
 
 def _why_not(kind: Kind, job: JobView) -> str:

@@ -58,7 +58,7 @@ from stabilitybackend.schema.plan import Plan
 __all__ = ["MAX_ATTEMPTS", "CommandBook"]
 
 #: Remedy for a job that can't roll back.
-NO_ROLLBACK_HINT = "start the job again from the checkpoint, or give it a handler (docs/orders.md)"
+NO_ROLLBACK_HINT = "start the job again from the checkpoint, or give it a handler (docs/commands.md)"
 
 
 def new_rollback(new: NewCommand) -> Rollback:
