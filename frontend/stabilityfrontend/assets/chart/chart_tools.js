@@ -25,7 +25,7 @@ export function chartTools(head, chart, page) {
   open.setAttribute("popovertarget", id);
   open.setAttribute("aria-haspopup", "dialog");
   const tools = h("div.chart-tools", log, open, menu);
-  const parts = chart.set ? menuOf(menu, id, chart, page) : { draw() {} };
+  const parts = chart.set ? new ChartMenu(menu, id, chart, page) : { draw() {} };
   menu.append(fileButtons(chart, page, () => menu.hidePopover()));
   const draw = () => {
     if (log) {
@@ -65,41 +65,51 @@ function place(menu, open) {
 
 const button = (words, title, click) => h("button.chart-tool", { title: title || null, onclick: click }, words);
 
-/** What is in the menu, and what brings it up to date. */
-function menuOf(menu, id, chart, page) {
-  const x = h("div.tool");
-  const smooth = h("div.tool");
-  const [low, high] = ["Lowest", "Highest"].map((words) =>
-    h("input.field", { inputmode: "decimal", placeholder: "auto", "aria-label": `${words} y`, onchange: range }),
-  );
-  const trouble = h("div.sub", { role: "status" });
-  const metrics = h("div.chart-metrics");
-  const list = h("datalist", { id: `${id}-names` });
-  const add = h("input.field", {
-    list: `${id}-names`,
-    placeholder: "Add a metric",
-    "aria-label": "Add a metric",
-    onchange: () => addMetric(),
-  });
-  fill(
-    menu,
-    x,
-    smooth,
-    h("div.tool", h("span.tool-label", "Y range"), low, high),
-    trouble,
-    h("div.tool", h("span.tool-label", "Metrics"), add, list),
-    metrics,
-    h("button.button", { onclick: () => chart.setOptions({}, true) }, "Reset chart"),
-  );
-  const setX = choice(x, `${id}-x`, "X axis", (value) => chart.set({ x: value }));
-  const setSmooth = smoothing(smooth, `${id}-smooth`, (weight) => chart.set({ smooth: weight }));
+/** The menu of a chart: its axis, smoothing, y range and metrics. */
+class ChartMenu {
+  constructor(menu, id, chart, page) {
+    this.chart = chart;
+    this.page = page;
+    const x = h("div.tool");
+    const smooth = h("div.tool");
+    this.ends = ["Lowest", "Highest"].map((words) =>
+      h("input.field", {
+        inputmode: "decimal",
+        placeholder: "auto",
+        "aria-label": `${words} y`,
+        onchange: () => this.range(),
+      }),
+    );
+    this.trouble = h("div.sub", { role: "status" });
+    this.metrics = h("div.chart-metrics");
+    this.list = h("datalist", { id: `${id}-names` });
+    this.add = h("input.field", {
+      list: `${id}-names`,
+      placeholder: "Add a metric",
+      "aria-label": "Add a metric",
+      onchange: () => this.addMetric(),
+    });
+    fill(
+      menu,
+      x,
+      smooth,
+      h("div.tool", h("span.tool-label", "Y range"), this.ends),
+      this.trouble,
+      h("div.tool", h("span.tool-label", "Metrics"), this.add, this.list),
+      this.metrics,
+      h("button.button", { onclick: () => chart.setOptions({}, true) }, "Reset chart"),
+    );
+    this.setX = choice(x, `${id}-x`, "X axis", (value) => chart.set({ x: value }));
+    this.setSmooth = smoothing(smooth, `${id}-smooth`, (weight) => chart.set({ smooth: weight }));
+  }
 
-  function range() {
-    const ends = [low, high].map((field) => (field.value.trim() === "" ? null : Number(field.value)));
-    if (ends.every((end) => end === null)) chart.set({ yRange: null });
+  range() {
+    const { chart, ends, trouble } = this;
+    const given = ends.map((field) => (field.value.trim() === "" ? null : Number(field.value)));
+    if (given.every((end) => end === null)) chart.set({ yRange: null });
     else {
       const shown = chart.shownRange();
-      const wanted = ends.map((end, index) => (end === null ? shown[index] : end));
+      const wanted = given.map((end, index) => (end === null ? shown[index] : end));
       if (!wanted.every(Number.isFinite)) return setText(trouble, "Expected two numbers, or nothing for auto.");
       if (wanted[1] <= wanted[0]) return setText(trouble, "The highest y is not above the lowest.");
       chart.set({ yRange: wanted });
@@ -107,52 +117,40 @@ function menuOf(menu, id, chart, page) {
     return setText(trouble, "");
   }
 
-  function addMetric() {
-    const name = add.value.trim();
-    const { metrics: now } = chart.now();
-    if (name && page.names.includes(name)) {
-      add.value = "";
-      setText(trouble, "");
-      chart.set({ metrics: [...new Set([...now, name])] });
-    } else if (name) setText(trouble, `No metric is called ${name}.`);
+  addMetric() {
+    const name = this.add.value.trim();
+    if (name && this.page.names.includes(name)) {
+      this.add.value = "";
+      setText(this.trouble, "");
+      this.chart.set({ metrics: [...new Set([...this.chart.now().metrics, name])] });
+    } else if (name) setText(this.trouble, `No metric is called ${name}.`);
   }
 
-  return {
-    draw() {
-      const now = chart.now();
-      const axes = [
-        { value: "step", text: "Step" },
-        { value: "time", text: "Wall time" },
-        ...page.names.slice(0, OFFERED).map((one) => ({ value: one, text: one, group: "Any logged metric" })),
-      ];
-      if (!axes.some((one) => one.value === now.x)) axes.push({ value: now.x, text: now.x });
-      setX.options(axes, now.x);
-      setSmooth(now.smooth);
-      [low, high].forEach((field, index) => {
-        if (document.activeElement !== field) field.value = now.yRange ? String(now.yRange[index]) : "";
-      });
-      fill(
-        list,
-        page.names.slice(0, OFFERED).map((one) => h("option", { value: one })),
-      );
-      fill(
-        metrics,
-        now.metrics.map((one) =>
-          h(
-            "span.chip",
-            one,
-            now.metrics.length > 1 &&
-              h(
-                "button.icon-button.tiny",
-                {
-                  "aria-label": `Take ${one} out of the chart`,
-                  onclick: () => chart.set({ metrics: chart.now().metrics.filter((other) => other !== one) }),
-                },
-                "×",
-              ),
-          ),
-        ),
-      );
-    },
-  };
+  draw() {
+    const { chart, page } = this;
+    const now = chart.now();
+    const axes = [
+      { value: "step", text: "Step" },
+      { value: "time", text: "Wall time" },
+      ...page.names.slice(0, OFFERED).map((one) => ({ value: one, text: one, group: "Any logged metric" })),
+    ];
+    if (!axes.some((one) => one.value === now.x)) axes.push({ value: now.x, text: now.x });
+    this.setX.options(axes, now.x);
+    this.setSmooth(now.smooth);
+    this.ends.forEach((field, index) => {
+      if (document.activeElement !== field) field.value = now.yRange ? String(now.yRange[index]) : "";
+    });
+    fill(
+      this.list,
+      page.names.slice(0, OFFERED).map((one) => h("option", { value: one })),
+    );
+    const without = (one) => chart.set({ metrics: chart.now().metrics.filter((other) => other !== one) });
+    const label = (one) => ({ "aria-label": `Take ${one} out of the chart`, onclick: () => without(one) });
+    fill(
+      this.metrics,
+      now.metrics.map((one) =>
+        h("span.chip", one, now.metrics.length > 1 && h("button.icon-button.tiny", label(one), "×")),
+      ),
+    );
+  }
 }

@@ -225,113 +225,130 @@ const [LETTER_PX, AROUND_PX] = [7, 8];
 const BELOW_PEAKS_PX = 26;
 
 /**
- * A chart for the Board. `page` gives: store, derived, view() ({incidents, segments, forks, lastStep}), look (View),
- * settings, metric() (the loss), below() (the gradient norm or null), hasGrad(), zoom, resetZoom().
+ * The large chart, for the Board. `page` gives: store, derived, view() ({incidents, segments, forks, lastStep}), look
+ * (View), settings, metric() (the loss), below() (the gradient norm or null), hasGrad(), zoom, resetZoom().
  */
-export function focusChart(element, config, page) {
-  const memory = new Map();
-  /** The effective line that was drawn last: where on the x axis which step is. */
-  let drawn = /** @type {{x: number[], y: (number | null)[], steps?: number[]} | null} */ (null);
-  const plot = new Plot(element, {
-    label: "Large chart",
-    onZoom,
-    onReset() {
-      chart.yRanges = {};
-      page.resetZoom();
-    },
-    onY(range, row) {
-      chart.yRanges = { ...chart.yRanges, [row]: range };
-      page.board.mark(chart);
-    },
-    onCursor(x) {
-      page.board.pointAt(x === null ? null : drawn && drawn.steps ? (drawn.steps[indexAt(drawn.x, x)] ?? null) : x);
-      if (drawn && drawn.steps) plot.pointer.place(x);
-    },
-  });
-  const extent = () => page.store.extent(chart.metrics());
+export class FocusChart {
+  constructor(element, config, page) {
+    this.id = "focus";
+    this.first = true;
+    this.ranks = "primary";
+    this.element = element;
+    this.config = config;
+    this.page = page;
+    this.interval = config.limits.focus_interval_ms;
+    this.memory = new Map();
+    /** The effective line that was drawn last: where on the x axis which step is. */
+    this.drawn = /** @type {{x: number[], y: (number | null)[], steps?: number[]} | null} */ (null);
+    /** Where the x axis does not rise with the steps, a zoom is of this chart alone. */
+    this.localRange = /** @type {number[] | null} */ (null);
+    /** The zoomed y range of a row, null for its own. @type {{[row: number]: number[] | null}} */
+    this.yRanges = {};
+    this.plot = new Plot(element, {
+      label: "Large chart",
+      onZoom: (range) => this.zoom(range),
+      onReset: () => {
+        this.yRanges = {};
+        page.resetZoom();
+      },
+      onY: (range, row) => {
+        this.yRanges = { ...this.yRanges, [row]: range };
+        page.board.mark(this);
+      },
+      onCursor: (x) => {
+        const { drawn } = this;
+        page.board.pointAt(x === null ? null : drawn && drawn.steps ? (drawn.steps[indexAt(drawn.x, x)] ?? null) : x);
+        if (drawn && drawn.steps) this.plot.pointer.place(x);
+      },
+    });
+  }
+
   /** @param {number[]} range */
-  function onZoom(range) {
-    const line = drawn;
+  zoom(range) {
+    const line = this.drawn;
     const steps = line?.steps ? stepsOf(range, /** @type {{x: number[], steps: number[]}} */ (line)) : range;
     if (steps) {
-      page.zoom.set(fitted(steps, extent()));
+      this.page.zoom.set(fitted(steps, this.page.store.extent(this.metrics())));
       return;
     }
-    chart.localRange = range;
+    this.localRange = range;
     setShown(byId("zoom-reset"), true);
-    page.board.mark(chart);
+    this.page.board.mark(this);
   }
-  const chart = {
-    id: "focus",
-    element,
-    plot,
-    first: true,
-    // Where the x axis does not rise with the steps, a zoom is of this chart alone.
-    localRange: /** @type {number[] | null} */ (null),
-    /** What people zoomed the y axis of a row to, null for its own. @type {{[row: number]: number[] | null}} */
-    yRanges: {},
-    interval: config.limits.focus_interval_ms,
-    metrics: () => [page.metric(), page.below()].filter(Boolean),
-    title: () =>
-      chart
-        .metrics()
-        .filter((name) => page.names.includes(name))
-        .join(" and ") || page.metric(),
-    ranks: "primary",
-    forget: () => memory.clear(),
-    close: () => plot.close(),
-    hasLine: () => Boolean(drawn && drawn.x.length),
-    /** From another chart; under the pointer it is there already. */
-    pointAt(step) {
-      if (!drawn || !drawn.steps) plot.pointer.place(step);
-      else if (!plot.pointer.over) plot.pointer.place(step === null ? null : drawn.x[indexAt(drawn.steps, step)]);
-    },
-    paint(width, height) {
-      const { colors } = config.themes[colorTheme.name()];
-      const axis = axisOf(page);
-      const window = page.look.window();
-      const view = page.view(chart.metrics());
-      const inner = width - MARGIN.l - MARGIN.r;
-      const draw = { page, config, colors, window, memory, inner };
-      const both = page.hasGrad();
-      const top = { ...(both ? LOSS_ROW : {}), ...metricRow(draw, page.metric(), colors.accent, true) };
-      const xRange = chart.localRange || axis.range(top, window);
-      const rows = both ? [top, { ...GRAD_ROW, ...metricRow(draw, page.below(), colors.series[3], false) }] : [top];
-      for (const row of /** @type {any[]} */ (rows)) {
-        row.marks = nonFiniteMarks(row.effective.slice(0, config.limits.lines), row.discarded, window).map((mark) => ({
-          ...mark,
-          color: mark.dead ? colors.ghost : colors.critical,
-        }));
-      }
-      top.dot = liveEnd(top.main, colors.accent);
-      rows.forEach((row, index) => {
-        const wanted = chart.yRanges[index];
-        if (wanted && (!row.log || wanted[1] > 0)) row.yRange = row.log ? axisRange(wanted, true) : wanted;
-      });
-      drawn = top.main;
-      const above = flags(view.forks, colors, xRange, inner, axis);
-      plot.draw({
-        width,
-        height,
-        margin: MARGIN,
-        xRange,
-        axis: axis.axis,
-        colors,
-        font: config.font,
-        rows,
-        ...shapes(view, colors, true, axis),
-        labels: [
-          ...bandNames(view, colors, xRange, inner, axis),
-          ...above.labels,
-          ...annotationFlags(view, colors, xRange, inner, height - MARGIN.t - MARGIN.b, axis),
-        ],
-        spans: above.spans,
-        notes: () => notesOf(view, colors, axis),
-      });
-      page.lane.draw(axis, xRange, MARGIN.l, inner);
-    },
-  };
-  return chart;
+
+  metrics() {
+    return [this.page.metric(), this.page.below()].filter(Boolean);
+  }
+
+  title() {
+    const names = this.metrics().filter((name) => this.page.names.includes(name));
+    return names.join(" and ") || this.page.metric();
+  }
+
+  forget() {
+    this.memory.clear();
+  }
+
+  close() {
+    this.plot.close();
+  }
+
+  hasLine() {
+    return Boolean(this.drawn && this.drawn.x.length);
+  }
+
+  /** From another chart; under the pointer it is there already. */
+  pointAt(step) {
+    const { drawn, plot } = this;
+    if (!drawn || !drawn.steps) plot.pointer.place(step);
+    else if (!plot.pointer.over) plot.pointer.place(step === null ? null : drawn.x[indexAt(drawn.steps, step)]);
+  }
+
+  paint(width, height) {
+    const { page, config, memory } = this;
+    const { colors } = config.themes[colorTheme.name()];
+    const axis = axisOf(page);
+    const window = page.look.window();
+    const view = page.view(this.metrics());
+    const inner = width - MARGIN.l - MARGIN.r;
+    const draw = { page, config, colors, window, memory, inner };
+    const both = page.hasGrad();
+    const top = { ...(both ? LOSS_ROW : {}), ...metricRow(draw, page.metric(), colors.accent, true) };
+    const xRange = this.localRange || axis.range(top, window);
+    const rows = both ? [top, { ...GRAD_ROW, ...metricRow(draw, page.below(), colors.series[3], false) }] : [top];
+    for (const row of /** @type {any[]} */ (rows)) {
+      row.marks = nonFiniteMarks(row.effective.slice(0, config.limits.lines), row.discarded, window).map((mark) => ({
+        ...mark,
+        color: mark.dead ? colors.ghost : colors.critical,
+      }));
+    }
+    top.dot = liveEnd(top.main, colors.accent);
+    rows.forEach((row, index) => {
+      const wanted = this.yRanges[index];
+      if (wanted && (!row.log || wanted[1] > 0)) row.yRange = row.log ? axisRange(wanted, true) : wanted;
+    });
+    this.drawn = top.main;
+    const above = flags(view.forks, colors, xRange, inner, axis);
+    this.plot.draw({
+      width,
+      height,
+      margin: MARGIN,
+      xRange,
+      axis: axis.axis,
+      colors,
+      font: config.font,
+      rows,
+      ...shapes(view, colors, true, axis),
+      labels: [
+        ...bandNames(view, colors, xRange, inner, axis),
+        ...above.labels,
+        ...annotationFlags(view, colors, xRange, inner, height - MARGIN.t - MARGIN.b, axis),
+      ],
+      spans: above.spans,
+      notes: () => notesOf(view, colors, axis),
+    });
+    page.lane.draw(axis, xRange, MARGIN.l, inner);
+  }
 }
 
 /** A row of the chart: a metric's lines and their y axis. `main`: the first effective line as it is drawn. */

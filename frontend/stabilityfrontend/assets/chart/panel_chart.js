@@ -318,160 +318,203 @@ function shortName(name, patterns) {
   return pattern ? name.slice(pattern.length - 1) || name : name;
 }
 
-/**
- * A small chart for the Board. `panel` is one of the headline's charts and `page` as in main_chart.js.
- * `legend` is the element that gets the names, or null..
- */
-export function panelChart(element, legend, panel, config, page) {
-  const memory = new Map();
-  const usual = usualOptions(panel);
-  let now = usual;
-  const watchers = /** @type {(() => void)[]} */ ([]);
-  let legendKey = "";
-  /** Whether its steps are its metrics' own, as batches of a validation: no step of the run has a place on it. */
-  let own = false;
-  /** A line on another axis than steps, as it was drawn last: where which step is. */
-  let drawn = /** @type {{x: number[], steps: number[]} | null} */ (null);
-  const plot = new Plot(element, {
-    label: nameOf(),
-    onZoom(range) {
-      const steps = own ? null : drawn ? stepsOf(range, drawn) : /** @type {number[] | null} */ (range);
-      if (steps) page.zoom.set(fitted(steps, page.store.extent(chart.metrics())));
-      else {
-        chart.localRange = range;
-        page.board.mark(chart);
-      }
-    },
-    onReset() {
-      chart.localRange = null;
-      if (now.yRange) chart.set({ yRange: null });
-      if (own) page.board.mark(chart);
-      else page.zoom.set(null);
-    },
-    onY: (range) => chart.set({ yRange: range }),
-    onCursor(x) {
-      if (own) return plot.pointer.place(x);
-      page.board.pointAt(x === null || !drawn ? x : (drawn.steps[indexAt(drawn.x, x)] ?? null));
-      if (drawn) plot.pointer.place(x);
-    },
-  });
-  function nameOf() {
-    return `Chart ${panel.title || now.metrics.join(", ")}`;
-  }
-  const chart = {
-    id: panel.id,
-    element,
-    plot,
-    panel,
-    interval: config.limits.panel_interval_ms,
-    // Where x does not rise with the steps, a zoom is of this chart alone.
-    localRange: /** @type {number[] | null} */ (null),
-    /** Why it is drawn otherwise than its options say, "" where it is not. */
-    trouble: "",
-    /** Called with what `options()` says, after people changed it. */
-    onOptions: /** @type {((options: any) => void) | null} */ (null),
-    title: () => panel.title || now.metrics.join(", "),
+/** A small chart for the Board. */
+export class PanelChart {
+  /**
+   * `panel` is one of the headline's charts, `page` as in main_chart.js; `legend` is the element that gets the names, or
+   * null.
+   */
+  constructor(element, legend, panel, config, page) {
+    this.id = panel.id;
+    this.element = element;
+    this.panel = panel;
+    this.legend = legend;
+    this.config = config;
+    this.page = page;
+    this.interval = config.limits.panel_interval_ms;
     /** Whose points are shown, as /series calls them. */
-    ranks: panel.per_rank ? "all" : "primary",
-    /** The options as they are, and those that differ from the usual ones. */
-    now: () => now,
-    options: () => differing(now, usual),
-    /** Take options that somebody kept; `told`: people did it, and `onOptions` hears of it. */
-    setOptions(given, told = false) {
-      now = readOptions(given, usual);
-      changed(told);
-    },
-    /** People changed some of the options. */
-    set(changes) {
-      now = { ...readOptions({ ...now, ...changes }, usual), ...(changes.yRange === null ? { yRange: null } : {}) };
-      changed(true);
-    },
-    watch: (hear) => watchers.push(hear),
-    /** The y range that is drawn, as values. */
-    shownRange() {
-      const [row] = plot.rows;
-      if (!row) return [0, 1];
-      return row.log ? row.yRange.map((one) => 10 ** one) : row.yRange;
-    },
-    metrics: () => matching(now.metrics, page.names),
-    forget: () => memory.clear(),
-    close: () => plot.close(),
-    hasLine: () => Boolean(plot.spec?.lines?.length),
-    pointAt(step) {
-      if (own && !plot.pointer.over) plot.pointer.place(null);
-      else if (own) return;
-      else if (!drawn) plot.pointer.place(step);
-      else if (!plot.pointer.over) plot.pointer.place(step === null ? null : drawn.x[indexAt(drawn.steps, step)]);
-    },
-    paint(width, height) {
-      const { colors } = config.themes[colorTheme.name()];
-      const declared =
-        panel.id === MIXTURE
-          ? mixtureShapes(page.mixture?.curves, colors, {
-              limit: config.limits.lines,
-              ghosts: page.settings.ghosts,
-              off: page.mixture?.off || [],
-            })
-          : null;
-      if (declared) drawMixture(declared, width, height, colors);
-      else drawLines(width, height, colors);
-    },
-  };
-
-  function changed(told) {
-    memory.clear();
-    chart.localRange = null;
-    page.board.mark(chart);
-    plot.pointer.name(nameOf());
-    for (const hear of watchers) hear();
-    if (told && chart.onOptions) chart.onOptions(chart.options());
+    this.ranks = panel.per_rank ? "all" : "primary";
+    this.memory = new Map();
+    this.usual = usualOptions(panel);
+    this.given = this.usual;
+    this.watchers = /** @type {(() => void)[]} */ ([]);
+    this.legendKey = "";
+    /** Whether its steps are its metrics' own, as batches of a validation: no step of the run has a place on it. */
+    this.own = false;
+    /** The last drawn line on another axis than steps: the step of each x. */
+    this.drawn = /** @type {{x: number[], steps: number[]} | null} */ (null);
+    /** Where x does not rise with the steps, a zoom is of this chart alone. */
+    this.localRange = /** @type {number[] | null} */ (null);
+    /** The reason why it is not drawn by its options, "" where it is. */
+    this.trouble = "";
+    /** Called with the options after a change by a person. */
+    this.onOptions = /** @type {((options: any) => void) | null} */ (null);
+    this.plot = new Plot(element, {
+      label: this.label(),
+      onZoom: (range) => this.zoom(range),
+      onReset: () => this.reset(),
+      onY: (range) => this.set({ yRange: range }),
+      onCursor: (x) => this.cursor(x),
+    });
   }
 
-  function drawLines(width, height, colors) {
-    own = hasOwnSteps(chart.metrics(), page.run);
-    const window = own ? null : page.look.window();
-    const view = page.view(chart.metrics());
+  zoom(range) {
+    const steps = this.own ? null : this.drawn ? stepsOf(range, this.drawn) : /** @type {number[] | null} */ (range);
+    if (steps) this.page.zoom.set(fitted(steps, this.page.store.extent(this.metrics())));
+    else {
+      this.localRange = range;
+      this.page.board.mark(this);
+    }
+  }
+
+  reset() {
+    this.localRange = null;
+    if (this.given.yRange) this.set({ yRange: null });
+    if (this.own) this.page.board.mark(this);
+    else this.page.zoom.set(null);
+  }
+
+  cursor(x) {
+    const { own, drawn, page, plot } = this;
+    if (own) return plot.pointer.place(x);
+    page.board.pointAt(x === null || !drawn ? x : (drawn.steps[indexAt(drawn.x, x)] ?? null));
+    if (drawn) plot.pointer.place(x);
+  }
+
+  label() {
+    return `Chart ${this.title()}`;
+  }
+
+  title() {
+    return this.panel.title || this.given.metrics.join(", ");
+  }
+
+  /** The options. */
+  now() {
+    return this.given;
+  }
+
+  /** The options that differ from the usual ones. */
+  options() {
+    return differing(this.given, this.usual);
+  }
+
+  /** Take kept options; `told`: a person chose them, so `onOptions` is called. */
+  setOptions(given, told = false) {
+    this.given = readOptions(given, this.usual);
+    this.changed(told);
+  }
+
+  /** Change some of the options for a person. */
+  set(changes) {
+    const wanted = readOptions({ ...this.given, ...changes }, this.usual);
+    this.given = { ...wanted, ...(changes.yRange === null ? { yRange: null } : {}) };
+    this.changed(true);
+  }
+
+  changed(told) {
+    this.memory.clear();
+    this.localRange = null;
+    this.page.board.mark(this);
+    this.plot.pointer.name(this.label());
+    for (const hear of this.watchers) hear();
+    if (told && this.onOptions) this.onOptions(this.options());
+  }
+
+  watch(hear) {
+    this.watchers.push(hear);
+  }
+
+  /** The y range that is drawn, as values. */
+  shownRange() {
+    const [row] = this.plot.rows;
+    if (!row) return [0, 1];
+    return row.log ? row.yRange.map((one) => 10 ** one) : row.yRange;
+  }
+
+  metrics() {
+    return matching(this.given.metrics, this.page.names);
+  }
+
+  forget() {
+    this.memory.clear();
+  }
+
+  close() {
+    this.plot.close();
+  }
+
+  hasLine() {
+    return Boolean(this.plot.spec?.lines?.length);
+  }
+
+  pointAt(step) {
+    const { own, drawn, plot } = this;
+    if (own && !plot.pointer.over) plot.pointer.place(null);
+    else if (own) return;
+    else if (!drawn) plot.pointer.place(step);
+    else if (!plot.pointer.over) plot.pointer.place(step === null ? null : drawn.x[indexAt(drawn.steps, step)]);
+  }
+
+  paint(width, height) {
+    const { colors } = this.config.themes[colorTheme.name()];
+    const declared =
+      this.panel.id === MIXTURE
+        ? mixtureShapes(this.page.mixture?.curves, colors, {
+            limit: this.config.limits.lines,
+            ghosts: this.page.settings.ghosts,
+            off: this.page.mixture?.off || [],
+          })
+        : null;
+    if (declared) this.drawMixture(declared, width, height, colors);
+    else this.drawLines(width, height, colors);
+  }
+
+  drawLines(width, height, colors) {
+    this.own = hasOwnSteps(this.metrics(), this.page.run);
+    const window = this.own ? null : this.page.look.window();
+    const view = this.page.view(this.metrics());
     // What people added may not be here yet.
-    page.feed?.fetchWanted(chart.metrics());
-    const { lines: server, trouble } = panelLines(page).of(chart, now);
-    chart.trouble = trouble;
-    const found = collect(server, window, width - MARGIN.l - MARGIN.r, colors);
-    const axis = axisOf(page, now.x, server, found.first || page.metric());
+    this.page.feed?.fetchWanted(this.metrics());
+    const { lines: server, trouble } = panelLines(this.page).of(this, this.given);
+    this.trouble = trouble;
+    const found = this.collect(server, window, width - MARGIN.l - MARGIN.r, colors);
+    const axis = axisOf(this.page, this.given.x, server, found.first || this.page.metric());
     const [line] = found.lines;
-    drawn = line?.steps ? line : null;
+    this.drawn = line?.steps ? line : null;
     // On an axis that goes up and down lines are a tangle, and no stretch of steps has one place.
-    const rising = !drawn || isRising(/** @type {{x: number[]}} */ (drawn).x);
+    const rising = !this.drawn || isRising(/** @type {{x: number[]}} */ (this.drawn).x);
     if (!rising) for (const one of found.lines) one.dots = true;
     /** @type {[number, number]} */
     let range = found.ranges.length
       ? [Math.min(...found.ranges.map((one) => one[0])), Math.max(...found.ranges.map((one) => one[1]))]
       : [0, 1];
     if (found.ranges.length) range = withDead(range, found.dead);
-    plot.draw({
+    this.plot.draw({
       width,
       height,
       margin: MARGIN,
-      xRange: chart.localRange || (own ? spanOf(found.lines) : axis.range(found, window)),
+      xRange: this.localRange || (this.own ? spanOf(found.lines) : axis.range(found, window)),
       axis: axis.axis,
-      yRange: yRange(range),
-      log: now.log,
+      yRange: this.yRange(range),
+      log: this.given.log,
       colors,
-      font: config.font,
+      font: this.config.font,
       lines: [...found.ghosts, ...found.behind, ...found.lines],
-      ...(rising && !own ? shapes(view, colors, false, axis) : {}),
-      notes: () => (rising && !own ? notesOf(view, colors, axis) : []),
+      ...(rising && !this.own ? shapes(view, colors, false, axis) : {}),
+      notes: () => (rising && !this.own ? notesOf(view, colors, axis) : []),
       marks: found.marks,
       none: found.seen.every(Boolean) ? [...new Set(found.seen)].join(", ") : "",
     });
-    writeLegend(found.named, found.left);
+    this.writeLegend(found.named, found.left);
   }
 
   /** The lines of the chart's metrics, and what stands around them. */
-  function collect(server, window, columns, colors) {
-    const budget = config.limits.panel_points;
-    const column = server && now.smooth > 0 ? "smoothed" : "values";
-    const source = server || page.store;
-    const names = chart.metrics();
+  collect(server, window, columns, colors) {
+    const budget = this.config.limits.panel_points;
+    const column = server && this.given.smooth > 0 ? "smoothed" : "values";
+    const source = server || this.page.store;
+    const names = this.metrics();
     const found = {
       first: /** @type {string | null} */ (null),
       lines: /** @type {any[]} */ ([]),
@@ -490,16 +533,17 @@ export function panelChart(element, legend, panel, config, page) {
     for (const name of names) {
       const lines = source.effective(name, window);
       if (lines.length) found.first ||= name;
-      if (page.settings.ghosts) addGhosts(found, source, name, window, lines, { budget, column, colors, names });
-      for (const line of panel.per_rank ? lines : lines.slice(0, 1)) {
-        if (found.named.length >= config.limits.lines) {
+      if (this.page.settings.ghosts)
+        this.addGhosts(found, source, name, window, lines, { budget, column, colors, names });
+      for (const line of this.panel.per_rank ? lines : lines.slice(0, 1)) {
+        if (found.named.length >= this.config.limits.lines) {
           found.left += 1;
           continue;
         }
         const color = colors.series[found.named.length % colors.series.length];
-        const words = lineWords(name, line, names.length > 1);
+        const words = this.lineWords(name, line, names.length > 1);
         found.named.push({ name: words, color });
-        if (now.hidden.includes(words)) continue;
+        if (this.given.hidden.includes(words)) continue;
         found.effective.push(line);
         const xy = lineXY(line, window, budget, column, columns);
         if (column === "smoothed") {
@@ -520,18 +564,18 @@ export function panelChart(element, legend, panel, config, page) {
     return found;
   }
 
-  function addGhosts(found, source, name, window, lines, { budget, column, colors, names }) {
+  addGhosts(found, source, name, window, lines, { budget, column, colors, names }) {
     const lowest = lines.length ? lines[0].rank : null;
     const dead = source
       .dead(name, window)
-      .filter((stretch) => panel.per_rank || !lines.length || stretch.rank === lowest);
+      .filter((stretch) => this.panel.per_rank || !lines.length || stretch.rank === lowest);
     if (!dead.length) return;
     found.ghosts.push({
       ...ghostXY(dead, window, budget / 2, column),
       color: colors.ghost,
       width: 1.1,
       dash: [5, 3],
-      opacity: names.length > 1 || panel.per_rank ? 0.5 : 0.85,
+      opacity: names.length > 1 || this.panel.per_rank ? 0.5 : 0.85,
       hover: false,
     });
     found.dead.push(...visibleValues(dead, window));
@@ -539,55 +583,55 @@ export function panelChart(element, legend, panel, config, page) {
   }
 
   /** What a line is called among the others. */
-  function lineWords(name, line, several) {
-    const short = shortName(name, now.metrics);
-    if (!panel.per_rank) return short;
+  lineWords(name, line, several) {
+    const short = shortName(name, this.given.metrics);
+    if (!this.panel.per_rank) return short;
     const who = line.rank === null ? line.node : `rank ${line.rank}`;
     return several ? `${short} ${who}` : who;
   }
 
   /** The y axis: what people zoomed to, else what shows the lines. */
-  function yRange(range) {
-    const wanted = now.yRange && (!now.log || now.yRange[1] > 0) ? now.yRange : null;
-    if (wanted) return now.log ? axisRange(wanted, true) : wanted;
-    return calmRange(memory, "y", axisRange(range, now.log));
+  yRange(range) {
+    const wanted = this.given.yRange && (!this.given.log || this.given.yRange[1] > 0) ? this.given.yRange : null;
+    if (wanted) return this.given.log ? axisRange(wanted, true) : wanted;
+    return calmRange(this.memory, "y", axisRange(range, this.given.log));
   }
 
-  function drawMixture({ lines, areas, marks, range }, width, height, colors) {
-    const axis = axisOf(page, "step");
-    drawn = null;
-    plot.draw({
+  drawMixture({ lines, areas, marks, range }, width, height, colors) {
+    const axis = axisOf(this.page, "step");
+    this.drawn = null;
+    this.plot.draw({
       width,
       height,
       margin: MARGIN,
-      xRange: page.look.stepRange(),
+      xRange: this.page.look.stepRange(),
       axis: axis.axis,
-      yRange: now.yRange || axisRange(range, false),
+      yRange: this.given.yRange || axisRange(range, false),
       colors,
-      font: config.font,
-      lines: lines.filter((line) => !now.hidden.includes(line.name)),
+      font: this.config.font,
+      lines: lines.filter((line) => !this.given.hidden.includes(line.name)),
       areas,
       marks,
-      ...shapes(page.view(), colors, false),
-      notes: () => notesOf(page.view(), colors, axis),
+      ...shapes(this.page.view(), colors, false),
+      notes: () => notesOf(this.page.view(), colors, axis),
     });
     const named = lines.filter((line) => line.name);
-    writeLegend(named, page.mixture.curves.sets.length - named.length);
+    this.writeLegend(named, this.page.mixture.curves.sets.length - named.length);
   }
 
-  function writeLegend(lines, left) {
-    if (!legend) return;
-    const shown = lines.length > 1 || left || lines.some(({ name }) => now.hidden.includes(name)) ? lines : [];
-    const key = JSON.stringify([shown.map(({ name, color }) => [name, color]), left, now.hidden, chart.trouble]);
-    if (key === legendKey) return;
-    legendKey = key;
+  writeLegend(lines, left) {
+    if (!this.legend) return;
+    const shown = lines.length > 1 || left || lines.some(({ name }) => this.given.hidden.includes(name)) ? lines : [];
+    const key = JSON.stringify([shown.map(({ name, color }) => [name, color]), left, this.given.hidden, this.trouble]);
+    if (key === this.legendKey) return;
+    this.legendKey = key;
     const all = shown.map(({ name }) => name);
-    const toggle = (name, alone) => chart.set({ hidden: toggled(now.hidden, name, all, alone) });
+    const toggle = (name, alone) => this.set({ hidden: toggled(this.given.hidden, name, all, alone) });
     patch(
-      legend,
-      chart.trouble ? h("span.key.chart-trouble", { title: chart.trouble }, "x axis: step") : null,
+      this.legend,
+      this.trouble ? h("span.key.chart-trouble", { title: this.trouble }, "x axis: step") : null,
       shown.map(({ name, color }) => {
-        const on = !now.hidden.includes(name);
+        const on = !this.given.hidden.includes(name);
         return h(
           "button",
           {
@@ -605,5 +649,4 @@ export function panelChart(element, legend, panel, config, page) {
       left ? h("span.key", `+ ${left} more`) : null,
     );
   }
-  return chart;
 }

@@ -53,10 +53,8 @@ export class RestartDialog extends CommandDialog {
     return all.length > 1 || planned.length ? all.slice(0, NODES) : [];
   }
 
-  form() {
-    const list = this.usable();
-    const planned = asFinite(asRecord(this.plan.checkpoint).step);
-    const excluded = new Set(asTexts(this.plan.exclude_nodes));
+  /** The fields of the form. */
+  makeFields(list, planned, excluded) {
     this.step = h(
       "select.choice-list.wide",
       { id: "restart-step", onchange: () => this.choose() },
@@ -112,6 +110,14 @@ export class RestartDialog extends CommandDialog {
     });
     this.sentence = h("p.sentence", { id: "restart-sentence", "aria-live": "polite" });
     this.confirm = h("button.button.danger", { type: "submit", id: "restart-confirm" }, "Restart");
+  }
+
+  form() {
+    const list = this.usable();
+    const planned = asFinite(asRecord(this.plan.checkpoint).step);
+    const excluded = new Set(asTexts(this.plan.exclude_nodes));
+    this.makeFields(list, planned, excluded);
+    const boxes = this.boxes || [];
     const field = (id, label, hint, input) =>
       h("label.form-field", { for: id }, h("span", label), input, hint ? h("small", hint) : null);
     fill(
@@ -124,11 +130,11 @@ export class RestartDialog extends CommandDialog {
             : h("p.away", "The server has no plan for this; choose yourself."),
           field("restart-step", "Go on from checkpoint", "", this.step),
           this.makeAccept(),
-          this.boxes.length
+          boxes.length
             ? h(
                 "fieldset.node-choices",
                 h("legend", "Leave out these nodes"),
-                this.boxes.map((box) =>
+                boxes.map((box) =>
                   h(
                     "label.node-choice",
                     box,

@@ -117,48 +117,17 @@ function fromOnset(distance) {
   return `${plural(Math.abs(distance), "step")} ${distance < 0 ? "before" : "after"}`;
 }
 
-/** The small curve of `evidence.window`; null where there is none. One point beside the other: steps may be uneven. */
-function windowChart(incident) {
-  const found = incident.evidence && incident.evidence.window;
-  if (!found || list(found.steps).length < 2) return null;
-  const { steps } = found;
-  const values = list(found.values).map(number);
-  const band = list(found.band).map(number);
-  const finite = [...values, ...band].filter(Number.isFinite);
-  if (!finite.length) return null;
-  const [least, most] = [Math.min(...finite), Math.max(...finite)];
-  const air = 0.08 * (most - least || Math.abs(most) || 1);
-  const [low, high] = [least - air, most + air];
-  const x = (index) => (index / (steps.length - 1)) * WIDTH;
-  const y = (value) => HEIGHT - ((value - low) / (high - low)) * HEIGHT;
+/** The drawing of `evidence.window`; `scale`: `{x, y}` of an index and a value, `onset` an index. */
+function windowDrawing(incident, { steps, values, band, level }, { x, y, onset }) {
   const svg = shape("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" });
-  const before = steps.findIndex((step) => step >= incident.onset_step);
-  const onset = before < 0 ? steps.length - 1 : before;
-  const over =
-    incident.recovered_step === null || incident.recovered_step === undefined
-      ? -1
-      : steps.findIndex((step) => step >= incident.recovered_step);
+  const over = steps.findIndex((step) => step >= (incident.recovered_step ?? Infinity));
   const end = over < 0 ? steps.length - 1 : over;
-  svg.append(
-    shape("rect", {
-      class: `event ${severityOf(incident)}`,
-      x: x(onset),
-      y: 0,
-      width: Math.max(1.5, x(end) - x(onset)),
-      height: HEIGHT,
-    }),
-  );
-  if (band.length === 2 && band.every(Number.isFinite))
-    svg.append(
-      shape("rect", {
-        class: "usual",
-        x: 0,
-        y: y(band[1]),
-        width: WIDTH,
-        height: Math.max(1, y(band[0]) - y(band[1])),
-      }),
-    );
-  const level = number(found.level);
+  const width = Math.max(1.5, x(end) - x(onset));
+  svg.append(shape("rect", { class: `event ${severityOf(incident)}`, x: x(onset), y: 0, width, height: HEIGHT }));
+  if (band.length === 2 && band.every(Number.isFinite)) {
+    const height = Math.max(1, y(band[0]) - y(band[1]));
+    svg.append(shape("rect", { class: "usual", x: 0, y: y(band[1]), width: WIDTH, height }));
+  }
   if (Number.isFinite(level))
     svg.append(shape("line", { class: "level", x1: 0, x2: WIDTH, y1: y(level), y2: y(level) }));
   let path = "";
@@ -172,35 +141,47 @@ function windowChart(incident) {
     if (!Number.isFinite(value))
       svg.append(shape("line", { class: "strange", x1: x(index), x2: x(index), y1: 0, y2: 9 }));
   });
-  const words = h("span.window-read", levelWords(level));
+  return svg;
+}
+
+/** The small curve of `evidence.window`; null where there is none. One point beside the other: steps may be uneven. */
+function windowChart(incident) {
+  const found = incident.evidence && incident.evidence.window;
+  if (!found || list(found.steps).length < 2) return null;
+  const { steps } = found;
+  const values = list(found.values).map(number);
+  const band = list(found.band).map(number);
+  const level = number(found.level);
+  const finite = [...values, ...band].filter(Number.isFinite);
+  if (!finite.length) return null;
+  const [least, most] = [Math.min(...finite), Math.max(...finite)];
+  const air = 0.08 * (most - least || Math.abs(most) || 1);
+  const [low, high] = [least - air, most + air];
+  const x = (index) => (index / (steps.length - 1)) * WIDTH;
+  const y = (value) => HEIGHT - ((value - low) / (high - low)) * HEIGHT;
+  const before = steps.findIndex((step) => step >= incident.onset_step);
+  const onset = before < 0 ? steps.length - 1 : before;
+  const write = (chart, words) => setText(chart.parentElement.querySelector(".window-read"), words);
   const read = ({ currentTarget: chart, clientX }) => {
     const box = chart.getBoundingClientRect();
-    const index = Math.max(
-      0,
-      Math.min(steps.length - 1, Math.round(((clientX - box.left) / box.width) * (steps.length - 1))),
-    );
-    setText(
-      chart.parentElement.querySelector(".window-read"),
-      `step ${formatCount(steps[index])}: ${formatValue(values[index])}`,
-    );
+    const at = Math.round(((clientX - box.left) / box.width) * (steps.length - 1));
+    const index = Math.max(0, Math.min(steps.length - 1, at));
+    write(chart, `step ${formatCount(steps[index])}: ${formatValue(values[index])}`);
   };
-  const leave = ({ currentTarget: chart }) =>
-    setText(chart.parentElement.querySelector(".window-read"), levelWords(level));
-  const chart = h(
-    "div.window-chart",
-    {
-      role: "img",
-      "aria-label": `${found.metric} around the onset, from step ${steps[0]} to ${steps[steps.length - 1]}`,
-      onpointermove: read,
-      onpointerleave: leave,
-    },
-    svg,
-  );
   const place = onset / (steps.length - 1);
   return h(
     "figure.window",
-    h("figcaption", h("b", found.metric), words),
-    chart,
+    h("figcaption", h("b", found.metric), h("span.window-read", levelWords(level))),
+    h(
+      "div.window-chart",
+      {
+        role: "img",
+        "aria-label": `${found.metric} around the onset, from step ${steps[0]} to ${steps[steps.length - 1]}`,
+        onpointermove: read,
+        onpointerleave: (event) => write(event.currentTarget, levelWords(level)),
+      },
+      windowDrawing(incident, { steps, values, band, level }, { x, y, onset }),
+    ),
     h(
       "div.window-steps",
       place > 0.22 ? h("span", formatCount(steps[0])) : null,

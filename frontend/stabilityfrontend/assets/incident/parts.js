@@ -173,16 +173,14 @@ const blindWords = (spot) => blindSpot(asText(spot.what));
 const blindLine = (spot) =>
   `${blindWords(spot)}: ${sentence(asText(spot.why)) || "not visible."}${asText(spot.do) ? ` To see it: ${asText(spot.do)}.` : ""}`;
 
-function verdictParts(page) {
+/** The facts of the verdict: who, since when, how sure. */
+function verdictFacts(page, verdict, since) {
   const { incident } = page;
-  const verdict = verdictOf(incident);
-  const since = isUntimed(page.run) ? null : sinceOf(incident);
-  const open = incident.state === "open";
   const kind = incidentKind(incident.kind);
   const nobody = verdict && !verdict.culprits.length && kind.of_machine;
   const who = suspects(incident, verdict);
   const detector = !kind.of_machine && kind.about !== "user";
-  const facts = factList([
+  return factList([
     [kind.blame === "suspect" ? "Suspect" : "Where", who || (nobody ? "no rank stands out" : "")],
     [
       "Since",
@@ -212,6 +210,27 @@ function verdictParts(page) {
     ...dataFacts(incident, page.id),
     ["Recurring", trainLine(incident, page.alike || [], page.id)],
   ]);
+}
+
+/** A list with its heading, `tag` of that; null of none. */
+const titled = (name, tag, title, lines) =>
+  lines.length
+    ? h(
+        name,
+        h(tag, title),
+        h(
+          "ul",
+          lines.map((line) => h("li", line)),
+        ),
+      )
+    : null;
+
+function verdictParts(page) {
+  const { incident } = page;
+  const verdict = verdictOf(incident);
+  const since = isUntimed(page.run) ? null : sinceOf(incident);
+  const open = incident.state === "open";
+  const kind = incidentKind(incident.kind);
   const words = verdict && verdict.text ? verdict.text : asText(incident.text);
   const more =
     verdict && verdict.text && asText(incident.text) && asText(incident.text) !== verdict.text
@@ -222,28 +241,10 @@ function verdictParts(page) {
       ? h("div.verdict-class", verdict.label.charAt(0).toUpperCase() + verdict.label.slice(1))
       : null,
     h("p.verdict-words", ...lastingWords(words || "The server says no more about it.", incident, page.now())),
-    facts,
+    verdictFacts(page, verdict, since),
     looksLike(page.config.looks, incident),
-    verdict && verdict.because.length
-      ? h(
-          "div.because",
-          h("h2", "Because"),
-          h(
-            "ul",
-            verdict.because.map((line) => h("li", line)),
-          ),
-        )
-      : null,
-    verdict && verdict.blind.length
-      ? h(
-          "div.not-seen",
-          h("h3", "Not visible"),
-          h(
-            "ul",
-            verdict.blind.map((line) => h("li", line)),
-          ),
-        )
-      : null,
+    verdict ? titled("div.because", "h2", "Because", verdict.because) : null,
+    verdict ? titled("div.not-seen", "h3", "Not visible", verdict.blind) : null,
     open && kind.of_machine
       ? blindNodes(page, verdict).map(({ node, blind }) =>
           h(

@@ -2,7 +2,7 @@
 // charts. Cells and charts are made here; what is in a cell is drawn by run/kpis.js.
 
 import { chartTools } from "../chart/chart_tools.js";
-import { MIXTURE, panelChart } from "../chart/panel_chart.js";
+import { MIXTURE, PanelChart } from "../chart/panel_chart.js";
 import { api } from "../core/api.js";
 import { byId, h, setShown } from "../core/dom.js";
 import { firstMetrics, firstRequests, matching, wantedOf } from "../core/first_requests.js";
@@ -103,7 +103,7 @@ export class Headline {
       element,
     );
     const { own, set } = narrowPage(page, panel.metrics);
-    const chart = panelChart(element, legend, { ...panel, metrics: [...panel.metrics] }, page.config, own);
+    const chart = new PanelChart(element, legend, { ...panel, metrics: [...panel.metrics] }, page.config, own);
     set(chart);
     chart.setOptions(page.metrics.layout.options[optionsKey(panel.id)] || {});
     chart.onOptions = (options) => page.metrics.setOptions(optionsKey(panel.id), options);

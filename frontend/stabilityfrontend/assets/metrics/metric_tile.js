@@ -1,7 +1,7 @@
 // One metric as a chart among the others: its head with the tools, its size, its place by drag and by keys, full screen.
 
 import { chartTools } from "../chart/chart_tools.js";
-import { panelChart } from "../chart/panel_chart.js";
+import { PanelChart } from "../chart/panel_chart.js";
 import { byId, fill, h } from "../core/dom.js";
 import { narrowPage, SIZE_WORDS, SIZES } from "./layout.js";
 import { titleOf } from "./metric_tree.js";
@@ -14,7 +14,7 @@ function chartIn(element, legend, id, name, owner) {
   const { page, layout } = owner;
   const { own, set } = narrowPage(page, [name]);
   const panel = { id, metrics: [name], title: titleOf(name), per_rank: !name.endsWith("*"), log: false };
-  const chart = panelChart(element, legend, panel, page.config, own);
+  const chart = new PanelChart(element, legend, panel, page.config, own);
   set(chart);
   if (layout.options[name]) chart.setOptions(layout.options[name]);
   chart.onOptions = (options) => owner.setOptions(name, options);

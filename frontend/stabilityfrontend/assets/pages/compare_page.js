@@ -89,7 +89,77 @@ function scoreWords(scores) {
 
 const scorePercent = (share) => `${share ? Number((100 * share).toPrecision(2)) : 0} %`;
 
-/** The runs as rows: what each says under the pointer, and now. */
+/** A run's row: `fixed` of the row itself, `words` of its cells; `x`: where the pointer is. */
+function factsOf(page, id, x) {
+  const run = page.all.find((one) => one.run_id === id) || {};
+  const shown = page.runs.find((one) => one.run_id === id);
+  const own = page.metricOf(id);
+  const drawn = (page.plot.spec ? page.plot.spec.lines : []).find((line) => line.run === id);
+  const point = drawn && x !== null ? nearestPoint(drawn, x) : null;
+  const { align } = page.settings;
+  const zero = !shown
+    ? "–"
+    : align === "fork"
+      ? shown.fork_step === null || shown.fork_step === undefined
+        ? "no fork"
+        : `step ${formatCount(shown.fork_step)}`
+      : align === "time"
+        ? moment(shown.offset)
+        : "step 0";
+  let lowest = null;
+  for (const value of drawn ? drawn.y : []) if (value !== null && (lowest === null || value < lowest)) lowest = value;
+  let newest = drawn ? drawn.y.length - 1 : -1;
+  while (newest >= 0 && drawn.y[newest] === null) newest -= 1;
+  return {
+    fixed: [
+      id,
+      page.nameOf(id),
+      page.colour(id),
+      run.status ? [run.state, run.worst_incident, run.note] : null,
+      own === page.settings.metric ? "" : own || `does not log ${page.settings.metric}`,
+    ],
+    words: [
+      point ? formatValue(point.value) : "–",
+      newest >= 0 ? formatValue(drawn.y[newest]) : "–",
+      lowest === null ? "–" : formatValue(lowest),
+      scoreWords(page.scores.get(id)),
+      formatCount(run.last_step),
+      zero,
+      formatCount(run.rollbacks),
+    ],
+  };
+}
+
+function comparedRow(page, { fixed: [id, name, colour, shown, own], words }) {
+  return h(
+    "tr",
+    { data: { run: id } },
+    h(
+      "td",
+      h("i.swatch", { style: { background: colour } }),
+      " ",
+      h("a.run-link", { href: `/runs/${encodeURIComponent(id)}` }, name),
+      own ? h("span.sub", " ", h("bdi", own)) : null,
+    ),
+    h("td", shown ? statePill({ run_id: id, state: shown[0], worst_incident: shown[1], note: shown[2] }) : ""),
+    words.map((_, index) => h("td", { class: `num${index === 0 ? " strong" : ""}` })),
+    h(
+      "td.num",
+      h(
+        "button.icon-button.tiny",
+        {
+          "aria-label": `Take ${name} out`,
+          title: "Take it out",
+          data: { remove: id },
+          onclick: () => page.remove(id),
+        },
+        "×",
+      ),
+    ),
+  );
+}
+
+/** The runs as rows: values under the pointer, and the newest. */
 function drawCompared(page) {
   const place = byId("compare-table");
   if (!place) return;
@@ -108,77 +178,12 @@ function drawCompared(page) {
     "Rollbacks",
     "",
   ];
-  const facts = page.ids.map((id) => {
-    const run = page.all.find((one) => one.run_id === id) || {};
-    const shown = page.runs.find((one) => one.run_id === id);
-    const own = page.metricOf(id);
-    const drawn = (page.plot.spec ? page.plot.spec.lines : []).find((line) => line.run === id);
-    const point = drawn && x !== null ? nearestPoint(drawn, x) : null;
-    const { align } = page.settings;
-    const zero = !shown
-      ? "–"
-      : align === "fork"
-        ? shown.fork_step === null || shown.fork_step === undefined
-          ? "no fork"
-          : `step ${formatCount(shown.fork_step)}`
-        : align === "time"
-          ? moment(shown.offset)
-          : "step 0";
-    let lowest = null;
-    for (const value of drawn ? drawn.y : []) if (value !== null && (lowest === null || value < lowest)) lowest = value;
-    let newest = drawn ? drawn.y.length - 1 : -1;
-    while (newest >= 0 && drawn.y[newest] === null) newest -= 1;
-    return {
-      fixed: [
-        id,
-        page.nameOf(id),
-        page.colour(id),
-        run.status ? [run.state, run.worst_incident, run.note] : null,
-        own === page.settings.metric ? "" : own || `does not log ${page.settings.metric}`,
-      ],
-      words: [
-        point ? formatValue(point.value) : "–",
-        newest >= 0 ? formatValue(drawn.y[newest]) : "–",
-        lowest === null ? "–" : formatValue(lowest),
-        scoreWords(page.scores.get(id)),
-        formatCount(run.last_step),
-        zero,
-        formatCount(run.rollbacks),
-      ],
-    };
-  });
+  const facts = page.ids.map((id) => factsOf(page, id, x));
   // Rows stay while only their numbers change: a button that is replaced under the pointer loses the click.
   const key = JSON.stringify(facts.map((one) => one.fixed));
   if (place.dataset.rows !== key) {
     place.dataset.rows = key;
-    const rows = facts.map(({ fixed: [id, name, colour, shown, own], words }) =>
-      h(
-        "tr",
-        { data: { run: id } },
-        h(
-          "td",
-          h("i.swatch", { style: { background: colour } }),
-          " ",
-          h("a.run-link", { href: `/runs/${encodeURIComponent(id)}` }, name),
-          own ? h("span.sub", " ", h("bdi", own)) : null,
-        ),
-        h("td", shown ? statePill({ run_id: id, state: shown[0], worst_incident: shown[1], note: shown[2] }) : ""),
-        words.map((_, index) => h("td", { class: `num${index === 0 ? " strong" : ""}` })),
-        h(
-          "td.num",
-          h(
-            "button.icon-button.tiny",
-            {
-              "aria-label": `Take ${name} out`,
-              title: "Take it out",
-              data: { remove: id },
-              onclick: () => page.remove(id),
-            },
-            "×",
-          ),
-        ),
-      ),
-    );
+    const rows = facts.map((one) => comparedRow(page, one));
     fill(
       place,
       rows.length

@@ -66,6 +66,71 @@ function undoButton(page, segment, living) {
   );
 }
 
+/** The rows of a segment at a level of the tree: the steps that it retains, and those that were discarded. */
+function segmentRows(page, segment, level, { list, living }) {
+  const isHead = segment.id === page.store.head;
+  // The news of a fork comes before its first point; from then on the points themselves say how far it is.
+  const begun = isHead && page.lastStep() !== null && page.lastStep() > (segment.fork_step ?? -Infinity);
+  const first = segment.first_step ?? (begun && segment.fork_step !== null ? segment.fork_step + 1 : null);
+  const last =
+    isHead && page.lastStep() !== null ? Math.max(page.lastStep(), segment.last_step ?? -1) : segment.last_step;
+  // The head grows with every point that comes, and nothing cuts it off.
+  const kept = !isHead ? segment.kept : first === null ? 0 : last - first + 1;
+  const name = [segment.label, CAUSES[segment.cause] || segment.cause].filter(Boolean).join(" · ");
+  const row = h(
+    "div",
+    {
+      class: `segment${isHead ? " head" : ""}${kept ? "" : " lost"}`,
+      data: { segment: segment.id },
+      style: { "--level": level },
+    },
+    h("div.segment-head", h("b", name), h("span.num", first === null ? "–" : kept ? `+${formatCount(kept)}` : "0")),
+    h(
+      "div.sub",
+      first === null
+        ? `from step ${formatCount((segment.fork_step ?? -1) + 1)}, ${statusFacts(page.run?.status).ended ? "no point" : "no point yet"}`
+        : kept
+          ? `${formatCount(first)} → ${formatCount(first + kept - 1)}${isHead && page.run && page.run.status === "running" ? " live" : ""}`
+          : "nothing kept",
+    ),
+    segment.reason || segment.issuer || Object.keys(segment.changes || {}).length
+      ? h(
+          "div.why",
+          [segment.reason, changed(segment), segment.issuer ? `by ${segment.issuer}` : ""].filter(Boolean).join(" · "),
+        )
+      : null,
+    segment.label || segment.cause === "restart"
+      ? h(
+          "div.segment-links",
+          segment.label ? h("a.link", { href: attemptsHref(page.id, segment.id) }, "Compare the branches") : null,
+          // Of a restart the server refuses while another segment hangs from it.
+          segment.cause === "restart" &&
+            (segment.inferred === "steps" || !list.some((one) => one.parent === segment.id))
+            ? h(
+                "button.link",
+                {
+                  data: { undo: segment.id },
+                  onclick: () => page.undo(segment, segment.label),
+                },
+                "Not a rollback …",
+              )
+            : null,
+        )
+      : null,
+  );
+  if (!(segment.discarded > 0)) return [row];
+  return [
+    row,
+    h(
+      "div.segment.discarded",
+      { style: { "--level": level } },
+      h("div.segment-head", h("span", "discarded"), h("span.num", `−${formatCount(segment.discarded)}`)),
+      h("div.sub", `${formatCount(first + kept)} → ${formatCount(last)}`),
+      h("div.segment-links", undoButton(page, segment, living)),
+    ),
+  ];
+}
+
 /** Bring the tree of segments up to date: what each kept, what was cut off it, and why. */
 export function drawLineage(page) {
   const place = byId("lineage");
@@ -102,74 +167,10 @@ export function drawLineage(page) {
       rows.push(takenBack(segment, 1 + (depth.get(segment.parent) || 0)));
       continue;
     }
-    const isHead = segment.id === page.store.head;
-    // The news of a fork comes before its first point; from then on the points themselves say how far it is.
-    const begun = isHead && page.lastStep() !== null && page.lastStep() > (segment.fork_step ?? -Infinity);
-    const first = segment.first_step ?? (begun && segment.fork_step !== null ? segment.fork_step + 1 : null);
-    const last =
-      isHead && page.lastStep() !== null ? Math.max(page.lastStep(), segment.last_step ?? -1) : segment.last_step;
-    // The head grows with every point that comes, and nothing cuts it off.
-    const kept = !isHead ? segment.kept : first === null ? 0 : last - first + 1;
-    // Levels count from what is shown; deeper than that nothing is gained by going further to the right.
+    // Levels count from what is shown; deeper levels are not moved further to the right.
     const level = depth.has(segment.parent) ? Math.min(DEEPEST, depth.get(segment.parent) + 1) : 0;
     depth.set(segment.id, level);
-    const name = [segment.label, CAUSES[segment.cause] || segment.cause].filter(Boolean).join(" · ");
-    rows.push(
-      h(
-        "div",
-        {
-          class: `segment${isHead ? " head" : ""}${kept ? "" : " lost"}`,
-          data: { segment: segment.id },
-          style: { "--level": level },
-        },
-        h("div.segment-head", h("b", name), h("span.num", first === null ? "–" : kept ? `+${formatCount(kept)}` : "0")),
-        h(
-          "div.sub",
-          first === null
-            ? `from step ${formatCount((segment.fork_step ?? -1) + 1)}, ${statusFacts(page.run?.status).ended ? "no point" : "no point yet"}`
-            : kept
-              ? `${formatCount(first)} → ${formatCount(first + kept - 1)}${isHead && page.run && page.run.status === "running" ? " live" : ""}`
-              : "nothing kept",
-        ),
-        segment.reason || segment.issuer || Object.keys(segment.changes || {}).length
-          ? h(
-              "div.why",
-              [segment.reason, changed(segment), segment.issuer ? `by ${segment.issuer}` : ""]
-                .filter(Boolean)
-                .join(" · "),
-            )
-          : null,
-        segment.label || segment.cause === "restart"
-          ? h(
-              "div.segment-links",
-              segment.label ? h("a.link", { href: attemptsHref(page.id, segment.id) }, "Compare the branches") : null,
-              // Of a restart the server refuses while another segment hangs from it.
-              segment.cause === "restart" &&
-                (segment.inferred === "steps" || !list.some((one) => one.parent === segment.id))
-                ? h(
-                    "button.link",
-                    {
-                      data: { undo: segment.id },
-                      onclick: () => page.undo(segment, segment.label),
-                    },
-                    "Not a rollback …",
-                  )
-                : null,
-            )
-          : null,
-      ),
-    );
-    if (segment.discarded > 0) {
-      rows.push(
-        h(
-          "div.segment.discarded",
-          { style: { "--level": level } },
-          h("div.segment-head", h("span", "discarded"), h("span.num", `−${formatCount(segment.discarded)}`)),
-          h("div.sub", `${formatCount(first + kept)} → ${formatCount(last)}`),
-          h("div.segment-links", undoButton(page, segment, living)),
-        ),
-      );
-    }
+    rows.push(...segmentRows(page, segment, level, { list, living }));
   }
   if (forks.length) rows.push(h("a.segment-more", { href: attemptsHref(page.id) }, "All attempts over each other"));
   const [tall, seen, many] = [place.scrollHeight, place.clientHeight, place.children.length];

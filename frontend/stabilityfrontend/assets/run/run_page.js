@@ -5,7 +5,7 @@ import { saveCsv } from "../chart/chart_files.js";
 import { Board, Zoom } from "../chart/chart_scheduler.js";
 import { chartTools } from "../chart/chart_tools.js";
 import { HealthLane } from "../chart/health_lane.js";
-import { focusChart, focusMetric } from "../chart/main_chart.js";
+import { FocusChart, focusMetric } from "../chart/main_chart.js";
 import { SeriesStore } from "../chart/series_store.js";
 import { Derived } from "../chart/server_series.js";
 import { bandEnd, forks } from "../chart/traces.js";
@@ -44,69 +44,6 @@ import { StorageLine } from "./storage_line.js";
 import { View } from "./view_state.js";
 import { drawBlind } from "./visibility_gaps.js";
 import { Watched } from "./watched.js";
-
-// -- What people do on a run's page beside looking: roll back, acknowledge, take a restart back, go to an incident.
-
-/** Methods of the run's page (run_page.js). */
-const actions = {
-  openRollback(incident) {
-    this.dialog.show(incident);
-  },
-
-  async acknowledge(incident) {
-    try {
-      this.setIncident(await api.acknowledge(this.id, incident.incident_id));
-    } catch (error) {
-      toast(errorText(error), "warning");
-    }
-  },
-
-  /** Take back a segment that was only inferred, and all like it: the server says `reset`, and all is fetched anew. */
-  async undo(segment, label) {
-    const inferred = [...this.store.segments.values()].filter((one) => one.inferred === "steps" && !one.undone);
-    const count = inferred.length > 1 ? ` (${plural(inferred.length - 1, "other")})` : "";
-    const others = ` All like it in this run${count} are taken back with it, later ones too.`;
-    const sure = await confirm({
-      title: `${label ? `${label} was` : "This was"} not a rollback`,
-      text: `Nobody declared it: the steps went back to ${formatCount(segment.fork_step + 1)} and went on, so a restart was assumed. Taken back, the line goes on as it was before, and what came twice is left out of it.${segment.inferred === "steps" ? others : ""} It can't be put back.`,
-      action: "Take it back",
-    });
-    if (!sure || this.gone) return;
-    try {
-      await api.undo(this.id, segment.id);
-      toast(`${label || "The restart"} is taken back.`, "good");
-      if (this.state !== "live") this.feed.sync();
-    } catch (error) {
-      toast(errorText(error), "warning");
-    }
-  },
-
-  /** Show the chart of a metric over the whole window, with these options; `csv`: its rows are saved too. */
-  showMetric(name, options = {}, csv = false) {
-    const chart = fullScreen(this.metrics, name, options);
-    if (csv) saveCsv(chart, this);
-  },
-
-  /** A link in a panel names other steps, or the search a node of this run. */
-  addressChanged() {
-    this.asked.read();
-    if (this.asked.unseen) this.feed.fetchHealth();
-    this.asked.act();
-    const query = new URLSearchParams(location.search);
-    const [from, to] = ["from", "to"].map((key) => (query.has(key) ? Number(query.get(key)) : NaN));
-    if (!(to > from)) return;
-    this.zoom.set([from, to]);
-    byId("focus-panel").scrollIntoView({ block: "nearest", behavior: "smooth" });
-  },
-
-  zoomTo(incident) {
-    if (incident.onset_step === null || incident.onset_step === undefined) return;
-    const end = bandEnd(incident, this.store.segments, this.lastStep());
-    const air = Math.max(20, 0.6 * (end - incident.onset_step));
-    this.zoom.set([Math.max(0, incident.onset_step - air), end + air]);
-    byId("focus-panel").scrollIntoView({ block: "nearest", behavior: "smooth" });
-  },
-};
 
 // -- What an address asks of a run's page beside how its charts look: `do=rollback`, `undo` or `changes` opens what is meant,
 // once; `node=` marks a node's ranks. Nothing is ordered by an address: the dialogs ask.
@@ -174,131 +111,10 @@ class Asked {
   }
 }
 
-// -- News of a run as it comes: points, names, segments, incidents, commands, checkpoints. Each is written down and the
-// regions that show it become dirty; nothing is drawn here.
-
 /** Incidents and checkpoints kept. */
 const KEPT = 500;
 /** Beyond so many names of metrics new ones are taken up once in NAMES_MS. */
 const [MANY_NAMES, NAMES_MS] = [1000, 1000];
-
-/** Methods of the run's page (run_page.js). */
-const news = {
-  onState(state) {
-    this.state = state;
-    this.dirty("pill");
-  },
-
-  addPoints(message) {
-    const touched = new Set();
-    let step = null;
-    for (const block of message.blocks) {
-      if (this.health.points(block)) this.dirty("gpus");
-      // Hardly any of a thousand GPUs' readings has a chart: nothing is kept of the others.
-      for (const name of this.store.append(withReadings(block, (one) => this.store.follows(one)))) touched.add(name);
-      step = block.steps[block.steps.length - 1];
-    }
-    const fresh = [...touched].filter((name) => !this.nameSet.has(name));
-    if (fresh.length) this.setNames(fresh);
-    // Most messages of a large job are readings of GPUs that no chart shows: nothing else is drawn for them.
-    if (touched.size) {
-      this.derived.onPoints();
-      this.expressions.onPoints();
-      this.board.markMetrics(touched, step, message.time);
-      this.dirty("points");
-    }
-    if (!this.sawPoints) this.dirtyAll();
-    this.sawPoints = true;
-  },
-
-  setNames(names) {
-    const fresh = names.filter((name) => !this.nameSet.has(name));
-    if (!fresh.length) return;
-    for (const name of fresh) this.nameSet.add(name);
-    this.freshNames.push(...fresh);
-    // Of very many a second in which some come is worth one look at all, not ten.
-    if (this.nameSet.size <= MANY_NAMES) this.takeNames();
-    else this.namesTimer = this.namesTimer || setTimeout(() => this.takeNames(), NAMES_MS);
-  },
-
-  /** Put new names in their places. */
-  takeNames() {
-    this.namesTimer = null;
-    if (this.gone) return;
-    const fresh = this.freshNames;
-    this.freshNames = [];
-    this.names = [...this.nameSet].sort();
-    this.watched.soon();
-    this.headline.soon();
-    this.namesShown(fresh);
-  },
-
-  /** Show `fresh` among the names of the run, in the panels that want them. */
-  namesShown(fresh) {
-    this.headline.show();
-    this.metrics.list();
-    if (this.charted) {
-      const added = new Set(fresh);
-      const pinned = [...firstRequests.fine, ...firstMetrics(this.names)].filter((name) => added.has(name));
-      this.store.pin(pinned);
-      this.feed.fetchWanted(pinned);
-      this.board.markAll();
-    }
-  },
-
-  /** What the run says of itself; what did not change since the last message may be left out of it. */
-  setRun(run) {
-    this.run = { ...this.run, ...run };
-    if (this.lost) this.setLost(false);
-    this.setNames(run.metrics || []);
-    drawAttention(this);
-    this.dirty("header", "kpis");
-  },
-
-  /** There is another fork, or the server has worked out what one discarded. */
-  forksChanged() {
-    this.forkList = forks(this.store.segments, this.rollbackCosts.rollbacks());
-    this.dirty("lineage", "kpis", "header");
-  },
-
-  setSegments(head, segments) {
-    this.store.setSegments(head, segments);
-    const forks = this.forkList.length;
-    this.forksChanged();
-    if (this.ready && forks !== this.forkList.length) this.rollbackCosts.soon();
-  },
-
-  setIncident(incident) {
-    if (this.incidentMap.get(incident.incident_id)?.version > incident.version) return;
-    this.incidentMap.set(incident.incident_id, incident);
-    if (this.incidentMap.size > KEPT)
-      this.incidentMap.delete([...this.incidentMap.values()].sort((a, b) => a.opened - b.opened)[0].incident_id);
-    this.board.markAll();
-    this.dirty("incidents", "kpis", "ranks");
-    if (incident.kind === "gpu_fault") this.gpus.soon();
-  },
-
-  setCommand(command) {
-    const known = this.commands.get(command.command_id);
-    if (known && (known.history || []).length > (command.history || []).length) return;
-    this.commands.set(command.command_id, command);
-    this.dirty("command");
-    this.dialog.refresh();
-    for (const dialog of [this.task, ...Object.values(this.orders)]) dialog.refresh();
-  },
-
-  setCheckpoint(checkpoint) {
-    this.checkpoints = [
-      checkpoint,
-      ...this.checkpoints.filter(
-        (one) => one.step !== checkpoint.step || one.segment !== checkpoint.segment || one.path !== checkpoint.path,
-      ),
-    ]
-      .sort((a, b) => b.step - a.step || b.time - a.time)
-      .slice(0, KEPT);
-    this.dirty("checkpoints", "kpis");
-  },
-};
 
 /** The bar of the page. */
 function bar() {
@@ -458,7 +274,7 @@ export class RunPage {
     this.lane = new HealthLane(this);
     this.mixture = new MixtureCurves(this);
     this.headline = new Headline(this);
-    this.focus = focusChart(byId("chart-focus"), config, this);
+    this.focus = new FocusChart(byId("chart-focus"), config, this);
     this.board.add(this.focus);
     chartTools(byId("focus-panel").querySelector(".panel-head"), this.focus, this);
     this.grid = new RankGrid(this);
@@ -704,6 +520,181 @@ export class RunPage {
     forgetRail();
     forgetLineage();
   }
-}
 
-Object.assign(RunPage.prototype, actions, news);
+  // -- actions of a person ---------------------------------------------------------------------------------------
+
+  openRollback(incident) {
+    this.dialog.show(incident);
+  }
+
+  async acknowledge(incident) {
+    try {
+      this.setIncident(await api.acknowledge(this.id, incident.incident_id));
+    } catch (error) {
+      toast(errorText(error), "warning");
+    }
+  }
+
+  /** Take back a segment that was only inferred, and all like it: the server says `reset`, and all is fetched anew. */
+  async undo(segment, label) {
+    const inferred = [...this.store.segments.values()].filter((one) => one.inferred === "steps" && !one.undone);
+    const count = inferred.length > 1 ? ` (${plural(inferred.length - 1, "other")})` : "";
+    const others = ` All like it in this run${count} are taken back with it, later ones too.`;
+    const sure = await confirm({
+      title: `${label ? `${label} was` : "This was"} not a rollback`,
+      text: `Nobody declared it: the steps went back to ${formatCount(segment.fork_step + 1)} and went on, so a restart was assumed. Taken back, the line goes on as it was before, and what came twice is left out of it.${segment.inferred === "steps" ? others : ""} It can't be put back.`,
+      action: "Take it back",
+    });
+    if (!sure || this.gone) return;
+    try {
+      await api.undo(this.id, segment.id);
+      toast(`${label || "The restart"} is taken back.`, "good");
+      if (this.state !== "live") this.feed.sync();
+    } catch (error) {
+      toast(errorText(error), "warning");
+    }
+  }
+
+  /** Show the chart of a metric over the whole window, with these options; `csv`: its rows are saved too. */
+  showMetric(name, options = {}, csv = false) {
+    const chart = fullScreen(this.metrics, name, options);
+    if (csv) saveCsv(chart, this);
+  }
+
+  /** A link in a panel names other steps, or the search a node of this run. */
+  addressChanged() {
+    this.asked.read();
+    if (this.asked.unseen) this.feed.fetchHealth();
+    this.asked.act();
+    const query = new URLSearchParams(location.search);
+    const [from, to] = ["from", "to"].map((key) => (query.has(key) ? Number(query.get(key)) : NaN));
+    if (!(to > from)) return;
+    this.zoom.set([from, to]);
+    byId("focus-panel").scrollIntoView({ block: "nearest", behavior: "smooth" });
+  }
+
+  zoomTo(incident) {
+    if (incident.onset_step === null || incident.onset_step === undefined) return;
+    const end = bandEnd(incident, this.store.segments, this.lastStep());
+    const air = Math.max(20, 0.6 * (end - incident.onset_step));
+    this.zoom.set([Math.max(0, incident.onset_step - air), end + air]);
+    byId("focus-panel").scrollIntoView({ block: "nearest", behavior: "smooth" });
+  }
+
+  // -- news of the run: each is written down and the regions of it are drawn again --------------------------------
+
+  onState(state) {
+    this.state = state;
+    this.dirty("pill");
+  }
+
+  addPoints(message) {
+    const touched = new Set();
+    let step = null;
+    for (const block of message.blocks) {
+      if (this.health.points(block)) this.dirty("gpus");
+      // Hardly any of a thousand GPUs' readings has a chart: nothing is kept of the others.
+      for (const name of this.store.append(withReadings(block, (one) => this.store.follows(one)))) touched.add(name);
+      step = block.steps[block.steps.length - 1];
+    }
+    const fresh = [...touched].filter((name) => !this.nameSet.has(name));
+    if (fresh.length) this.setNames(fresh);
+    // Most messages of a large job are readings of GPUs that no chart shows: nothing else is drawn for them.
+    if (touched.size) {
+      this.derived.onPoints();
+      this.expressions.onPoints();
+      this.board.markMetrics(touched, step, message.time);
+      this.dirty("points");
+    }
+    if (!this.sawPoints) this.dirtyAll();
+    this.sawPoints = true;
+  }
+
+  setNames(names) {
+    const fresh = names.filter((name) => !this.nameSet.has(name));
+    if (!fresh.length) return;
+    for (const name of fresh) this.nameSet.add(name);
+    this.freshNames.push(...fresh);
+    // Of very many a second in which some come is worth one look at all, not ten.
+    if (this.nameSet.size <= MANY_NAMES) this.takeNames();
+    else this.namesTimer = this.namesTimer || setTimeout(() => this.takeNames(), NAMES_MS);
+  }
+
+  /** Put new names in their places. */
+  takeNames() {
+    this.namesTimer = null;
+    if (this.gone) return;
+    const fresh = this.freshNames;
+    this.freshNames = [];
+    this.names = [...this.nameSet].sort();
+    this.watched.soon();
+    this.headline.soon();
+    this.namesShown(fresh);
+  }
+
+  /** Show `fresh` among the names of the run, in the panels that want them. */
+  namesShown(fresh) {
+    this.headline.show();
+    this.metrics.list();
+    if (this.charted) {
+      const added = new Set(fresh);
+      const pinned = [...firstRequests.fine, ...firstMetrics(this.names)].filter((name) => added.has(name));
+      this.store.pin(pinned);
+      this.feed.fetchWanted(pinned);
+      this.board.markAll();
+    }
+  }
+
+  /** What the run says of itself; what did not change since the last message may be left out of it. */
+  setRun(run) {
+    this.run = { ...this.run, ...run };
+    if (this.lost) this.setLost(false);
+    this.setNames(run.metrics || []);
+    drawAttention(this);
+    this.dirty("header", "kpis");
+  }
+
+  /** There is another fork, or the server has worked out what one discarded. */
+  forksChanged() {
+    this.forkList = forks(this.store.segments, this.rollbackCosts.rollbacks());
+    this.dirty("lineage", "kpis", "header");
+  }
+
+  setSegments(head, segments) {
+    this.store.setSegments(head, segments);
+    const forks = this.forkList.length;
+    this.forksChanged();
+    if (this.ready && forks !== this.forkList.length) this.rollbackCosts.soon();
+  }
+
+  setIncident(incident) {
+    if (this.incidentMap.get(incident.incident_id)?.version > incident.version) return;
+    this.incidentMap.set(incident.incident_id, incident);
+    if (this.incidentMap.size > KEPT)
+      this.incidentMap.delete([...this.incidentMap.values()].sort((a, b) => a.opened - b.opened)[0].incident_id);
+    this.board.markAll();
+    this.dirty("incidents", "kpis", "ranks");
+    if (incident.kind === "gpu_fault") this.gpus.soon();
+  }
+
+  setCommand(command) {
+    const known = this.commands.get(command.command_id);
+    if (known && (known.history || []).length > (command.history || []).length) return;
+    this.commands.set(command.command_id, command);
+    this.dirty("command");
+    this.dialog.refresh();
+    for (const dialog of [this.task, ...Object.values(this.orders)]) dialog.refresh();
+  }
+
+  setCheckpoint(checkpoint) {
+    this.checkpoints = [
+      checkpoint,
+      ...this.checkpoints.filter(
+        (one) => one.step !== checkpoint.step || one.segment !== checkpoint.segment || one.path !== checkpoint.path,
+      ),
+    ]
+      .sort((a, b) => b.step - a.step || b.time - a.time)
+      .slice(0, KEPT);
+    this.dirty("checkpoints", "kpis");
+  }
+}

@@ -100,17 +100,10 @@ function alikeFold(page, incident, alike) {
   );
 }
 
-function incidentCard(page, incident, first, alike) {
-  const severity = severityOf(incident);
-  const shown = appearanceOf(incident);
+/** Where an incident is, for the chips of its card. */
+function whereOf(incident, verdict, curve) {
   const delay = incident.step !== null && incident.onset_step !== null ? incident.step - incident.onset_step : null;
-  const suggestion = incident.suggestion;
-  const open = incident.state === "open";
-  const kind = incidentKind(incident.kind);
-  const said = kind.about === "user";
-  const curve = !said && !kind.stops_job; // what stops a job has its onset in no curve
-  const verdict = verdictOf(incident);
-  const where = [
+  return [
     toldStep(incident.onset_step) === null ? null : `${curve ? "onset" : "step"} ${formatCount(incident.onset_step)}`,
     !curve || delay === null || !Number.isFinite(delay)
       ? null
@@ -129,6 +122,58 @@ function incidentCard(page, incident, first, alike) {
     verdict && verdict.confidence ? `${verdict.confidence} confidence` : null,
     incident.dead ? "on a discarded branch" : null,
   ];
+}
+
+/** State and buttons of an incident's card; `said`: the job itself raised it. */
+function incidentFoot(page, incident, said) {
+  const shown = appearanceOf(incident);
+  const { suggestion } = incident;
+  return h(
+    "div.incident-foot",
+    h("span", { class: tonedClass("state", shown) }, stateWords(incident, shown)),
+    h("span.grow"),
+    page.id
+      ? h(
+          "a.details-link",
+          { href: incidentHref(page.id, incident.incident_id), data: { details: incident.incident_id } },
+          "Details",
+        )
+      : null,
+    lessButton(page, incident),
+    incident.acknowledged_by
+      ? h("span.sub", `acknowledged by ${incident.acknowledged_by}`)
+      : offers(incident, "acknowledge")
+        ? h(
+            "button.button.quiet",
+            {
+              title: said ? "The job's alert is then closed" : "Tells others that you look after it; it stays open",
+              data: { needs: "command" },
+              onclick: () => page.acknowledge(incident),
+            },
+            said ? "Acknowledge and close" : "Acknowledge",
+          )
+        : null,
+    offers(incident, "roll_back")
+      ? h(
+          "button",
+          {
+            class: `button${suggestion && suggestion.action === "roll_back" ? " danger" : ""}`,
+            data: { rollback: incident.incident_id },
+            onclick: () => page.openRollback(incident),
+          },
+          "Roll back …",
+        )
+      : null,
+  );
+}
+
+function incidentCard(page, incident, first, alike) {
+  const severity = severityOf(incident);
+  const open = incident.state === "open";
+  const kind = incidentKind(incident.kind);
+  const said = kind.about === "user";
+  const curve = !said && !kind.stops_job; // what stops a job has its onset in no curve
+  const verdict = verdictOf(incident);
   return h(
     "article",
     {
@@ -153,48 +198,12 @@ function incidentCard(page, incident, first, alike) {
         ? h("p", incident.text)
         : null,
     causeLine(page, incident),
-    facts(...where),
+    facts(...whereOf(incident, verdict, curve)),
     trainLine(incident, page.incidents(), page.id),
     alikeFold(page, incident, alike),
     looksLike(page.config.looks, incident),
     evidence(page, incident, first),
-    h(
-      "div.incident-foot",
-      h("span", { class: tonedClass("state", shown) }, stateWords(incident, shown)),
-      h("span.grow"),
-      page.id
-        ? h(
-            "a.details-link",
-            { href: incidentHref(page.id, incident.incident_id), data: { details: incident.incident_id } },
-            "Details",
-          )
-        : null,
-      lessButton(page, incident),
-      incident.acknowledged_by
-        ? h("span.sub", `acknowledged by ${incident.acknowledged_by}`)
-        : offers(incident, "acknowledge")
-          ? h(
-              "button.button.quiet",
-              {
-                title: said ? "The job's alert is then closed" : "Tells others that you look after it; it stays open",
-                data: { needs: "command" },
-                onclick: () => page.acknowledge(incident),
-              },
-              said ? "Acknowledge and close" : "Acknowledge",
-            )
-          : null,
-      offers(incident, "roll_back")
-        ? h(
-            "button",
-            {
-              class: `button${suggestion && suggestion.action === "roll_back" ? " danger" : ""}`,
-              data: { rollback: incident.incident_id },
-              onclick: () => page.openRollback(incident),
-            },
-            "Roll back …",
-          )
-        : null,
-    ),
+    incidentFoot(page, incident, said),
   );
 }
 
