@@ -185,7 +185,9 @@ class _Advice(msgspec.Struct):
             elif self.skip_batches is not None:
                 parts.append(f"skip {self.skip_batches} batches")
             if self.lr_scale is not None:
-                parts.append(f"its schedule's learning rate x {self.lr_scale:g}")
+                parts.append(
+                    "half the learning rate" if self.lr_scale == 0.5 else f"the learning rate x {self.lr_scale:g}"
+                )
         if not parts and self.text is not None:
             parts.append(self.text.split(". ")[0].removesuffix("."))
         return ", ".join(parts)[:MAX_LINE_CHARS] or None

@@ -162,7 +162,7 @@ async def test_what_is_only_known_is_never_told_but_what_the_job_says_is(redis: 
         ),
         (
             {"action": "roll_back", "to_step": 60, "skip_batches": 90, "lr_scale": 0.5, "text": "Roll back."},
-            "roll back to step 60, skip 90 batches, its schedule's learning rate x 0.5",
+            "roll back to step 60, skip 90 batches, half the learning rate",
         ),
         (
             {"action": "restart", "to_step": 60, "skip_batches": 90, "skip_range": [100, 150], "text": "Start it, x."},

@@ -101,8 +101,8 @@ def _the_sick_one_is_first(eyes: Eyes) -> None:
 
 
 def _tells_since(eyes: Eyes, run: str, what: str) -> None:
-    eyes.sees(f"{row(run)} [data-cell=state]", what, "since")
-    assert re.search(r"since \d+ (s|min)", eyes.page.inner_text(f"{row(run)} [data-cell=state]"))
+    eyes.sees(f"{row(run)} [data-cell=state]", what, "for")
+    assert re.search(r"for \d+ (s|min)", eyes.page.inner_text(f"{row(run)} [data-cell=state]"))
 
 
 @pytest.mark.soak

@@ -190,7 +190,7 @@ def test_a_key_of_the_config_becomes_a_column_of_a_saved_view(server: Server, vi
     page.wait_for_selector(cell)
     page.click("#runs-views-open")
     page.click(".view [aria-label^=Delete]")
-    page.wait_for_selector(".view-list:has-text('No view is saved yet')")
+    page.wait_for_selector(".view-list:has-text('No saved views yet')")
 
 
 @pytest.mark.soak

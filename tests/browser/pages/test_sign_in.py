@@ -94,7 +94,7 @@ def test_who_has_no_role_reads_so_and_may_sign_in_as_somebody_else(
     at_the_provider(page, "eve")
     page.wait_for_selector("#login-refused")
     assert "no role here fits you or your groups" in page.inner_text("#login-refused")
-    assert page.inner_text("#login-provider") == "Sign in with Acme as somebody else"
+    assert page.inner_text("#login-provider") == "Sign in with Acme as another person"
     page.click("#login-provider")
     at_the_provider(page, "anna")
     page.wait_for_selector("#who-name")

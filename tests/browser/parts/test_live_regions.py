@@ -118,10 +118,10 @@ def test_handlers_are_those_of_the_newest_drawing(pages: Page) -> None:
           const S = window.stability;
           const said = [];
           const place = document.createElement("div");
-          const draw = (words, on) => S.patch(place, S.h("button", { data: { about: "a" }, on }, words));
-          draw("first", { click: () => said.push("first"), focus: () => said.push("focus") });
+          const draw = (words, on) => S.patch(place, S.h("button", { data: { about: "a" }, ...on }, words));
+          draw("first", { onclick: () => said.push("first"), onfocus: () => said.push("focus") });
           const button = place.firstChild;
-          draw("second", { click: () => said.push("second") });
+          draw("second", { onclick: () => said.push("second") });
           button.click();
           button.dispatchEvent(new Event("focus"));
           draw("third");

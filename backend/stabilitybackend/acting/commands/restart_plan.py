@@ -272,7 +272,7 @@ def _sentences(
         yield f"That of step {newer[0].step} is not used: {newer[0].unfit}."
     if start.skip_range is not None and (start.checkpoint is None or start.skip_range[0] > start.checkpoint.step + 1):
         first, last = start.skip_range
-        yield f"Leave out the batches of the steps {first} to {last}; those before were good."
+        yield f"Leave out the batches of the steps {first} to {last}."
     elif start.skip_batches:
         yield f"Leave out {start.skip_batches} batches behind it."
     if start.lr_scale is not None:

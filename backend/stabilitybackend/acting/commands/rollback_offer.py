@@ -47,7 +47,7 @@ def back_to(
     blind = {"skip_batches", "skip_range"} <= cannot.keys()
     if sign is None:
         chosen = max((c.step for c in usable), default=None)
-        text = "No incident is open that one would go back for: the newest checkpoint, and nothing else is changed."
+        text = "Nothing is wrong: the newest checkpoint is preselected, and nothing else is changed."
     else:
         back = None if advice is None else advice.back
         if advice is None or sign < advice.sign:

@@ -361,7 +361,12 @@ class Evidence(Stateful):
         # The detector's own facts come first: the bound on entries cuts from the end.
         text = finding.text
         if dataset is not None and "datasets" in more:
-            text += f" The loss of {dataset} carries it."
+            share = next(
+                (one.get("share") for one in more.get("moved_first", ()) if one.get("dataset") == dataset), None
+            )
+            text += f" Caused by data set {dataset}" + (
+                "." if share is None else f" ({100 * share:.0f} % of the rise)."
+            )
         return replace(finding, dataset=dataset, text=text, evidence={**finding.evidence, **more})
 
     def _around(self, finding: Finding, interval: float) -> list[dict[str, Any]]:

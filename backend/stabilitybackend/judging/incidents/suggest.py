@@ -164,10 +164,10 @@ def _back_to(advice: Advice, back: Target, no_rollback: str) -> str:
         text += f" (the one of step {back.passed} was saved inside of damage that came back)"
     if back.bad is not None:
         first, last = back.bad
-        text += f", and leave out the batches of the steps {first} to {last}; those before were good"
+        text += f", and leave out the batches of the steps {first} to {last}"
         if last > back.to_step + back.lost:
             text += ", and where the bad ones end is not known yet"
-        text += f" (a job that can only skip right behind the checkpoint: {back.skip})."
+        text += "."
     elif advice.again:
         text += ", with a new seed."
     else:
@@ -270,7 +270,7 @@ _HANGS: Mapping[str, str] = {
     "stopped": (
         "The process is stopped, not broken: find who stopped it (SIGSTOP, a debugger, a frozen group), let it go on."
     ),
-    "blocked": "Look at the suspect's stack and wchan: it waits in a system call, and they say for what.",
+    "blocked": "The suspect sleeps in a system call: its stack names the line of code, its wchan the reason.",
     "lock": (
         "The suspect waits for a lock that is not given back: the stacks of its other threads show who holds it. A"
         " thread that ended with it, as by an exception after acquire(), never gives it back: take it by `with`."

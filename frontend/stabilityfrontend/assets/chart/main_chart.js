@@ -239,7 +239,7 @@ export class FocusChart {
     this.interval = config.limits.focus_interval_ms;
     this.memory = new Map();
     /** The effective line that was drawn last: where on the x axis which step is. */
-    this.drawn = /** @type {{x: number[], y: (number | null)[], steps?: number[]} | null} */ (null);
+    this.lastLine = /** @type {{x: number[], y: (number | null)[], steps?: number[]} | null} */ (null);
     /** Where the x axis does not rise with the steps, a zoom is of this chart alone. */
     this.localRange = /** @type {number[] | null} */ (null);
     /** The zoomed y range of a row, null for its own. @type {{[row: number]: number[] | null}} */
@@ -256,7 +256,7 @@ export class FocusChart {
         page.board.mark(this);
       },
       onCursor: (x) => {
-        const { drawn } = this;
+        const drawn = this.lastLine;
         page.board.pointAt(x === null ? null : drawn && drawn.steps ? (drawn.steps[indexAt(drawn.x, x)] ?? null) : x);
         if (drawn && drawn.steps) this.plot.pointer.place(x);
       },
@@ -265,7 +265,7 @@ export class FocusChart {
 
   /** @param {number[]} range */
   zoom(range) {
-    const line = this.drawn;
+    const line = this.lastLine;
     const steps = line?.steps ? stepsOf(range, /** @type {{x: number[], steps: number[]}} */ (line)) : range;
     if (steps) {
       this.page.zoom.set(fitted(steps, this.page.store.extent(this.metrics())));
@@ -294,12 +294,12 @@ export class FocusChart {
   }
 
   hasLine() {
-    return Boolean(this.drawn && this.drawn.x.length);
+    return Boolean(this.lastLine && this.lastLine.x.length);
   }
 
   /** From another chart; under the pointer it is there already. */
   pointAt(step) {
-    const { drawn, plot } = this;
+    const { lastLine: drawn, plot } = this;
     if (!drawn || !drawn.steps) plot.pointer.place(step);
     else if (!plot.pointer.over) plot.pointer.place(step === null ? null : drawn.x[indexAt(drawn.steps, step)]);
   }
@@ -327,7 +327,7 @@ export class FocusChart {
       const wanted = this.yRanges[index];
       if (wanted && (!row.log || wanted[1] > 0)) row.yRange = row.log ? axisRange(wanted, true) : wanted;
     });
-    this.drawn = top.main;
+    this.lastLine = top.main;
     const above = flags(view.forks, colors, xRange, inner, axis);
     this.plot.draw({
       width,

@@ -342,7 +342,7 @@ export class PanelChart {
     /** Whether its steps are its metrics' own, as batches of a validation: no step of the run has a place on it. */
     this.own = false;
     /** The last drawn line on another axis than steps: the step of each x. */
-    this.drawn = /** @type {{x: number[], steps: number[]} | null} */ (null);
+    this.lastLine = /** @type {{x: number[], steps: number[]} | null} */ (null);
     /** Where x does not rise with the steps, a zoom is of this chart alone. */
     this.localRange = /** @type {number[] | null} */ (null);
     /** The reason why it is not drawn by its options, "" where it is. */
@@ -359,7 +359,11 @@ export class PanelChart {
   }
 
   zoom(range) {
-    const steps = this.own ? null : this.drawn ? stepsOf(range, this.drawn) : /** @type {number[] | null} */ (range);
+    const steps = this.own
+      ? null
+      : this.lastLine
+        ? stepsOf(range, this.lastLine)
+        : /** @type {number[] | null} */ (range);
     if (steps) this.page.zoom.set(fitted(steps, this.page.store.extent(this.metrics())));
     else {
       this.localRange = range;
@@ -375,7 +379,7 @@ export class PanelChart {
   }
 
   cursor(x) {
-    const { own, drawn, page, plot } = this;
+    const { own, lastLine: drawn, page, plot } = this;
     if (own) return plot.pointer.place(x);
     page.board.pointAt(x === null || !drawn ? x : (drawn.steps[indexAt(drawn.x, x)] ?? null));
     if (drawn) plot.pointer.place(x);
@@ -449,7 +453,7 @@ export class PanelChart {
   }
 
   pointAt(step) {
-    const { own, drawn, plot } = this;
+    const { own, lastLine: drawn, plot } = this;
     if (own && !plot.pointer.over) plot.pointer.place(null);
     else if (own) return;
     else if (!drawn) plot.pointer.place(step);
@@ -481,9 +485,9 @@ export class PanelChart {
     const found = this.collect(server, window, width - MARGIN.l - MARGIN.r, colors);
     const axis = axisOf(this.page, this.given.x, server, found.first || this.page.metric());
     const [line] = found.lines;
-    this.drawn = line?.steps ? line : null;
+    this.lastLine = line?.steps ? line : null;
     // On an axis that goes up and down lines are a tangle, and no stretch of steps has one place.
-    const rising = !this.drawn || isRising(/** @type {{x: number[]}} */ (this.drawn).x);
+    const rising = !this.lastLine || isRising(/** @type {{x: number[]}} */ (this.lastLine).x);
     if (!rising) for (const one of found.lines) one.dots = true;
     /** @type {[number, number]} */
     let range = found.ranges.length
@@ -599,7 +603,7 @@ export class PanelChart {
 
   drawMixture({ lines, areas, marks, range }, width, height, colors) {
     const axis = axisOf(this.page, "step");
-    this.drawn = null;
+    this.lastLine = null;
     this.plot.draw({
       width,
       height,

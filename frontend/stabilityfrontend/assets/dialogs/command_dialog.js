@@ -56,7 +56,7 @@ export function readSkip(text, toStep, cannot = {}) {
 /** Orders that take two persons where the server's rule says so (commands/proposals.py). */
 const OF_TWO = new Set(["rollback", "restart", "stop"]);
 const TWO_PERSONS =
-  "On this server that takes two persons: you propose it, and anybody else who may order it (role operator or admin) approves it on the run's page.";
+  "This server requires two persons: you propose, and another operator or admin approves on the run's page.";
 
 /** The stages of a command as a list. @param {import("../../../types/api").Stage[]} stages */
 export const stageList = (stages) =>

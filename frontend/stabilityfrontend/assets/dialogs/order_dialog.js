@@ -15,7 +15,7 @@ export function ordersMenu() {
   const open = byId("orders-open");
   const menu = h(
     "div.chart-menu",
-    { id: "orders-menu", popover: "auto", role: "group", "aria-label": "Orders" },
+    { id: "orders-menu", popover: "auto", role: "group", "aria-label": "Actions" },
     ["checkpoint-open", "stop-open", "task-open"].map((id) => byId(id)),
   );
   // Before the button opens its dialog, which gives the focus back to where it was: no place in a menu that is shut.

@@ -203,7 +203,7 @@ export class RestartDialog extends CommandDialog {
     const gone = order.to_step === undefined || last === null ? 0 : Math.max(0, last - order.to_step);
     const parts = [`${ranks} ended on every node: asked first (SIGTERM), killed after that.`];
     parts.push(
-      "Whoever started the job (torchrun, Slurm, Kubernetes) has to start it again; the plan for that is written to every node first.",
+      "The launcher of the job (torchrun, Slurm, Kubernetes) has to start it again; the plan is written to every node first.",
     );
     if (order.to_step !== undefined)
       parts.push(

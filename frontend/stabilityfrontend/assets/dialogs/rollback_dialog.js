@@ -121,7 +121,7 @@ const FIELDS = { lr_scale: "lr", seed: "seed" };
 
 /** Why there is nothing to choose. */
 const NONE =
-  "There is no checkpoint to go back to: the job has announced none that is still on disk and on the effective timeline.";
+  "There is no checkpoint to go back to: the job has announced none that is still on disk and among the learned steps.";
 const NONE_LEFT = "No checkpoint of this branch is still on disk, so it can't be gone back to.";
 
 /** The reason that the form begins with; most titles name their step already. */

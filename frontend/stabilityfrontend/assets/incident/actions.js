@@ -112,7 +112,7 @@ class AlertRating {
     ])) {
       const on = rating !== null && rating.useful === useful;
       button.setAttribute("aria-pressed", String(on));
-      setTitle(button, on ? "Take it back" : useful ? "It was right to alert somebody" : "Nobody needed to know");
+      setTitle(button, on ? "Take it back" : useful ? "The alert was right" : "Not worth an alert");
     }
     const said = rating && `${rating.who} called it ${rating.useful ? "useful" : "noise"}`;
     setText(this.words, rating ? `${said} ${ago(Date.now() / 1000 - rating.rated)}` : "Was this alert useful?");
@@ -182,7 +182,7 @@ export class IncidentActions {
     setShown(this.mute, incident.state === "open" && incident.alarm !== false);
     const what = new URLSearchParams({ run: this.page.id, kind: incident.kind });
     setHref(this.mute, `/alerting?${what}`);
-    this.mute.title = "Alert nobody of this kind of incident of this run for a while";
+    this.mute.title = "No alerts of this kind of incident of this run for a while";
     setText(this.words, this.told(why));
     this.quieter.draw();
     this.rating.draw();

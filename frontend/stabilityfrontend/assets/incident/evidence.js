@@ -379,8 +379,7 @@ export function knownList(page, known) {
       {
         id: "known-fold",
         "aria-expanded": String(shown),
-        title:
-          "Changes that a known reason explains, and what is watched without being sure. Nobody is alerted for them.",
+        title: "Changes with a known reason, and unsure findings. They send no alert.",
         onclick: () => {
           page.knownShown = !shown;
           page.dirty("incidents");

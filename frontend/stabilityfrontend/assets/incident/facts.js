@@ -18,7 +18,7 @@ const ALL_ROWS = 4096;
 /** How an agent knows of a death (docs/wire.md). */
 export const HOWS = {
   pidfd: "the kernel's notice of its end (pidfd)",
-  zombie: "the exit status that its zombie keeps",
+  zombie: "its exit status, read from the process",
   "kernel log": "the kernel log",
   slot: "its slot: there was no clean exit",
   none: "nothing but its absence",

@@ -240,7 +240,7 @@ function verdictParts(page) {
     verdict && verdict.label && verdict.class !== "unknown"
       ? h("div.verdict-class", verdict.label.charAt(0).toUpperCase() + verdict.label.slice(1))
       : null,
-    h("p.verdict-words", ...lastingWords(words || "The server says no more about it.", incident, page.now())),
+    h("p.verdict-words", ...lastingWords(words || "No further details.", incident, page.now())),
     verdictFacts(page, verdict, since),
     looksLike(page.config.looks, incident),
     verdict ? titled("div.because", "h2", "Because", verdict.because) : null,

@@ -130,7 +130,7 @@ function groupCard(group, index, opened) {
         toast(
           (await copyText(`${groupTitle(group)}\n${text}`))
             ? "The stack is copied."
-            : "The browser lets nobody copy here; open the whole text and select it.",
+            : "Copying is not allowed here: open the whole text and select it.",
           "info",
           3,
         ),
@@ -151,10 +151,7 @@ function groupCard(group, index, opened) {
   fill(
     body,
     frameList(group.frames) ||
-      h(
-        "div.nothing",
-        text ? "No frame of this text could be told apart; the whole text is below." : "No Python frame was seen.",
-      ),
+      h("div.nothing", text ? "This text has no readable frames; it is below in full." : "No Python frame was seen."),
     h(
       "div.group-foot",
       text ? copy : null,

@@ -12,7 +12,9 @@ const PLACES = {
   r: { href: "/", name: "Runs" },
   i: { href: "/incidents", name: "Incidents" },
   f: { href: "/interruptions", name: "Interruptions" },
+  e: { href: "/alerting", name: "Alerting" },
   c: { href: "/compare", name: "Compare" },
+  d: { href: "/audit", name: "Audit" },
   l: { href: "/gallery", name: "Gallery" },
 };
 
@@ -21,8 +23,10 @@ const KEYS = [
   {
     where: "Everywhere",
     rows: [
-      { keys: ["Ctrl+K"], what: "Search everything: runs, metrics, incidents, nodes, GPUs, pages, commands" },
-      { keys: ["Ctrl+K"], what: "On a run also a chart in words: loss by tokens log csv" },
+      {
+        keys: ["Ctrl+K"],
+        what: "Search everything: runs, metrics, incidents, nodes, GPUs, pages, commands; on a run also a chart in words: loss by tokens log csv",
+      },
       { keys: ["/"], what: "Go to the search field of this page" },
       { keys: ["?"], what: "Show these keys" },
       { keys: ["Esc"], what: "Close what is open, leave a field" },

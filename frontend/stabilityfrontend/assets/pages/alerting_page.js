@@ -83,7 +83,7 @@ function muteForm(place, given, save) {
   );
   const reason = h("input.field", {
     id: "mute-reason",
-    placeholder: "Why, for whoever is on call next",
+    placeholder: "Reason, for the next person on call",
     autocomplete: "off",
     maxlength: 300,
   });
@@ -98,7 +98,7 @@ function muteForm(place, given, save) {
       return;
     }
     if (!reason.value.trim()) {
-      setText(trouble, "Say why: whoever is on call next reads it.");
+      setText(trouble, "A reason is needed: the next person on call reads it.");
       reason.focus();
       return;
     }
@@ -221,7 +221,7 @@ const SETTINGS = [
 function none() {
   return h(
     "div.empty",
-    h("p", "No receiver is set up: nobody is alerted. Set one of these where the server starts, and restart it:"),
+    h("p", "No receiver is set up, so no alerts are sent. Set one of these variables and restart the server:"),
     h(
       "ul",
       SETTINGS.map(([name, variable]) => h("li", `${name}: `, h("code", variable))),

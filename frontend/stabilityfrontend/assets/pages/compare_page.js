@@ -174,7 +174,7 @@ function drawCompared(page) {
     "Lowest",
     "SpikeScore",
     "Newest step",
-    "Zero is at",
+    "x starts at",
     "Rollbacks",
     "",
   ];

@@ -65,7 +65,7 @@ export class LoginPage {
     const button = h(
       "a.button.primary",
       { id: "login-provider", href: `${oidc.start}?${query}` },
-      `Sign in with ${oidc.name}${other ? " as somebody else" : ""}`,
+      `Sign in with ${oidc.name}${other ? " as another person" : ""}`,
     );
     fill(
       place,

@@ -221,8 +221,8 @@ function wellRun(run) {
 function headOf({ sick, crashed, well }) {
   const runs = (count) => `${inWords(count)} run${count === 1 ? "" : "s"}`;
   if (sick && crashed)
-    return `${runs(sick)} ${sick === 1 ? "is" : "are"} sick, ${inWords(crashed).toLowerCase()} crashed`;
-  if (sick) return `${runs(sick)} ${sick === 1 ? "is" : "are"} sick`;
+    return `${runs(sick)} need${sick === 1 ? "s" : ""} attention, ${inWords(crashed).toLowerCase()} crashed`;
+  if (sick) return `${runs(sick)} need${sick === 1 ? "s" : ""} attention`;
   if (crashed) return `${runs(crashed)} crashed`;
   if (well) return `${well === 1 ? "The run is" : `All ${formatCount(well)} runs are`} well`;
   return "No run is under way";

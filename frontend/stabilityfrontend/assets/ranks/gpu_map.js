@@ -379,7 +379,7 @@ export class GpuMap {
 
   makeMap(place) {
     return new CellMap(place, {
-      label: "GPUs by node. Arrow keys go from GPU to GPU, Enter keeps what is said of one.",
+      label: "GPUs by node. Arrow keys go from GPU to GPU, Enter pins its details.",
       name: ({ gpu, text }) => `GPU ${gpu.index} on ${gpu.node} ${factsOf(gpu).label} ${text}`,
       describe: ({ gpu }) => {
         const fault = gpu.faults.find((one) => one.incident_id);

@@ -372,7 +372,7 @@ export class RankGrid {
     if (!this.map) {
       this.leave();
       this.map = new CellMap(place, {
-        label: "Ranks by node. Arrow keys go from rank to rank, Enter keeps what is said of one.",
+        label: "Ranks by node. Arrow keys go from rank to rank, Enter pins its details.",
         name: ({ row }) => `rank ${row.rank} on ${row.node} ${row.words}`,
         describe: ({ row }) => {
           const blamed = this.blamed.get(row.rank);

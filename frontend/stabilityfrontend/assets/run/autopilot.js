@@ -129,7 +129,7 @@ export class AutopilotPanel {
     setClass(badge, `chip press ${TONES[answer.phase] || "accent"}`);
     setTitle(badge, answer.text);
     setShown(badge, on);
-    setText(byId("autopilot-note"), on ? answer.text : "Nothing is ordered without a person");
+    setText(byId("autopilot-note"), on ? answer.text : "Acts only when a person does");
     setShown(byId("autopilot-stop"), on);
     if (this.open) patch(byId("autopilot-body"), this.policy(), this.entries());
   }

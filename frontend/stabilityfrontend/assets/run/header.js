@@ -209,7 +209,7 @@ function legend(page, forks) {
   legendKey = key;
   fill(
     place,
-    h("span.key", h("i.line"), alone ? "this segment" : "effective"),
+    h("span.key", h("i.line"), alone ? "this segment" : "learned"),
     discarded ? h("span.key", view === "all" ? null : h("i.ghost"), discarded) : null,
     incidents ? h("span.key", h("i.band"), incidents) : null,
   );

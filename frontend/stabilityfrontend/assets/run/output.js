@@ -172,7 +172,7 @@ export class Output {
       list,
       answer.lines.length
         ? answer.lines.map((line) => row(line, line.id === answer.at))
-        : h("li.sub", "Nothing of it is kept."),
+        : h("li.sub", "Nothing recorded yet."),
     );
     if (this.live && (atEnd || this.shownOnce !== true)) list.scrollTop = list.scrollHeight;
     else if (answer.at) {

@@ -154,20 +154,6 @@ function body() {
       "main.columns",
       { id: "run-main" },
       h(
-        "div.column",
-        focusPanel(),
-        outputPanel(),
-        foldedPanel("about", "About this run", h("div.about-line", { id: "about-line" })),
-        autopilotPanel(),
-        detectorsPanel(),
-        foldedPanel("watched", "Watched", h("span.sub", { id: "watched-note" })),
-        h("p.sub", { id: "log-notes", hidden: true }),
-        h("section.panels", { id: "panels", hidden: true, "aria-label": "Charts" }),
-        allMetrics(),
-        h("div.walls", { id: "walls" }, ranksPanel(), gpusPanel()),
-        morePanels(),
-      ),
-      h(
         "aside.rail",
         railPanel(
           "Incidents",
@@ -183,6 +169,20 @@ function body() {
           panelHead("Checkpoints", grow(), h("span.sub", { id: "checkpoints-note" })),
           h("div.scroll.short", { id: "checkpoints" }),
         ),
+      ),
+      h(
+        "div.column",
+        focusPanel(),
+        outputPanel(),
+        foldedPanel("about", "About this run", h("div.about-line", { id: "about-line" })),
+        autopilotPanel(),
+        detectorsPanel(),
+        foldedPanel("watched", "Watched", h("span.sub", { id: "watched-note" })),
+        h("p.sub", { id: "log-notes", hidden: true }),
+        h("section.panels", { id: "panels", hidden: true, "aria-label": "Charts" }),
+        allMetrics(),
+        h("div.walls", { id: "walls" }, ranksPanel(), gpusPanel()),
+        morePanels(),
       ),
     ),
     h("main", { id: "run-empty", hidden: true }),
@@ -542,7 +542,7 @@ export class RunPage {
     const others = ` All like it in this run${count} are taken back with it, later ones too.`;
     const sure = await confirm({
       title: `${label ? `${label} was` : "This was"} not a rollback`,
-      text: `Nobody declared it: the steps went back to ${formatCount(segment.fork_step + 1)} and went on, so a restart was assumed. Taken back, the line goes on as it was before, and what came twice is left out of it.${segment.inferred === "steps" ? others : ""} It can't be put back.`,
+      text: `It was not declared: the steps went back to ${formatCount(segment.fork_step + 1)} and continued, so a restart was assumed. Taken back, the line continues as before, without the repeated steps.${segment.inferred === "steps" ? others : ""} It can't be put back.`,
       action: "Take it back",
     });
     if (!sure || this.gone) return;

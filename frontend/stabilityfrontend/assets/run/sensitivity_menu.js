@@ -96,11 +96,8 @@ function ask(page, detector) {
             `Sensitivity ${now} → ${half}: only events twice as high are reported`,
             () => set(half, `${detector.title}: sensitivity ${half}, from now on.`),
           ),
-          choice(
-            "less-mute",
-            "Mute in this run",
-            "Finds nothing new until somebody brings it back; other detectors go on",
-            () => set(0, `${detector.title}: muted in this run, from now on.`),
+          choice("less-mute", "Mute in this run", "Off until it is turned on again; other detectors continue", () =>
+            set(0, `${detector.title}: muted in this run, from now on.`),
           ),
         ];
   const look = choice("less-look", "See all settings", "Try others on this run before you save them", () => {
@@ -116,7 +113,7 @@ function ask(page, detector) {
       look,
       h(
         "p.sub",
-        "Only this run, and only what comes from now on. This incident stays. Everybody who looks at the run sees who changed it.",
+        "Only this run, and only what comes from now on. This incident stays. The change is visible to all, with its author.",
       ),
     ),
     buttons: h("button.button", { onclick: () => dialog.close() }, "Cancel"),

@@ -113,7 +113,7 @@ function whereOf(incident, verdict, curve) {
     incident.dataset
       ? h(
           "span.fact-chip.dataset",
-          { title: "The data set whose loss carries it" },
+          { title: "The data set that caused it" },
           h("span", "data set"),
           ` ${incident.dataset}`,
         )

@@ -11,7 +11,7 @@ import { TOKENS } from "../navigation/chart_words.js";
 const SEGMENTS = 200;
 const METRICS = 300;
 
-const KINDS = { effective: "Effective timeline", all: "All segments" };
+const KINDS = { effective: "Learned steps", all: "All segments" };
 
 export class View {
   /** `page`: zoom, store, names, forkList, lastStep(), redraw(), focus. */

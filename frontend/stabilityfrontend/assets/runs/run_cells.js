@@ -90,7 +90,8 @@ const empty = (why) => h("span.none", { title: why, "aria-label": why }, "–");
 /** What is to be known of a run first: its worst open incident, and below it since when and what it does; else its phase. */
 function stateCell(row, now) {
   const state = stateOf(row);
-  const since = state.since ? `since ${formatAge(Math.max(0, now - state.since))}` : "";
+  const age = now - (state.since ?? now);
+  const since = !state.since ? "" : age < 2 ? "just now" : `for ${formatAge(age)}`;
   const phase = state.incident_id ? phaseAppearance(row).word : "";
   const notBack = notBackWords(state);
   // A row has room for two lines.
@@ -119,7 +120,7 @@ function wayOut(row) {
   if (statusFacts(row.status).over) return null;
   const [what, words, title] =
     row.worst_incident?.advice === "roll_back"
-      ? ["rollback", "Roll back …", "It is advised: opens the run with what would be ordered, and asks"]
+      ? ["rollback", "Roll back …", "Suggested: opens the run with the prepared rollback, and asks"]
       : row.undo === null || row.undo === undefined
         ? []
         : ["undo", "Undo rollback …", "The rollback of the last day: opens the run with the way back, and asks"];
@@ -214,7 +215,7 @@ const BUILT_IN = {
     label: "Since",
     kind: "age",
     width: 96,
-    cell: (row, now) => age(row.state.since, now, "nothing says since when"),
+    cell: (row, now) => age(row.state.since, now, "start unknown"),
   },
   ranks: { label: "Ranks", kind: "count", width: 68, cell: (row) => formatCount(row.ranks) },
   rollbacks: { label: "Rollbacks", kind: "count", width: 88, cell: (row) => formatCount(row.rollbacks) },

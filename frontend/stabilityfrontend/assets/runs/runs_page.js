@@ -113,7 +113,7 @@ class SavedViews {
 
   draw() {
     if (!this.views.length) {
-      fill(this.list, h("p.sub", "No view is saved yet. A view is the filter, order, groups and columns."));
+      fill(this.list, h("p.sub", "No saved views yet. A view keeps filter, order, groups and columns."));
       return;
     }
     fill(

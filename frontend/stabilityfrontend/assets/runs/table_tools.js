@@ -35,7 +35,7 @@ export function drawStates(page) {
   const { crashed, training, empty, finished } = appearanceTable.phases;
   const ill = answer.conditions.sick ? { tone: "critical", shape: "octagon" } : { tone: "good", shape: "tick" };
   const shown = { sick: ill, crashed, well: training, empty, over: finished };
-  const words = { empty: empty.word };
+  const words = { empty: empty.word, sick: answer.conditions.sick === 1 ? "needs attention" : "need attention" };
   const there = Object.keys(shown).filter((name) => name === "sick" || answer.conditions[name]);
   patch(
     place,

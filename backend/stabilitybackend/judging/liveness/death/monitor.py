@@ -38,7 +38,7 @@ __all__ = ["DeathMonitor", "meaning", "reported_by"]
 #: How an agent knows the end of a process (``how`` of docs/wire.md), in words.
 KNOWN_BY = {
     "pidfd": "by its exit status, which the kernel kept",
-    "zombie": "by its exit status, read before its launcher asked",
+    "zombie": "by its exit status, read from the process",
     "kernel log": "by the kernel's log",
     "slot": "by what it wrote down before it ended",
 }
