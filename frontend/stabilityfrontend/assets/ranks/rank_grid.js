@@ -150,7 +150,7 @@ export const SIGNS = {
 function blamed(page) {
   const found = new Map();
   for (const incident of page.incidents()) {
-    if (incident.state !== "open" || !incidentKind(incident.kind).blames) continue;
+    if (incident.state !== "open" || !incidentKind(incident.kind).blame) continue;
     const verdict = (incident.evidence && incident.evidence.verdict) || {};
     const culprits = Array.isArray(verdict.culprits) ? verdict.culprits : [];
     for (const rank of [...culprits, incident.rank])
