@@ -105,12 +105,7 @@ class RedisAddress:
             raise BadAddress(
                 "Sentinels without the name of what they watch", f"it behind the hosts: {scheme}://{hosts}/name"
             )
-        if number and not number.isdecimal():
-            raise BadAddress(f"database {number}", "a number, such as 0")
-        if kind == "cluster" and number not in ("", "0"):
-            raise BadAddress(
-                f"database {number} of a Redis Cluster", "no database: a cluster has only 0. Leave it out of the URL"
-            )
+        _check_database(kind, number)
         return cls(kind, tls, nodes, login + at, name, int(number) if number else None, parts.query, url)
 
     def of_node(self, host: str, port: int) -> str:
@@ -118,6 +113,15 @@ class RedisAddress:
         shown = f"[{host}]" if ":" in host else host
         query = f"?{self.query}" if self.query else ""
         return f"{'rediss' if self.tls else 'redis'}://{self.login}{shown}:{port}{query}"
+
+
+def _check_database(kind: Kind, number: str) -> None:
+    if number and not number.isdecimal():
+        raise BadAddress(f"database {number}", "a number, such as 0")
+    if kind == "cluster" and number not in ("", "0"):
+        raise BadAddress(
+            f"database {number} of a Redis Cluster", "no database: a cluster has only 0. Leave it out of the URL"
+        )
 
 
 def _node(text: str, default_port: int) -> tuple[str, int]:

@@ -141,6 +141,16 @@ class Settings:
     advertise_url: str | None = None
 
     def __post_init__(self) -> None:
+        self._check_addresses()
+        self._check_numbers()
+        self._check_proxies()
+        self._check_roles()
+        if self.log_level not in _LOG_LEVELS:
+            raise _wrong("log_level", self.log_level, "one of " + ", ".join(_LOG_LEVELS))
+        if self.data_dir.exists() and not self.data_dir.is_dir():
+            raise _wrong("data_dir", self.data_dir, "a folder, but this is a file")
+
+    def _check_addresses(self) -> None:
         if not self.host or any(character.isspace() for character in self.host):
             raise _wrong("host", self.host, "an address or host name such as 127.0.0.1 or 0.0.0.0")
         if not 0 <= self.port <= 65535:
@@ -150,6 +160,13 @@ class Settings:
                 RedisAddress.of(self.redis_url)
             except BadAddress as error:
                 raise _wrong("redis_url", error.given, error.expected) from None
+        if self.public_url is not None:
+            _check_public_url(self.public_url)
+        _check_root_path(self.root_path, self.public_url)
+        if self.advertise_url is not None and not is_address(self.advertise_url):
+            raise _wrong("advertise_url", self.advertise_url, "an address such as http://10.0.0.7:8080")
+
+    def _check_numbers(self) -> None:
         if not MIN_WINDOW_MIB <= self.window_mib < float("inf"):
             raise _wrong("window_mib", self.window_mib, f"MiB, {MIN_WINDOW_MIB} or more, for example 32")
         if not 0 <= self.cache_mib < float("inf"):
@@ -161,11 +178,8 @@ class Settings:
                 raise _wrong(name, getattr(self, name), "seconds above 0")
         if self.hang_ceiling_s < self.hang_floor_s:
             raise _wrong("hang_ceiling_s", self.hang_ceiling_s, f"at least hang_floor_s ({self.hang_floor_s:g} s)")
-        if self.log_level not in _LOG_LEVELS:
-            raise _wrong("log_level", self.log_level, "one of " + ", ".join(_LOG_LEVELS))
-        if self.public_url is not None:
-            _check_public_url(self.public_url)
-        _check_root_path(self.root_path, self.public_url)
+
+    def _check_proxies(self) -> None:
         if self.trusted_proxies is not None and self.trusted_proxies.strip() != "*":
             for proxy in filter(None, (one.strip() for one in self.trusted_proxies.split(","))):
                 if not _is_network(proxy):
@@ -177,8 +191,8 @@ class Settings:
             header = getattr(self, name)
             if header is not None and (not _HEADER.fullmatch(header) or header.lower() in _TAKEN_HEADERS):
                 raise _wrong(name, header, "the name of a header such as X-Forwarded-User")
-        if self.advertise_url is not None and not is_address(self.advertise_url):
-            raise _wrong("advertise_url", self.advertise_url, "an address such as http://10.0.0.7:8080")
+
+    def _check_roles(self) -> None:
         for role in self.role:
             if role not in ROLES:
                 raise _wrong("role", role, "one of " + ", ".join(ROLES))
@@ -189,8 +203,6 @@ class Settings:
         for name in ("roles", "proxy_groups_header"):
             if getattr(self, name) is not None and not self.people_sign_in:
                 raise _wrong(name, "set", "an OIDC issuer or a proxy's user header beside it: nobody signs in else")
-        if self.data_dir.exists() and not self.data_dir.is_dir():
-            raise _wrong("data_dir", self.data_dir, "a folder, but this is a file")
 
     @classmethod
     def from_env_and_args(cls, env: Mapping[str, str], **given: Any) -> Settings:

@@ -451,6 +451,18 @@ class _Gap:
     stop: Stop = field(default_factory=Stop)
     times: list[float] = field(default_factory=list)
 
+    def add(self, incident: Incident) -> None:
+        """Count an incident as a reason of the stop.
+
+        A node that is heard of again was silent only, unless a new start is the next event after it.
+        """
+        at, kind = _at(incident), incident.kind
+        was_restarted = self.after is not None and self.before is not None and self.before.ended <= at
+        if kind == "agent_lost" and not _is_open(incident) and not was_restarted:
+            return
+        {"process_death": self.stop.deaths, "hang": self.stop.hangs}.get(kind, self.stop.lost).append(incident)
+        self.times.append(at)
+
 
 def interruptions_of(story: JobStory) -> list[JudgedInterruption]:
     """Return the interruptions of a run, oldest first."""
@@ -461,19 +473,10 @@ def interruptions_of(story: JobStory) -> list[JudgedInterruption]:
         gap.stop.scheduled = story.scheduled
     found: list[JudgedInterruption] = []
     for incident in sorted(story.incidents, key=lambda i: (i.opened, i.incident_id)):
-        kind = incident.kind
-        if kind == "hang" and _went_on(incident):
+        if incident.kind == "hang" and _went_on(incident):
             found.append(_stall(incident))
-        elif kind in ("process_death", "hang") or (kind == "agent_lost" and _is_open(incident)):
-            at = _at(incident)
-            gap = _gap_of(gaps, at)
-            {"process_death": gap.stop.deaths, "hang": gap.stop.hangs}.get(kind, gap.stop.lost).append(incident)
-            gap.times.append(at)
-        elif kind == "agent_lost":
-            gap = _gap_of(gaps, _at(incident))
-            if gap.after is not None and gap.before is not None and gap.before.ended <= _at(incident):
-                gap.stop.lost.append(incident)  # the node went silent, and the next thing is a new start
-                gap.times.append(_at(incident))
+        elif incident.kind in ("process_death", "hang", "agent_lost"):
+            _gap_of(gaps, _at(incident)).add(incident)
     for restart in story.restarts:
         gap = _gap_of(gaps, restart.issued)
         if gap.after is not None:
@@ -578,8 +581,8 @@ def _stall(hang: Incident) -> JudgedInterruption:
     judgement = judge(Stop(hangs=[hang]))
     since = _at(hang)
     return _reported(
-        judgement, Stop(hangs=[hang]), what="stall", since=since, resumed=hang.resolved or since,
-        step=hang.onset_step, resumed_step=hang.recovered_step,
+        judgement, Stop(hangs=[hang]), "stall", since, hang.resolved or since,
+        _Steps(hang.onset_step, hang.recovered_step),
     )  # fmt: skip
 
 
@@ -607,11 +610,12 @@ def _interruption(gap: _Gap, story: JobStory) -> JudgedInterruption:
     what: What = "death" if stop.deaths else "hang" if stop.hangs else "node_lost" if stop.lost else "restart"
     return _reported(
         Judgement(judgement.category, judgement.confidence, judgement.unsure, evidence), stop,
-        what=what, since=since, resumed=None if after is None else max(after.began, since),
-        step=None if before is None else before.last_step,
-        resumed_step=None if after is None else after.first_step,
-        redone=redone, redone_s=redone * before.step_s if before is not None else 0.0,
-        source="" if after is None else after.source,
+        what, since, None if after is None else max(after.began, since),
+        _Steps(
+            None if before is None else before.last_step, None if after is None else after.first_step,
+            redone, redone * before.step_s if before is not None else 0.0,
+        ),
+        "" if after is None else after.source,
     )  # fmt: skip
 
 
@@ -640,17 +644,23 @@ def _of_others(line: KernelLogLine, own: set[tuple[str, int | None]]) -> bool:
     return line.what == "oom" and pid is not None and own.isdisjoint({(node, pid), (node, None), ("", pid)})
 
 
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """The step before a stop and the one after it, and the steps that were done again, with their seconds."""
+
+    step: int | None
+    resumed_step: int | None
+    redone: int = 0
+    redone_s: float = 0.0
+
+
 def _reported(
     judgement: Judgement,
     stop: Stop,
-    *,
     what: What,
     since: float,
     resumed: float | None,
-    step: int | None,
-    resumed_step: int | None,
-    redone: int = 0,
-    redone_s: float = 0.0,
+    steps: _Steps,
     source: str = "",
 ) -> JudgedInterruption:
     """Return an interruption, named by the first of the incidents that report the stop itself."""
@@ -664,10 +674,10 @@ def _reported(
         since=since,
         resumed=resumed,
         open=resumed is None,
-        step=step,
-        resumed_step=resumed_step,
-        redone_steps=redone,
-        redone_s=redone_s,
+        step=steps.step,
+        resumed_step=steps.resumed_step,
+        redone_steps=steps.redone,
+        redone_s=steps.redone_s,
         ranks=stop.ranks[:64],
         nodes=stop.nodes[:64],
         gpus=list(dict.fromkeys(uuid for uuid in gpus if uuid))[:64],

@@ -250,6 +250,17 @@ def _check_numbers(frame: Frame | FramePart, records: int, checked: Checked) -> 
         )
 
 
+def check_hello(hello: Hello) -> str:
+    """Return the run of a Hello that can be stored. Raises BadRequest, BadMessage."""
+    run_id = check_run_id(hello.run_id)
+    check_source_id(hello.agent)
+    for source in hello.sources:
+        check_source(source)
+    check_data(hello.config, "the run's config")
+    check_data([hello.project, hello.name, hello.node, hello.notes, hello.tags], "Hello")
+    return run_id
+
+
 def check_source(info: SourceInfo) -> None:
     """Check who says that it sends.
 
@@ -426,12 +437,7 @@ class AgentConnection:
                 message = self._read(await self._receive())
             if not isinstance(message, Hello):
                 raise BadMessage(f"first message is {type(message).__name__}, expected Hello")
-            self._run_id = check_run_id(message.run_id)
-            check_source_id(message.agent)
-            for source in message.sources:
-                check_source(source)
-            check_data(message.config, "the run's config")
-            check_data([message.project, message.name, message.node, message.notes, message.tags], "Hello")
+            self._run_id = check_hello(message)
             await self._check_project(message, self._project)
         except WebSocketDisconnect:
             return None

@@ -226,6 +226,12 @@ async def check_server(redis: Redis | ClusterClient, url: str) -> str:
             f"Redis at {place} can't be used with the options behind the '?' of its URL: {error}",
             hint="leave them out of --redis-url, or correct them",
         ) from error
+    _check_versions(infos, place)
+    names = sorted({named(info).replace(" is version", "") for info in infos.values()})
+    return " and ".join(names) + (f", a cluster of {len(infos)} masters" if address.kind == "cluster" else "")
+
+
+def _check_versions(infos: Mapping[str, Mapping[str, Any]], place: str) -> None:
     for node, info in infos.items():
         if version_of(info) < OLDEST_VERSION:
             oldest = ".".join(map(str, OLDEST_VERSION))
@@ -233,8 +239,6 @@ async def check_server(redis: Redis | ClusterClient, url: str) -> str:
                 f"{named(info)} at {node or place}, expected {oldest} or newer",
                 hint="upgrade it, or leave --redis-url out to use the embedded server",
             )
-    names = sorted({named(info).replace(" is version", "") for info in infos.values()})
-    return " and ".join(names) + (f", a cluster of {len(infos)} masters" if address.kind == "cluster" else "")
 
 
 def version_of(info: Mapping[str, Any]) -> tuple[int, ...]:
