@@ -1,1 +1,1 @@
-"""Which data each step of a run saw: ids of batches, repeats of them, and samples seen once, twice or more."""
+"""Data of each step of a run: ids of batches, repeats, and samples seen once, twice or more."""

@@ -1,10 +1,10 @@
-"""Which batch each step of a run saw: a fold over the ``batch`` events of all ranks. Pure.
+"""Batches of each step of a run: a fold over the ``batch`` events of all ranks. Pure.
 
-A rank hands over the id of its part of a step's batch (``run.data``, ``run.batch``). The parts of one step are added
-up (``ids.py``), and the step is judged when as many ranks as usual have handed over theirs (``repeats.py``).
+A rank reports the id of its part of a step's batch (``run.data``, ``run.batch``). The parts of one step are added up
+(``ids.py``), and the step is judged once as many ranks as usual reported (``repeats.py``).
 
-Where a batch belongs is where the rows of its process belong. A process that has logged nothing yet, or one whose steps
-went back, may be about to open a segment: its batches wait until its rows are placed.
+A batch belongs to the segment of its process's rows. A process without rows, or one whose steps went back, may be about
+to open a segment: its batches wait until its rows are placed.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from stabilitybackend.lineage.tree import FoldedSegment, PathRange
 
 __all__ = ["BatchFold"]
 
-# Judges whether ranks read the same data: samplers that lost their rank, one seed or one shard for all.
+# Ranks that read the same data: samplers that lost their rank, one seed or one shard for all.
 #
 # Ranks of one data-parallel replica (tensor or pipeline parallel) get the same batch by design, from the first step on.
-# So what counts is a number of different batches a step that the run had before, and has no longer.
+# So the event is a drop of the number of different batches a step below the run's usual one.
 
-#: Different batches of a step that are counted: as many ranks are enough to see that there are fewer than before.
+#: Counted different batches of a step: enough to see fewer than before.
 MAX_DIFFERENT = 64
 
 
 class RanksAlike(Stateful):
-    """Follows how many different batches the ranks of a step hand over; the parts of a step are one rank's each."""
+    """Number of different batches of the ranks of a step; the parts of a step are one rank's each."""
 
     _parts: int = 0
     _usual: int = 0
@@ -50,19 +50,19 @@ class RanksAlike(Stateful):
     _first: int = 0
     _few: int = 0
     _many: int = 0
-    #: Onset, the step at which it was seen, and different batches a step; empty while there is no event.
+    #: Onset, step of the detection, and different batches a step; empty without an event.
     _event: tuple[int, ...] = ()
 
     def began(self, step: int) -> None:
-        """A process goes on at ``step``, or the run went back there."""
+        """Take the first step of a new process or branch."""
         self._began, self._few, self._many = True, 0, 0
         self._event = self._event if self._event and self._event[0] < step else ()
 
     def take(self, step: int, parts: int, different: int) -> Finding | None:
-        """Take a step of which all is known, and return what it shows.
+        """Take a complete step, and return its finding.
 
         Args:
-            parts: ranks that handed over a batch. different: of their batches, at most MAX_DIFFERENT.
+            parts: ranks with a batch. different: of their batches, at most MAX_DIFFERENT.
         """
         if parts > self._parts or (self._began and parts != self._parts):
             self._parts, self._usual, self._steps, self._event = parts, 0, 0, ()
@@ -102,29 +102,28 @@ class RanksAlike(Stateful):
         )  # fmt: skip
 
 
-# Which samples each step saw: of every data set the same small share of its samples, at every step they come.
+# Samples of each step: of every data set the same small share, at every step of theirs.
 #
-# Clients send the hashes of samples that begin with some zero bits (``stabilityclient/data/hashing.py``). So what is
-# kept
-# is complete: all places of some samples, none of the others. How many samples were seen once, twice or never, and how
-# many two stretches share, is counted on these and holds for all. When there is no more room, one more bit has to be
-# zero, and half of the samples of the largest data set go: bounded for ever, at a known error.
+# Clients send the hashes of samples that begin with some zero bits (``stabilityclient/data/hashing.py``). So the log is
+# complete for some samples and empty for others. Samples seen once, twice or never, and those common to two intervals,
+# are counted on these and scaled up. When room is short, one more bit has to be zero, which drops half of the samples
+# of the largest data set: bounded for ever, at a calculable error.
 
-#: Bits of a hash that travel.
+#: Bits of a transmitted hash.
 HASH_BITS = 48
 _HASH_BYTES = HASH_BITS // 8
-#: Places of samples that are kept for a run, 18 bytes each: 4.5 MiB. A share of half is then known to 0.1 % to 0.4 %.
+#: Places of samples in a run, 18 bytes each: 4.5 MiB. The error of a share of half is then 0.1 % to 0.4 %.
 MAX_PLACES = 2**18
-#: Newest places that are kept one by one, before they are put to the others.
+#: Newest places, kept one by one before they join the others.
 OPEN_PLACES = 4_096
-#: Data sets of a run that are told apart; samples of further ones count as those of the last.
+#: Data sets of a run; samples of further ones count as those of the last.
 MAX_DATASETS = 64
 
 Columns = tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.uint32], NDArray[np.uint16]]
 
 
 def hashes_of(kept: str) -> list[int]:
-    """Return the hashes in the text of a ``batch`` event, none where it is none."""
+    """Return the hashes in the text of a ``batch`` event, none for invalid text."""
     try:
         data = b64decode(kept, validate=True)
     except ValueError:
@@ -134,10 +133,10 @@ def hashes_of(kept: str) -> list[int]:
 
 
 class SampleLog(Stateful):
-    """The places of the samples that are kept: hash, step, segment, data set."""
+    """Places of the retained samples: hash, step, segment, data set."""
 
     names: list[str] = fresh(list)
-    #: Zero bits with which the hashes of each data set begin; what stands for one sample stands for ``2**shift``.
+    #: Leading zero bits of the hashes of each data set; one sample counts for ``2**shift``.
     shifts: list[int] = fresh(list)
     _hashes: NDArray[np.uint64] = fresh(np.empty, 0, np.uint64)
     _steps: NDArray[np.int64] = fresh(np.empty, 0, np.int64)
@@ -157,7 +156,7 @@ class SampleLog(Stateful):
     # --- what comes in -------------------------------------------------------------------------------------------
 
     def add(self, segment: int, step: int, name: str, shift: int, hashes: Sequence[int]) -> list[int]:
-        """Keep samples of a data set that a rank saw at a step; return the hashes of those that are kept."""
+        """Add samples of a data set at a step of a rank; return the hashes that are retained."""
         at = self._set(name)
         if shift > self.shifts[at]:
             self._halve(at, shift)
@@ -177,7 +176,7 @@ class SampleLog(Stateful):
         return self.names.index(name)
 
     def _close(self) -> None:
-        """Put what is open to the others, and make room where it needs some."""
+        """Merge the newest places into the others, and make room."""
         columns = self._columns()
         self._open = []
         self._hashes, self._steps, self._segments, self._sets = columns
@@ -206,13 +205,13 @@ class SampleLog(Stateful):
     # --- what was seen -------------------------------------------------------------------------------------------
 
     def forked(self) -> None:
-        """The effective path is another one."""
+        """Reset for another effective path."""
         self._known = None
 
     def seen(self, path: Sequence[PathRange], step: int, hashes: Sequence[int], since: int) -> set[int]:
-        """Return which of a step's samples came at an earlier step of the path, from ``since`` on.
+        """Return which of a step's samples occurred at an earlier step of the path, from ``since`` on.
 
-        Ask for the steps in their order: those that were asked for count as seen from then on.
+        Call it in the order of steps: each call marks its samples as seen.
         """
         if self._known is None or since != self._since:
             found = self.on(path, since, step - 1)
@@ -229,14 +228,14 @@ class SampleLog(Stateful):
         return known
 
     def late(self, hashes: Iterable[int]) -> None:
-        """Take samples of a step that was asked for already."""
+        """Take samples of a step that was queried already."""
         if self._known is not None:
             self._newest.update(hashes)
 
     def places(self, path: Sequence[PathRange], name: str, first: int, last: int, since: int) -> tuple[int, int]:
-        """Return the first and last step from ``since`` on at which samples of a data set in ``first..last`` had come.
+        """Return the first and last step from ``since`` on with earlier samples of a data set in ``first..last``.
 
-        Both are ``first`` where there are none.
+        Both are ``first`` for none.
         """
         wanted, _, _, sets = self.on(path, first, last)
         wanted = wanted[sets == self._set(name)]
@@ -266,22 +265,21 @@ class SampleLog(Stateful):
         return hashes[~again], steps[~again], segments[order][~again], sets[order][~again]
 
 
-# Judges samples that come again in other batches: a new order after a resume that begins in the middle of the data.
+# Samples repeated in other batches: a new order after a resume in the middle of the data.
 #
-# At each step some samples are known of which every earlier place is known (``samples.py``). Of a first pass over the
-# data none was seen before; drawing with replacement, and small data sets in a mixture, bring some again at a rate that
-# changes slowly. What is judged is a rate that is higher than the run's own rate right before, by more than chance: the
-# probability of so many under the rate before is below CHANCE. Nothing else is a threshold.
-#
-# Right after a resume it is a warning. Where nothing began, the data is through: said once, as ``info``.
+# At each step all earlier places of some samples are on record (``SampleLog``). A first pass over the data repeats
+# none; drawing with replacement, and small data sets in a mixture, repeat some at a slowly changing rate. An event is a
+# rate above the run's own rate right before, by more than chance: the probability of so many under the rate before is
+# below CHANCE, the only threshold.
+# Right after a resume it is a warning. Otherwise the data is used up: reported once, as ``info``.
 
 #: One false event in so many judged steps, of which a long run has 10**7.
 CHANCE = 1e-9
-#: Steps that tell the rate before, and steps after a resume in which it is compared with what came before it.
+#: Steps of the rate before, and steps after a resume that are compared with it.
 STEPS = 64
-#: Events that are remembered for the run's page, newest ones.
+#: Events for the run's page, newest ones.
 MAX_EVENTS = 64
-#: Known samples from the step after the onset on that make it a pass over all of the data: it is through in one step.
+#: Share of earlier samples right after the onset that marks the end of the data, in one step.
 WHOLE = 0.8
 #: Newest steps whose rate is compared; three at least, since equal batches are reported at the third one.
 WINDOW, LEAST_STEPS = 8, 3
@@ -289,16 +287,16 @@ WINDOW, LEAST_STEPS = 8, 3
 
 @dataclass
 class Reused:
-    """Samples that came before.
+    """Repeated samples.
 
     Attributes:
-        dataset: "" where none is named.
-        onset, seen, newest: first step, the step at which it was noticed, and the newest one.
-        since, began: what happened last before it, and its step. resumed: whether that was a start of a process, or a
-            way back.
-        share: of the samples, when it was noticed. before: the share right before.
-        low, high: steps at which they had come.
-        whole: since the onset nearly all samples are known ones.
+        dataset: "" for unnamed.
+        onset, seen, newest: first step, step of the detection, and the newest one.
+        since, began: the last thing that happened before it, and its step. resumed: whether that was a start of a
+            process, or a rollback.
+        share: of the samples, at the detection. before: the share right before.
+        low, high: their earlier steps.
+        whole: since the onset nearly all samples are earlier ones.
         ended: first step of the window in which the share was back; None while it lasts.
     """
 
@@ -318,7 +316,7 @@ class Reused:
 
 
 class Reuse(Stateful):
-    """Follows how many samples of a data set were seen before, step by step; steps with known batches are left out."""
+    """Share of repeated samples of a data set, step by step; steps with repeated batches are left out."""
 
     #: (step, samples, of these seen before): the newest steps, and those before the last start of a process.
     _newest: deque[tuple[int, int, int]] = fresh(deque, maxlen=STEPS + WINDOW)
@@ -328,9 +326,9 @@ class Reuse(Stateful):
     _lasts: bool = False
 
     def began(self, boundary: Boundary) -> None:
-        """A process goes on, or the run went back."""
+        """Take a new process or branch."""
         kept = [one for one in self._newest if one[0] < boundary.step]
-        # A second start right after the first tells no rate of its own: what came before both stays.
+        # A second start right after the first has no rate of its own: the rate from before both stays.
         if sum(samples for _, samples, _ in kept[-STEPS:]) or not self._before:
             self._before = kept[-STEPS:]
         self._newest.clear()
@@ -339,7 +337,7 @@ class Reuse(Stateful):
         self._lasts = self._lasts and bool(self.events) and self.events[-1].resumed
 
     def another_epoch(self) -> None:
-        """The job says that a pass over the data begins: what came before it does not count any more."""
+        """Take the job's report of a new pass over the data: steps before it do not count any more."""
         self._newest.clear()
         self._before, self._boundary, self._lasts = [], None, False
 
@@ -369,10 +367,10 @@ class Reuse(Stateful):
     def change(
         self, step: int, dataset: str, shares: tuple[float, float], places: tuple[int, int]
     ) -> Iterator[Finding]:
-        """Yield what there is to say where ``take`` returned shares.
+        """Yield the finding of the shares returned by ``take``.
 
         Args:
-            places: first and last step at which the samples of the newest steps had come before.
+            places: first and last earlier step of the newest steps' samples.
         """
         share, before = shares
         window = list(self._newest)[-WINDOW:]
@@ -440,17 +438,17 @@ def _tail(n: int, x: int, rate: float) -> float:
 
 #: Steps in a row that make another layout: the last batch of an epoch may be smaller, a rank may be late once.
 LAYOUT_STEPS = 3
-#: Changes of the layout, and of the epoch, that are remembered; the oldest go.
+#: Remembered changes of the layout, and of the epoch; the oldest are dropped.
 MAX_LAYOUTS, MAX_EPOCHS = 64, 4_096
 
 
 @dataclass
 class Layout:
-    """How ids are made from a step on.
+    """Layout of ids from a step on.
 
     Attributes:
         step: the first one. of: ``ids``, ``tokens[2048]``, or ``text`` (``run.batch``).
-        parts: how many are handed over for one step, by ranks and calls. samples: in all of them, 0 where not known.
+        parts: of one step, by ranks and calls. samples: in all of them, 0 for unknown.
     """
 
     step: int
@@ -459,25 +457,25 @@ class Layout:
     samples: int
 
     def like(self, other: Layout) -> bool:
-        """Return whether batches of both are made alike."""
+        """Return whether ids of both are comparable."""
         return (self.of, self.parts, self.samples) == (other.of, other.parts, other.samples)
 
 
 class Coverage(Stateful):
-    """Follows the judged steps of the effective path."""
+    """Layouts, gaps and epochs of the judged steps of the effective path."""
 
     layouts: list[Layout] = fresh(list)
     _next: Layout | None = None
     _nexts: int = 0
-    #: The newest step with ids, the usual distance of two, and steps between two that have none.
+    #: The newest step with ids, the usual distance of two, and steps between two without any.
     last: int | None = None
     _stride: int = 0
     missing: int = 0
-    #: (segment, first step, epoch): what the lowest rank says.
+    #: (segment, first step, epoch), from the lowest rank.
     _epochs: list[tuple[int, int, float]] = fresh(list)
 
     def take(self, step: int, of: str, parts: int, samples: int) -> None:
-        """Note how the batch of a judged step was made."""
+        """Take the layout of a judged step's batch."""
         if self.last is not None and step > self.last:
             distance = step - self.last
             self._stride = min(self._stride or distance, distance)
@@ -496,14 +494,14 @@ class Coverage(Stateful):
                 self.layouts, self._next = [*self.layouts, self._next][-MAX_LAYOUTS:], None
 
     def went_back(self, fork_step: int) -> None:
-        """Forget what came after the step to which the run went back."""
+        """Forget steps after the fork step."""
         kept = [one for one in self.layouts if one.step <= fork_step]
-        # One rank that dies in its first steps tells nothing of the job; the first layout stays as the one to compare.
+        # A rank that dies in its first steps proves nothing about the job; the first layout stays as the reference.
         self.layouts, self._next = kept or self.layouts[:1], None
         self.last = None
 
     def began(self) -> None:
-        """A process goes on: what lies between its first step and the last one was not left out."""
+        """Take a new process: the steps between the last one and its first are no gap."""
         self.last = None
 
     # --- epochs --------------------------------------------------------------------------------------------------
@@ -515,7 +513,7 @@ class Coverage(Stateful):
             self._epochs = [*self._epochs, (segment, step, epoch)][-MAX_EPOCHS:]
 
     def epoch_at(self, path: Sequence[PathRange], step: int) -> tuple[float | None, int]:
-        """Return the epoch of a step of a path and the step with which it began; None and 0 where nothing was said."""
+        """Return the epoch of a step of a path and its first step; None and 0 for none."""
         ends = {part.segment: part.last for part in path}
         for segment, first, epoch in reversed(self._epochs):
             if segment in ends and first <= step:
@@ -527,7 +525,7 @@ class Coverage(Stateful):
     # --- words ---------------------------------------------------------------------------------------------------
 
     def notes(self) -> Iterator[str]:
-        """Yield what people have to know before they trust that nothing was found, a sentence each."""
+        """Yield limits of the detection, a sentence each."""
         for before, after in zip(self.layouts, self.layouts[1:], strict=False):
             since = f"Since step {after.step:,}"
             if before.of != after.of:
@@ -554,21 +552,21 @@ class Coverage(Stateful):
             yield f"{self.missing:,} steps between others have no ids: what they saw is not known."
 
 
-#: Batches of one process that wait for its rows; beyond it the oldest go. A job logs more often than that.
+#: Batches of one process that wait for its rows; beyond it the oldest are dropped. A job logs more often than that.
 MAX_WAITING = 1_024
-#: Processes whose newest batch is remembered; beyond it the oldest go.
+#: Processes with a remembered newest batch; beyond it the oldest are dropped.
 MAX_SOURCES = 20_000
-#: Newest steps of which the parts are put together: as many as the judge lets wait, and some that are late.
+#: Newest steps with open parts: as many as ``Repeats`` lets wait, and some late ones.
 MAX_STEPS = 128
 MAX_OF_CHARS = 100
 
-#: What was found, with the time of the event that it was found at, unix seconds.
+#: A finding, with the time of its event, unix seconds.
 Found = tuple[float, Finding]
 
 
 @dataclass
 class _Part:
-    """What one rank handed over for a step; ``batch`` is None where that is no id, and ``sets`` as in the event."""
+    """Part of one rank for a step; ``batch`` is None for an invalid id, and ``sets`` as in the event."""
 
     step: int
     batch: int | None
@@ -583,7 +581,7 @@ class _Part:
 
 @dataclass
 class _Step:
-    """What the parts of a step have together, as far as they came.
+    """Sum of the parts of a step so far.
 
     Attributes:
         kept: hashes of samples by data set. different: ids of parts, MAX_DIFFERENT at most.
@@ -597,7 +595,7 @@ class _Step:
 
 
 def batch_id(data: Mapping[str, Any]) -> int | None:
-    """Return the 64 bits of a ``batch`` event: those that the client made of ids, else a hash of the text."""
+    """Return the 64 bits of a ``batch`` event: made by the client of ids, else a hash of the text."""
     text = data.get("fingerprint", "")
     if data.get("of") and len(text) == 16:
         try:
@@ -624,52 +622,51 @@ class BatchFold(Stateful):
     ids: BatchIds = fresh(BatchIds)
     repeats: Repeats = fresh(Repeats)
     coverage: Coverage = fresh(Coverage)
-    #: Where the loader of the lowest rank was at each step, as it says.
+    #: Reported position of the lowest rank's loader at each step.
     positions: Positions = fresh(Positions)
     samples: SampleLog = fresh(SampleLog)
-    #: Data set -> how many of its samples come again.
+    #: Data set -> its repeats.
     reuse: dict[str, Reuse] = fresh(dict)
     alike: RanksAlike = fresh(RanksAlike)
-    #: First steps of processes of which known samples were reported, and whether a pass over the data was.
+    #: First steps of processes with reported repeats, and whether a pass over the data was reported.
     _reported: list[int] = fresh(list)
     _said: bool = False
-    #: Source -> its rank and its batches whose segment is not known yet.
+    #: Source -> its rank and its batches without a segment yet.
     _waiting: dict[str, tuple[int, list[_Part]]] = fresh(dict)
     #: Source -> segment and newest step of its batches.
     _at: dict[str, tuple[int, int]] = fresh(dict)
-    #: The lowest rank that hands ids over, and its process: another one goes on where it begins.
+    #: The lowest rank with ids, and its process: another one continues at its first step.
     _rank: int | None = None
     _source: str = ""
     #: The newest steps of the head.
     _steps: dict[int, _Step] = fresh(dict)
-    #: Batches that waited in vain, or that came for a step that their process had passed.
+    #: Batches that waited in vain, or that arrived for a passed step.
     passed_over: int = 0
 
     # --- what is asked -------------------------------------------------------------------------------------------
 
     def ids_on(self, path: Sequence[PathRange], step: int) -> int | None:
-        """Return the id of the batch that ``step`` saw on a path, None where none was handed over. O(log of the run).
+        """Return the id of the batch of ``step`` on a path, None for none. O(log of the run).
 
-        Two steps with one id saw the same data on all ranks together: the same samples where ids of samples were
-        handed over (in any order, on any number of ranks), the same texts of ``run.batch`` otherwise. The id of a step
-        is a sum over what came so far: one whose ranks have not all reported yet is no id of anything.
+        Two steps with one id had the same data on all ranks together: the same samples for ids of samples (in any
+        order, on any number of ranks), the same texts of ``run.batch`` otherwise. The id of a step is a sum over the
+        parts so far, and final only when all ranks have reported.
 
         Args:
             path: of the segments from the root, as ``SegmentTree.path(segment)`` returns it; ``tree.path()`` is the
                 effective path. A discarded branch is the path of its segment.
-            step: any.
         """
         return self.ids.on(path, step)
 
     def knew(self, finding: Finding) -> bool:
-        """Return whether a finding is about repeated data that the ids have shown, exactly and earlier."""
+        """Return whether a finding is about repeated data that the ids have shown before."""
         mine = finding.detector == DETECTOR or finding.kind != "repeat_data"
         return not mine and self.repeats.known(finding.onset_step)
 
     # --- what happens --------------------------------------------------------------------------------------------
 
     def event(self, event: LineageEvent, fold: LineageFold) -> Iterator[Found]:
-        """Take a ``batch`` event and yield what it shows."""
+        """Take a ``batch`` event and yield its findings."""
         source, step = event.source.source, event.step
         if event.source.rank is None or step is None:
             return
@@ -690,11 +687,11 @@ class BatchFold(Stateful):
 
     @property
     def waits(self) -> bool:
-        """Whether there are batches of which rows are to show where they belong."""
+        """Whether batches wait for rows of their process."""
         return bool(self._waiting)
 
     def rows(self, fold: LineageFold) -> Iterator[Found]:
-        """Rows were placed: take the batches whose place that shows."""
+        """Take placed rows, and the batches that waited for them."""
         for source in list(self._waiting):
             rank, parts = self._waiting[source]
             segment = fold.place_of(source, parts[-1].step)
@@ -702,7 +699,7 @@ class BatchFold(Stateful):
                 yield from self._release(source, rank, segment, fold)
 
     def forked(self, segment: FoldedSegment) -> None:
-        """The head is another segment now."""
+        """Take a new head."""
         fork_step = segment.kept_step  # what a branch that is returned to had taken is not read again
         self._steps = {step: known for step, known in self._steps.items() if step <= fork_step}
         self.samples.forked()
@@ -771,7 +768,7 @@ class BatchFold(Stateful):
                 yield from self._judged(one, path)
 
     def _judged(self, step: int, path: Sequence[PathRange]) -> Iterator[Found]:
-        """Take a step of which all is known that will be."""
+        """Take a step that is as complete as it gets."""
         seen = self.repeats.recent[step]
         self.coverage.take(step, seen.of, seen.parts, seen.samples)
         known = self._steps.get(step, _Step())
@@ -800,7 +797,7 @@ class BatchFold(Stateful):
                         yield seen.time, finding
 
     def _is_news(self, finding: Finding) -> bool:
-        """Return whether known samples are worth a word: one start of a process, one word; of passes one a run."""
+        """Return whether repeated samples are new: once per start of a process, and once per run of passes."""
         if finding.severity == "info":
             said, self._said = self._said, True
             return not said
@@ -812,7 +809,7 @@ class BatchFold(Stateful):
         return True
 
     def _began(self, step: int) -> None:
-        """Another process goes on at ``step``."""
+        """Take the first step of another process."""
         if not any(one.step == step for one in self.repeats.boundaries):
             self.repeats.began(step, f"the resume at step {step}")
             self.coverage.began()
@@ -821,7 +818,7 @@ class BatchFold(Stateful):
                 one.began(self.repeats.boundaries[-1])
 
     def _note_source(self, source: str, rank: int, step: int) -> None:
-        """Note where another process of the lowest rank goes on."""
+        """Take the first step of another process of the lowest rank."""
         if self._rank is None or rank < self._rank:
             self._rank, self._source = rank, source
         elif rank == self._rank and source != self._source:

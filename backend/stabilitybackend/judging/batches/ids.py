@@ -1,11 +1,11 @@
-"""The id of the batch of every step of every segment, found by step and by id. Exact; 12 bytes a batch in memory.
+"""Ids of the batches of every step of every segment, by step and by id. Exact; 12 bytes a batch in memory.
 
-An id has 64 bits, and those of all ranks (and of all parts of a batch) of one step are added up, modulo 2**64: the
-order in which they come does not matter, and one that comes late is added where it belongs. Two different batches of a
-run of n steps have one id with a probability of about n**2 / 2**65: 3e-8 for a million steps.
+An id has 64 bits, and those of all ranks (and of all parts of a batch) of one step are added up, modulo 2**64: any
+order of arrival gives the same sum, and a late one is added to its step. Two different batches of a run of n steps have
+one id with a probability of about n**2 / 2**65: 3e-8 for a million steps.
 
-The newest steps of a segment are kept in a dictionary, the older ones in arrays in the order of their steps (8 bytes an
-id, nothing for steps at equal distances), with an order by id that is made again when it is needed (4 bytes).
+The newest steps of a segment are in a dictionary, the older ones in arrays by step (8 bytes an id, nothing for steps at
+equal distances), with an order by id that is rebuilt on demand (4 bytes).
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _MASK = 2**ID_BITS - 1
 #: Newest batches of a segment that are kept one by one: late ranks change these most of all. The older half of twice as
 #: many becomes an array.
 OPEN_BATCHES = 2_048
-#: Arrays of equal length become one, up to this many batches: sorting that many takes 5 ms, looking into one 3 us.
+#: Arrays of equal length are merged, up to this many batches: sorting that many takes 5 ms, a lookup 3 us.
 MAX_CHUNK = 65_536
-#: Batches of a run, 48 MiB. Beyond it the oldest array goes, and is counted.
+#: Batches of a run, 48 MiB. Beyond it the oldest array is dropped, and counted.
 MAX_BATCHES = 2**22
 
 
 @dataclass
 class _Chunk:
-    """Older batches in the order of their steps.
+    """Older batches by step.
 
     Attributes:
         first: step of the first one. stride: distance of two of them.
-        offsets: steps since ``first``, empty where ``stride`` tells them.
+        offsets: steps since ``first``, empty for a ``stride``.
         ids: of the batches.
     """
 
@@ -48,11 +48,11 @@ class _Chunk:
     ids: NDArray[np.uint64]
 
     def __post_init__(self) -> None:
-        #: Places by id, equal ones in the order of their steps; made when it is asked for.
+        #: Indices by id, equal ones by step; made on demand.
         self.order: NDArray[np.uint32] | None = None
 
     def add(self, place: int, batch: int) -> int:
-        """Add to an id and return what it is now."""
+        """Add to an id and return the sum."""
         if not self.ids.flags.writeable:  # as it was read from a snapshot
             self.ids = self.ids.copy()
         whole: int = (int(self.ids[place]) + batch) & _MASK
@@ -81,7 +81,7 @@ class _Chunk:
         return self.first + self.stride * np.arange(len(self.ids), dtype=np.int64)
 
     def at(self, step: int) -> int | None:
-        """Return where ``step`` is."""
+        """Return the index of ``step``."""
         if step < self.first:
             return None
         if len(self.offsets):
@@ -116,7 +116,7 @@ class BatchIds(Stateful):
     """The ids of the batches of a run, by segment and step."""
 
     _segments: dict[int, _Segment] = fresh(dict)
-    #: Batches that are held, and those that were dropped for others.
+    #: Batches held, and batches dropped.
     count: int = 0
     dropped: int = 0
 
@@ -136,7 +136,7 @@ class BatchIds(Stateful):
     # --- what comes in -------------------------------------------------------------------------------------------
 
     def add(self, segment: int, step: int, batch: int) -> int:
-        """Add a rank's id of a step to those that came; return the id of the whole batch as far as it is known."""
+        """Add a rank's id of a step; return the sum so far."""
         known = self._segments.setdefault(segment, _Segment())
         before = known.open.get(step)
         if before is None and (late := self._place(known, step)) is not None:
@@ -156,7 +156,7 @@ class BatchIds(Stateful):
         return whole
 
     def _close(self, number: int, segment: _Segment) -> None:
-        """Make an array of the older half of what is open."""
+        """Move the older half of the newest batches into an array."""
         steps = sorted(segment.open)[:OPEN_BATCHES]
         ids = [segment.open.pop(step) for step in steps]
         of_id = self._open(number)
@@ -178,7 +178,7 @@ class BatchIds(Stateful):
     # --- what is asked -------------------------------------------------------------------------------------------
 
     def get(self, segment: int, step: int) -> int | None:
-        """Return the id of a step of a segment, None where none was handed over."""
+        """Return the id of a step of a segment, None for none."""
         known = self._segments.get(segment)
         if known is None:
             return None
@@ -189,7 +189,7 @@ class BatchIds(Stateful):
         return None if found is None else int(found[0].ids[found[1]])
 
     def on(self, path: Sequence[PathRange], step: int) -> int | None:
-        """Return the id of ``step`` on a path from the root, None where none was handed over."""
+        """Return the id of ``step`` on a path from the root, None for none."""
         for part in reversed(path):
             if part.first <= step and (part.last is None or step <= part.last):
                 return self.get(part.segment, step)
@@ -212,10 +212,9 @@ class BatchIds(Stateful):
         return None
 
     def all_on(self, path: Sequence[PathRange]) -> Callable[[], tuple[NDArray[np.int64], NDArray[np.uint64]]]:
-        """Return what reads all steps on a path that have an id, and the ids, in no order; 30 ms for a million batches.
+        """Return a reader of all steps with an id on a path, and the ids, in no order; 30 ms for a million batches.
 
-        Call it in any thread, once: it reads what is there now. Where a rank adds its part to an older id meanwhile, it
-        may be that with this part or without.
+        Call it in any thread, once: it reads the present state. A part added to an older id meanwhile may be missing.
         """
         parts = [
             (part, known.chunks.copy(), list(known.open), list(known.open.values()))
@@ -239,7 +238,7 @@ class BatchIds(Stateful):
         return read
 
     def newest(self, path: Sequence[PathRange], batch: int, before: int) -> int | None:
-        """Return the newest step before ``before`` of a path whose batch has this id, None where it is a new one."""
+        """Return the newest step before ``before`` of a path with this id, None for none."""
         for part in reversed(path):
             last = before - 1 if part.last is None else min(part.last, before - 1)
             known = self._segments.get(part.segment)
@@ -261,7 +260,7 @@ class BatchIds(Stateful):
         return None
 
     def nbytes(self) -> int:
-        """Return the bytes of the arrays, as far as they are made."""
+        """Return the bytes of the arrays made so far."""
         chunks = [chunk for segment in self._segments.values() for chunk in segment.chunks]
         orders = sum(chunk.order.nbytes for chunk in chunks if chunk.order is not None)
         return orders + sum(chunk.ids.nbytes + chunk.offsets.nbytes for chunk in chunks)

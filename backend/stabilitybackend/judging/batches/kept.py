@@ -1,4 +1,4 @@
-"""Which ranks keep their newest batches, and what they answered about the samples in them. Pure."""
+"""Ranks that keep their newest batches, and their answers about the samples in them. Pure."""
 
 from __future__ import annotations
 
@@ -19,20 +19,18 @@ __all__ = ["EVENTS", "MAX_RANKS", "MAX_SAMPLES", "KeptBatches"]
 
 #: Answers kept per run, newest ones; each has some hundred samples of at most 2,000 characters.
 MAX_ANSWERS = 8
-#: Samples of one answer, and batches of it: what 64 ranks with a ring of 8 give.
+#: Samples of one answer, and batches of it: those of 64 ranks with a ring of 8.
 MAX_SAMPLES = 128
 MAX_BATCHES = 512
 #: Ranks whose rings, and whose errors, are remembered.
 MAX_RANKS = 65_536
 MAX_ERRORS = 16
-#: Events that the class reads.
+#: Events for ``take``.
 EVENTS = frozenset({"keeps_batches", "batch_samples", "start"})
 
 
 @dataclass(slots=True)
 class _Batch:
-    """What is known of one step."""
-
     ranks: int = 0
     samples: int = 0
     loss_sum: float = 0.0
@@ -63,7 +61,7 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Answer:
-    """What the ranks answered to one order."""
+    """Answers of the ranks to one command."""
 
     request: str
     time: float
@@ -76,7 +74,7 @@ class _Answer:
     left_out: int = 0
 
     def take(self, rank: int, shown: SamplesShown) -> None:
-        """Take what one rank says; a second time nothing."""
+        """Take the first answer of a rank."""
         if rank in self.ranks or len(self.ranks) >= MAX_RANKS:
             return
         self.ranks.add(rank)
@@ -95,7 +93,7 @@ class _Answer:
         self.left_out += len(every) - len(self.samples)
 
     def shown(self) -> BatchAnswer:
-        """Return it as the API has it, without its samples."""
+        """Return its API form, without samples."""
         steps = [step for step, _ in self.batches]
         return BatchAnswer(
             request=self.request,
@@ -113,7 +111,7 @@ class _Answer:
 class KeptBatches(Stateful):
     """The rings of a run's ranks, and the newest answers from them."""
 
-    #: Rank -> (batches that it may hold, whether it is asked without anybody's order).
+    #: Rank -> (capacity in batches, whether it is asked without a person).
     _rings: dict[int, tuple[int, bool]] = fresh(dict)
     _answers: dict[str, _Answer] = fresh(dict)
 
@@ -151,18 +149,18 @@ class KeptBatches(Stateful):
 
     @property
     def on_spike(self) -> bool:
-        """Whether the job wants to be asked when a spike is found."""
+        """Whether the job is to be asked after a spike."""
         return any(on_spike for _, on_spike in self._rings.values())
 
     def get(self, request: str) -> BatchSamples | None:
-        """Return what was answered to an order, None where nothing was, or it is too long ago."""
+        """Return the answer to a command, None for none or a dropped one."""
         answer = self._answers.get(request)
         if answer is None:
             return None
         return BatchSamples(**structs.asdict(answer.shown()), samples=answer.samples, left_out=answer.left_out)
 
     def view(self) -> BatchAnswers:
-        """Return all of it as the API has it."""
+        """Return the API form."""
         held = max((last for last, _ in self._rings.values()), default=0)
         answers = [answer.shown() for answer in reversed(self._answers.values())]
         return BatchAnswers(sorted(self._rings), held, self.on_spike, answers)
@@ -186,7 +184,7 @@ def _fair(samples: Sequence[BatchSample]) -> list[BatchSample]:
 
 
 def _worst_first(samples: Sequence[BatchSample]) -> list[BatchSample]:
-    """Return samples in turn by loss and by repetition, as the ranks sort them: what repeats may be learned soon."""
+    """Return samples in turn by loss and by repetition, as the ranks sort them: repeated text may be learned soon."""
     places = {}
     by_loss = sorted(range(len(samples)), key=lambda at: -_height(samples[at]))
     for place, at in enumerate(by_loss):
@@ -198,7 +196,7 @@ def _worst_first(samples: Sequence[BatchSample]) -> list[BatchSample]:
 
 
 def _height(sample: BatchSample) -> float:
-    """Return a loss for sorting: one that is no number is the worst."""
+    """Return the sort key of a loss: a non-finite one is the worst."""
     return math.inf if isinstance(sample.loss, str) else -math.inf if sample.loss is None else sample.loss
 
 

@@ -1,4 +1,4 @@
-"""Where the loader says that it is: positions by step on every branch, kept as stretches of even growth. Pure."""
+"""Reported positions of the loader by step on every branch, as intervals of even growth. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from stabilityclient.wire import MAX_STEP
 
 __all__ = ["Pace", "Position", "Positions"]
 
-#: What a loader calls its place: a number that grows, or a text that can only be compared.
+#: A loader's position: a number that grows, or a text that can only be compared.
 Position = int | str
-#: Stretches that are remembered, newest ones: all steps of a loader that takes as much at each, 1,024 to 2,048 steps of
-#: one that does not, 1,024 with a text. Looking for a step takes 0.3 ms then.
+#: Remembered intervals, newest ones: all steps of a loader with an even pace, 1,024 to 2,048 steps of one without,
+#: 1,024 with a text. A lookup takes 0.3 ms then.
 MAX_STRETCHES = 1_024
-#: Segments that may grow in turn: the newest one, and those whose last records come late.
+#: Segments that may grow in turn: the newest one, and those with late records.
 LATE_SEGMENTS = 4
-#: Stretches before a step that say how much the loader takes a step.
+#: Intervals before a step that give the pace of the loader.
 PACE_POINTS = 64
 
 
@@ -56,7 +56,7 @@ class _Stretch:
 
 @dataclass(frozen=True)
 class Pace:
-    """What the loader takes a step: the least, the usual and the most of the newest steps."""
+    """Growth of the position a step: least, usual and most of the newest steps."""
 
     least: float
     usual: float
@@ -95,16 +95,16 @@ class Positions(Stateful):
         return bool(self._stretches)
 
     def on(self, path: Sequence[PathRange], step: int) -> Position | None:
-        """Return the position at a step of a path, None where none was said."""
+        """Return the position at a step of a path, None for none."""
         newest = self.newest(path, step)
         return newest[1] if newest is not None and newest[0] == step else None
 
     def newest(self, path: Sequence[PathRange], step: int) -> tuple[int, Position] | None:
-        """Return the newest step at or before ``step`` that has a position, and that."""
+        """Return the newest step at or before ``step`` with a position, and that."""
         return max(self._ends(path, step), key=lambda one: one[0], default=None)
 
     def first_after(self, path: Sequence[PathRange], step: int) -> tuple[int, Position] | None:
-        """Return the first step after ``step`` that has a position, and that."""
+        """Return the first step after ``step`` with a position, and that."""
         found = []
         for stretch, low, high in self._parts(path):
             at = stretch.since(max(low, step + 1))
@@ -113,11 +113,11 @@ class Positions(Stateful):
         return min(found, key=lambda one: one[0], default=None)
 
     def pace(self, path: Sequence[PathRange], step: int) -> Pace | None:
-        """Return what the loader took a step up to ``step``, None where that is not known."""
+        """Return the pace up to ``step``, None for unknown."""
         grown: list[float] = []
         before: tuple[int, int] | None = None
         for first, last, begin, end in self._numbers(path, step)[-PACE_POINTS:]:
-            # Else it came late, or another pass over the data began there.
+            # Else it was late, or another pass over the data began there.
             if before is not None and first > before[0] and begin > before[1]:
                 grown.append((begin - before[1]) / (first - before[0]))
             if end > begin:
@@ -135,7 +135,7 @@ class Positions(Stateful):
         return found
 
     def _numbers(self, path: Sequence[PathRange], step: int) -> list[tuple[int, int, int, int]]:
-        """Return (first step, last step, position there, and there) of the stretches of numbers up to ``step``."""
+        """Return (first step, last step, position there, and there) of the intervals of numbers up to ``step``."""
         found = []
         for stretch, low, high in self._parts(path):
             first, last = stretch.since(low), stretch.up_to(min(high, step))
@@ -153,7 +153,7 @@ class Positions(Stateful):
                 yield at, value
 
     def _parts(self, path: Sequence[PathRange]) -> Iterator[tuple[_Stretch, int, int]]:
-        """Yield the stretches of a path, and between which steps they are of it."""
+        """Yield the intervals of a path, and the range of their steps in it."""
         ranges = {part.segment: (part.first, MAX_STEP if part.last is None else part.last) for part in path}
         for stretch in self._stretches:
             if (cut := ranges.get(stretch.segment)) is not None:

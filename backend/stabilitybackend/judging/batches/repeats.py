@@ -1,13 +1,12 @@
-"""Judges batches that came before: the loader started over, an epoch in the same order, or one batch again and again.
+"""Repeated batches: a loader that started over, an epoch in the same order, or one batch again and again.
 
-Three batches in a row with ids that were seen before on the effective path, and not the same id, are an event: one
-shared id (an empty or padded batch) or two equal ones by chance are none. What it is follows from facts alone:
-
-* ``declared``: the job says that the batch is of another epoch than the one it equals. Reported once, as ``info``.
-* ``pass``: the batches run in their order from the very first one on, and no process began and nobody went back at that
-  step: the data is through, and comes in the same order. Reported once, as ``info``.
-* ``again``: anything else. A warning; it ends with three new batches in a row.
-* ``same``: one id at STUCK_STEPS steps in a row: a loader that is stuck, or an id that does not depend on the data.
+Three batches in a row with earlier ids on the effective path, not all the same, are an event: one shared id (an empty
+or padded batch) or two equal ones by chance are none. Its class follows from facts alone:
+* ``declared``: the job reports the batch as of another epoch than its equal. Reported once, as ``info``.
+* ``pass``: the batches repeat in their order from the very first one on, without a new process or a rollback at that
+  step: the data is used up, and repeats in the same order. Reported once, as ``info``.
+* ``again``: all others. A warning; it ends with three new batches in a row.
+* ``same``: one id at STUCK_STEPS steps in a row: a stuck loader, or an id that does not depend on the data.
 """
 
 from __future__ import annotations
@@ -22,24 +21,25 @@ from stabilitybackend.schema.batches import RepeatWhat
 
 __all__ = ["CONFIRM_STEPS", "DETECTOR", "Boundary", "Repeats", "Seen"]
 
-#: Who reports it.
+#: Source of the findings.
 DETECTOR = "batch_ids"
-#: Known batches in a row that make an event, and new ones that end it. Three: one may be shared, two may be by chance.
+#: Earlier batches in a row that make an event, and new ones that end it. Three: one may be shared, two may be by
+#: chance.
 CONFIRM_STEPS = 3
-#: Steps with one and the same id that make an event. A batch that is padded or empty may come some times in a row: so
-#: many steps tell that from a loader that is stuck.
+#: Steps with one id that make an event. A padded or empty batch may repeat some times in a row: so many steps are a
+#: stuck loader.
 STUCK_STEPS = 16
-#: Steps that wait for the ids of ranks that are behind; then they are judged as they are, and counted as partial.
+#: Steps that wait for the ids of late ranks; then they are judged incomplete, and counted as partial.
 WAIT_STEPS = 64
-#: Places at which a process began or the run went back that are remembered.
+#: Remembered starts of processes and rollbacks.
 MAX_BOUNDARIES = 64
-#: Events that are remembered for the run's page, newest ones.
+#: Events for the run's page, newest ones.
 MAX_EVENTS = 64
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """The first step after a start of the job's processes or after the run went back; ``text`` is a clause."""
+    """The first step after a start of the job's processes or a rollback; ``text`` is a clause."""
 
     step: int
     text: str
@@ -47,14 +47,14 @@ class Boundary:
 
 @dataclass
 class Seen:
-    """What is known of a step's batch.
+    """Facts of a step's batch.
 
     Attributes:
-        batch: id, of all ranks together as far as they came. parts: how many handed theirs over.
-        old: the newest earlier step of the path with this id, None where there is none.
+        batch: id, of all ranks so far. parts: number of reports.
+        old: the newest earlier step of the path with this id, None for none.
         time: of the newest part, unix seconds.
-        samples, tokens: of all parts, 0 where that is not known. of: what the ids are made of.
-        other_epoch: the job says that ``old`` was of another epoch; None where it says nothing.
+        samples, tokens: of all parts, 0 for unknown. of: content of the ids.
+        other_epoch: the job reports ``old`` as of another epoch; None for no report.
     """
 
     batch: int
@@ -69,13 +69,13 @@ class Seen:
 
 @dataclass
 class Repeat:
-    """Batches that came before.
+    """Repeated batches.
 
     Attributes:
         what: ``declared``, ``pass``, ``again``, ``same``.
-        onset, old: its first step, and the step whose batch that was.
-        seen: the step at which it was noticed. newest: the newest repeated step.
-        since: what happened at or before the onset last. began: its step.
+        onset, old: its first step, and the earlier step of that batch.
+        seen: step of the detection. newest: the newest repeated step.
+        since: the last thing that happened at or before the onset. began: its step.
         steps, samples, tokens: repeated so far.
         in_order: whether each step repeats the one as far back as the first.
         ended: first step with a new batch, None while it lasts.
@@ -97,11 +97,11 @@ class Repeat:
 
     @property
     def offset(self) -> int:
-        """How many steps ago the batches came."""
+        """Distance of the repeated batches, steps."""
         return self.onset - self.old
 
     def cut(self, fork_step: int) -> None:
-        """The run went back to ``fork_step``: what was repeated later is discarded, and it lasts again."""
+        """Discard repeats after ``fork_step``, and reopen the event."""
         self.ended = None
         left = max(0, fork_step - self.onset + 1) / (self.newest - self.onset + 1)
         if left < 1:
@@ -112,9 +112,9 @@ class Repeat:
 
 
 class Repeats(Stateful):
-    """Follows the effective path step by step; ``fold.py`` says what was there before."""
+    """Follows the effective path step by step; ``fold.py`` looks up earlier ids."""
 
-    #: Step -> what is known of it, the newest WAIT_STEPS.
+    #: Step -> its batch, the newest WAIT_STEPS.
     recent: dict[int, Seen] = fresh(dict)
     judged_to: int = -1
     _expected: int = 1
@@ -127,14 +127,14 @@ class Repeats(Stateful):
     #: The events of the run, newest last, and whether that one lasts.
     _lasts: bool = False
     events: list[Repeat] = fresh(list)
-    #: Steps that were judged, steps at which ranks were missing, and steps whose batch came before.
+    #: Judged steps, steps with missing ranks, and steps with an earlier batch.
     judged: int = 0
     partial: int = 0
     repeated: int = 0
 
     def __init__(self) -> None:
         super().__init__()
-        #: Steps that are not judged yet, ascending: what follows from ``recent`` and ``judged_to``.
+        #: Unjudged steps, ascending: derived from ``recent`` and ``judged_to``.
         self._waiting: list[int] = []
 
     def restored(self) -> None:
@@ -142,18 +142,17 @@ class Repeats(Stateful):
 
     @property
     def now(self) -> Repeat | None:
-        """The event that lasts."""
         return self.events[-1] if self._lasts and self.events else None
 
     # --- what happens --------------------------------------------------------------------------------------------
 
     def began(self, step: int, text: str) -> None:
-        """Note that a process goes on, or that the run went back, with ``step`` as its first step."""
+        """Take a new process or a rollback, with ``step`` as its first step."""
         self.boundaries = [*self.boundaries, Boundary(step, text)][-MAX_BOUNDARIES:]
         self._streak = []
 
     def went_back(self, fork_step: int, text: str) -> None:
-        """Forget what came after the step to which the run went back."""
+        """Forget steps after the fork step."""
         self.recent = {step: seen for step, seen in self.recent.items() if step <= fork_step}
         self.judged_to = min(self.judged_to, fork_step)
         self.restored()
@@ -166,11 +165,11 @@ class Repeats(Stateful):
         self.began(fork_step + 1, text)
 
     def known(self, step: int) -> bool:
-        """Return whether an event of this step was reported: whoever finds it in the loss needs not report it, too."""
+        """Return whether an event of this step was reported, so that a finding in the loss is a duplicate."""
         return any(one.onset <= step and (one.ended is None or step <= one.ended) for one in self.events)
 
     def take(self, step: int, seen: Seen, first: Callable[[], int | None]) -> Iterator[tuple[float, Finding]]:
-        """Take what is known of a step now, and yield what that changes.
+        """Take the batch of a step so far, and yield changed findings.
 
         Args:
             first: returns the first step of the path with an id.
@@ -222,12 +221,12 @@ class Repeats(Stateful):
             yield from self._open(self._kind(steps, first), steps, seen, step)
 
     def _differ(self, steps: list[int]) -> bool:
-        """Return whether there are CONFIRM_STEPS steps of which no two have one id."""
+        """Return whether CONFIRM_STEPS steps have pairwise different ids."""
         ids = {self.recent[step].batch for step in steps if step in self.recent}
         return len(ids) == CONFIRM_STEPS
 
     def _goes_on(self, event: Repeat, step: int, seen: Seen) -> bool:
-        """Return whether a known batch is more of the event that lasts."""
+        """Return whether an earlier batch continues the open event."""
         if event.what == "same":
             return seen.batch == self._same_id and self._same > 1
         if event.what == "again":
@@ -275,7 +274,7 @@ class Repeats(Stateful):
 
     def _count(self, event: Repeat, step: int, seen: Seen) -> Iterator[tuple[float, Finding]]:
         self._add(event, step, seen)
-        # How much it is now is worth a word each time that it doubles: a hundred words in any run.
+        # Report it each time that it doubles: a hundred reports in any run.
         if event.what in ("again", "same") and event.steps >= 2 * event.reported_at:
             event.reported_at = event.steps
             yield seen.time, self._finding(event, step)
@@ -287,7 +286,6 @@ class Repeats(Stateful):
             yield time, self._finding(event, step)
 
     def _finding(self, event: Repeat, now_step: int) -> Finding:
-        """Return what people read."""
         quiet = event.what in ("declared", "pass") or (event.what == "same" and not self._had_others)
         severity: Severity = "info" if quiet else "warning"
         state: State = "open" if event.ended is None else "recovered"

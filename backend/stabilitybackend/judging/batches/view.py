@@ -1,4 +1,4 @@
-"""Makes the answer about a run's data. Pure: the first half on the event loop, the longer one in any thread."""
+"""The answer about a run's data. Pure: the first half on the event loop, the longer one in any thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stabilitybackend.schema.batches import Batches, DatasetSamples, NewSamples,
 
 __all__ = ["Stretch", "view_of"]
 
-#: Bins over the run in which new samples are counted: a strip on the page, each some pixels wide.
+#: Bins over the run for the count of new samples: a strip on the page, each some pixels wide.
 MAX_BINS = 80
 
 #: First and last step, both included.
@@ -26,16 +26,16 @@ def view_of(
     stretches: tuple[Stretch, Stretch] | None = None,
     other_runs: Sequence[SharedData] = (),
 ) -> Callable[[], Batches]:
-    """Return what makes the answer of a run as it is now.
+    """Return a maker of the answer for the present state.
 
     Args:
         path: the effective one.
-        sizes: samples of each data set, as far as they are known.
-        stretches: two, whose common samples are asked for. other_runs: that had the run's data.
+        sizes: samples of each data set, where reported.
+        stretches: two, for their common samples. other_runs: with the run's data.
     """
     hashes, steps, _, sets = fold.samples.on(path)
     names, shifts = list(fold.samples.names), list(fold.samples.shifts)
-    # Each that is kept stands for so many.
+    # Each retained sample counts for so many.
     weights = np.array([1 << shift for shift in shifts] or [1], np.float64)[sets]
     layout = fold.coverage.layouts[-1] if fold.coverage.layouts else None
     notes, repeats = list(_notes(fold)), _repeats(fold)
@@ -120,7 +120,7 @@ def _repeats(fold: BatchFold) -> list[Repeated]:
 
 
 def _dataset(name: str, hashes: np.ndarray, shift: int, size: int | None) -> list[DatasetSamples]:
-    """Return what is known of a data set, in a list: nothing where none of its samples is on the path."""
+    """Return the facts of a data set, in a list: nothing without samples on the path."""
     if not len(hashes):
         return []
     _, counts = np.unique(hashes, return_counts=True)
@@ -138,7 +138,7 @@ def _dataset(name: str, hashes: np.ndarray, shift: int, size: int | None) -> lis
             more=(different - once - twice) / different,
             never=never,
             one_in=1 << shift,
-            # Of a share p of n that were drawn it is the root of p (1 - p) / n, and a half at most.
+            # Of a share p of n samples it is the root of p (1 - p) / n, and a half at most.
             error=0.0 if not shift else 0.5 / different**0.5,
         )
     ]

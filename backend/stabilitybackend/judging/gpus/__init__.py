@@ -1,1 +1,1 @@
-"""What agents say of GPUs becomes findings about GPUs. Pure."""
+"""Findings about GPUs, from agents' reports. Pure."""

@@ -1,4 +1,4 @@
-"""One physical fault of a GPU: the signs that belong together, which one is the root, and how it reads."""
+"""One physical fault of a GPU: its signs, the root among them, and its text."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from stabilitybackend.judging.gpus.xids import CATALOG, Family, XidClass, xid_of
 
 __all__ = ["BURST_S", "GROUP_S", "NodeGpu", "PhysicalFault", "finding_of", "keeps_to_one_gpu"]
 
-#: Signs of one GPU with less time between them are one fault, seconds. A bus loss brings its Xids within seconds, and
+#: Signs of one GPU with less time between them are one fault, seconds. A bus loss causes its Xids within seconds, and
 #: the slowest poll of the agent is once a minute.
 GROUP_S = 60.0
-#: An error of the application on one GPU more often than this in a run points to the hardware. Ours: NVIDIA's
-#: workflows for Xid 13 and 31 ask whether it stays with the GPU; a bug would meet any of them.
+#: More errors of the application on one GPU in a run point to the hardware. Own choice: NVIDIA's workflows for Xid 13
+#: and 31 ask whether it stays with the GPU; a bug would meet any of them.
 APPLICATION_REPEATS = 3
 #: ... and more than so many times as often as on any other GPU of the run: a bug meets many of them.
 APPLICATION_SHARE = 2
 #: Errors of the application on one GPU with less time between them are one failure, seconds: an illegal access is
-#: reported once for each multiprocessor that met it. No job starts again within it.
+#: reported once per multiprocessor. No job starts again within it.
 BURST_S = 10.0
 #: The first repeats are reported one by one, then every tenth.
 NAMED_REPEATS = 4
 #: Signs kept of one fault; the root stays.
 MAX_SIGNS = 24
-#: Signs by which a GPU says that it works no more; they belong to any fault that asks for a reset.
+#: Signs of a GPU out of order; they belong to any fault that asks for a reset.
 FOLLOWERS = frozenset({"recovery_action", "reset_required", "lost", "call_hangs"})
 _WARM = frozenset({"thermal", "power"})
 _MEMORY = frozenset({"hbm", "sram"})
@@ -43,12 +43,11 @@ _ASKS: dict[XidClass, str] = {
 
 @dataclass(slots=True)
 class NodeGpu:
-    """A GPU as its node reports it.
+    """A GPU as reported by its node.
 
     Args:
-        uuid: "" where the node could not report it any more. ranks: of the job that use it.
-        missing: its agent does not count it (any more); None: no agent ever did, it is known from the kernel's log
-        only.
+        uuid: "" without a report of it any more. ranks: of the job that use it.
+        missing: its agent does not count it (any more); None: no agent ever did, it is in the kernel's log only.
     """
 
     node: str
@@ -63,12 +62,12 @@ class NodeGpu:
 
     @property
     def ident(self) -> str:
-        """Return what names it within the run."""
+        """Return its name within the run."""
         return self.uuid or f"{self.node}/{self.index if self.index is not None else self.bus_id or '?'}"
 
     @property
     def is_named(self) -> bool:
-        """Say whether it is one GPU; else it stands for all GPUs of its node."""
+        """Return whether it is one GPU, not all GPUs of its node."""
         return bool(self.uuid or self.bus_id) or self.index is not None
 
     @property
@@ -81,16 +80,16 @@ class NodeGpu:
 
 @dataclass(slots=True)
 class PhysicalFault:
-    """A fault and all that was seen of it.
+    """A fault with all its signs.
 
     Args:
-        key: identity within the run. node: where.
+        key: identity within the run. node: its node.
         devices: ident -> GPU, the first one first.
-        signs: (ident, name of the sign) -> sign, in the order in which they were seen.
+        signs: (ident, name of the sign) -> sign, in order of detection.
         first, last: unix seconds of the node.
-        onset_step, now_step: newest steps of the run when it was first and last reported.
-        over: why it is over, None while it is open.
-        suspected: errors of the application came so often that the hardware is suspected.
+        onset_step, now_step: newest steps of the run at the first and last report.
+        over: reason of its end, None while it is open.
+        suspected: frequent errors of the application make the hardware a suspect.
         foreign: no rank of the job is on its GPUs, while ranks of the job are on others of its node: another job's.
     """
 
@@ -108,20 +107,20 @@ class PhysicalFault:
 
     @property
     def root(self) -> Sign:
-        """Return the sign that tells what it is: what the hardware says before what programs meet, what stops the job
-        before what is only known, an Xid before other signs, the first before later ones."""
+        """Return the sign nearest to the cause: hardware before its effects in programs, harmful before minor ones, an
+        Xid before other signs, the first before later ones."""
         return min(self.signs.values(), key=lambda sign: (_depth(sign), -SEVERITIES.index(sign.severity), sign.first))
 
     @property
     def family(self) -> Family:
-        """Return what the fault is about; an Xid 172 beside 48 says that it is the chip and not its memory."""
+        """Return its part; an Xid 172 beside 48 is of the chip and not its memory."""
         if any(sign.family == "sram" for sign in self.signs.values()):
             return "sram"
         return self.root.family
 
     @property
     def action(self) -> int | None:
-        """Return the recovery action that the driver asks for now, None where it asks for none."""
+        """Return the recovery action asked for by the driver now, None for none."""
         for sign in self.signs.values():
             if sign.what == "recovery_action" and sign.lasts:
                 return sign.facts.get("action")
@@ -129,7 +128,7 @@ class PhysicalFault:
 
     @property
     def cls(self) -> XidClass:
-        """Return what is asked for: the driver's own word counts more than the table, the gravest sign the most."""
+        """Return the action class: the driver's own before the table's, the gravest sign's first."""
         asked = RECOVERY_ACTIONS.get(self.action or 0)
         if asked is not None:
             return asked[0]
@@ -139,7 +138,7 @@ class PhysicalFault:
 
     @property
     def severity(self) -> Severity:
-        """Return how much it endangers this job."""
+        """Return its severity for this job."""
         return "info" if self.foreign else self.gravity
 
     @property
@@ -150,12 +149,12 @@ class PhysicalFault:
 
     @property
     def needs_reset(self) -> bool:
-        """Say whether the GPU is not to be used again before something was done to it."""
+        """Return whether the GPU needs a repair before its next use."""
         return self.cls in _NEEDS_RESET and self.root.what != "nvlink" and not self.suspected
 
     @property
     def lasts(self) -> bool:
-        """Say whether a condition of it is still on."""
+        """Return whether one of its conditions is still on."""
         return any(sign.lasts for sign in self.signs.values())
 
     @property
@@ -165,16 +164,16 @@ class PhysicalFault:
 
     @property
     def xids(self) -> list[int]:
-        """Return its Xids, each once, in the order in which they came."""
+        """Return its Xids, each once, in order of arrival."""
         return list(dict.fromkeys(sign.xid for sign in self.signs.values() if sign.xid is not None))
 
     @property
     def is_loss(self) -> bool:
-        """Say whether the node does not reach the GPU any more."""
+        """Return whether the node has lost the GPU."""
         return any(sign.what == "lost" or sign.xid == 79 for sign in self.signs.values())
 
     def takes(self, ident: str, sign: Sign) -> bool:
-        """Say whether a sign of one of its GPUs belongs to it."""
+        """Return whether a sign of one of its GPUs belongs to it."""
         if self.over is not None or ident not in self.devices:
             return False
         if (ident, sign.name) in self.signs:
@@ -187,7 +186,7 @@ class PhysicalFault:
         return near or (self.needs_reset and (sign.what in FOLLOWERS or sign.xid == 154))
 
     def add(self, ident: str, sign: Sign) -> bool:
-        """Take a sign in; return whether that is news (not only once more the same)."""
+        """Add a sign; return whether it is new (not only a repeat)."""
         self.last = max(self.last, sign.last)
         known = self.signs.get((ident, sign.name))
         if known is None:
@@ -204,7 +203,7 @@ class PhysicalFault:
 
 
 def _depth(sign: Sign) -> int:
-    """Return how near a sign is to the root of its fault, 0 the nearest."""
+    """Return the distance of a sign from the root of its fault, 0 the nearest."""
     if sign.cls == "symptom" or sign.xid == 154:
         return 7
     if sign.xid is not None and sign.family != "software":
@@ -212,7 +211,7 @@ def _depth(sign: Sign) -> int:
     if sign.xid is not None:
         return 4
     if sign.what in FOLLOWERS:
-        # A GPU that is gone is no error of the program whose Xid came first; what its driver asks for may be one.
+        # A lost GPU is no error of the program whose Xid was first; its driver's action may be one.
         return 3 if sign.what in ("lost", "reset_required") else 6
     if sign.severity == "critical":
         return 1
@@ -220,12 +219,12 @@ def _depth(sign: Sign) -> int:
 
 
 def keeps_to_one_gpu(times: int, others: int) -> bool:
-    """Say whether programs fail so often on one GPU, and so seldom on any other, that it is to be suspected."""
+    """Return whether programs fail so often on one GPU, and so seldom on any other, that it is a suspect."""
     return times > APPLICATION_REPEATS and times > APPLICATION_SHARE * others
 
 
 def finding_of(fault: PhysicalFault) -> Finding:
-    """Return how a fault reads now."""
+    """Return the finding of a fault in its present state."""
     devices = list(fault.devices.values())
     first, root = devices[0], fault.root
     many = len(devices) > 1

@@ -1,4 +1,4 @@
-"""The newest reading of every GPU of a run, by node: a page that opens shows them without waiting for the next one."""
+"""The newest reading of every GPU of a run, by node, for a page that opens."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _NAME = re.compile(r"gpu/(\d{1,4})/(.+)")
 
 
 class GpuReadings:
-    """Remembers what ``gpu/<index>/<field>`` points say last."""
+    """Newest values of ``gpu/<index>/<field>`` points."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, dict[str, dict[str, float]]] = {}
 
     def take(self, placed: Placed) -> None:
-        """Take points that no rank logged."""
+        """Take points without a rank."""
         gpus = self._nodes.pop(placed.node, {})
         for name, value in zip(placed.names, placed.values[:, -1].tolist(), strict=True):
             found = gpu_parts(name)
@@ -40,7 +40,7 @@ class GpuReadings:
                 del self._nodes[next(iter(self._nodes))]
 
     def of(self, node: str) -> dict[str, dict[str, float]]:
-        """Return ``{index: {field: value}}`` of a node, empty where nothing was read."""
+        """Return ``{index: {field: value}}`` of a node, empty for none."""
         return self._nodes.get(node, {})
 
 

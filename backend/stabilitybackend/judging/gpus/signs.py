@@ -1,7 +1,7 @@
-"""Says of one thing that an agent saw at a GPU how bad it is and what it is about. Pure, one event at a time.
+"""Severity and part of one event at a GPU. Pure, one event at a time.
 
-Agents report facts and changes (docs/wire.md, event ``gpu``); what they mean is decided here. Severity: ``critical``
-stops or endangers the job, ``warning`` asks for something at the next stop, ``info`` is only known.
+Agents report facts and changes (docs/wire.md, event ``gpu``); they are judged here. Severity: ``critical`` stops or
+endangers the job, ``warning`` asks for an action at the next stop, ``info`` is a note.
 """
 
 from __future__ import annotations
@@ -17,18 +17,16 @@ from stabilitybackend.schema.json_data import SENTENCE_CHARS
 
 __all__ = ["MEANINGS", "RECOVERY_ACTIONS", "Meaning", "Sign", "sign_of"]
 
-# What each condition means that an agent reports of a GPU, where its facts need no closer look: one line each.
-#
-# Uncorrectable errors and remaps: thresholds of Meta's GCM (any is too many).
+# Conditions reported by agents that need no further facts. Uncorrectable errors and remaps: thresholds of Meta's GCM
+# (any is too many).
 
 
 class Meaning(NamedTuple):
-    """What a condition asks for.
+    """Meaning of a condition.
 
     Args:
-        cls: how much it asks for. family: what it is about. severity: ``critical`` stops or endangers the job,
-            ``warning`` asks for something at the next stop, ``info`` is only known.
-        text: one clause for people, where the agent says none.
+        cls: action class. family: its part. severity: as above.
+        text: one clause for people, where the agent has none.
     """
 
     cls: XidClass
@@ -55,7 +53,7 @@ MEANINGS: dict[str, Meaning] = {
 
 #: Repeats that one event may stand for: agents report a storm of the same Xid as one event with their number.
 MAX_REPEATS = 1_000_000
-#: What NVIDIA's driver asks for (NVML field 230, GET_GPU_RECOVERY_ACTION; nvidia-ml-py 13.615), as class and in words.
+#: Actions of NVIDIA's driver (NVML field 230, GET_GPU_RECOVERY_ACTION; nvidia-ml-py 13.615), as class and text.
 RECOVERY_ACTIONS: Mapping[int, tuple[XidClass, str]] = {
     1: ("reset", "reset the GPU"),
     2: ("reboot", "reboot the node"),
@@ -65,35 +63,35 @@ RECOVERY_ACTIONS: Mapping[int, tuple[XidClass, str]] = {
     6: ("reset", "reset the GPU's bus"),
     7: ("reboot", "reboot the system"),
 }
-#: Drain and reset: NVIDIA tells it of contained memory errors (manual of nvidia-smi, GPU Recovery Action). Work that
-#: did not meet the error goes on and may start again; the reset is for the next stop.
+#: Drain and reset: for contained memory errors (manual of nvidia-smi, GPU Recovery Action). Other work continues and
+#: may start again; the reset is for the next stop.
 _WHEN_DRAINED = 4
-#: Corrected memory errors from which they are worth a warning, count since the driver was loaded.
-#: Source: Meta's GPU cluster monitoring (facebookresearch/gcm, its NVML health check).
+#: Corrected memory errors for a warning, count since the driver was loaded. Source: Meta's GPU cluster monitoring
+#: (facebookresearch/gcm, its NVML health check).
 CORRECTED_MANY = 50_000_000
-#: Retired memory pages from which a GPU of before 2020 is to be looked at. Source: the same.
+#: Retired memory pages for an inspection of a GPU of before 2020. Source: the same.
 RETIRED_MANY = 10
-#: Xids of the fifth generation of NVLink: the kernel's line says whether it is fatal (NVIDIA's catalog, decode table).
+#: Xids of the fifth generation of NVLink: the kernel's line has whether it is fatal (NVIDIA's catalog, decode table).
 _WITH_SUB_CODE = range(144, 151)
 _NOT_FATAL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
-#: Share of time at lowered clocks from which a GPU is unwell: gpud calls 0.6 events a minute over 10 min unhealthy.
+#: Harmful share of time at lowered clocks: gpud calls 0.6 events a minute over 10 min unhealthy.
 THROTTLED_SHARE = 0.6
-#: Share of time below which heat is only worth knowing: one short dip of the clocks in a minute.
+#: Share of time of a mere note about heat: one short dip of the clocks in a minute.
 THROTTLED_LITTLE = 0.05
-#: A call of NVML that did not come back for so long endangers the job, seconds. Shorter ones happen on busy nodes.
+#: Duration of a harmful NVML call, seconds. Shorter ones happen on busy nodes.
 CALL_HANGS_S = 10.0
 
 
 @dataclass(slots=True)
 class Sign:
-    """One thing that was seen.
+    """One observation.
 
     Args:
         what: as in docs/wire.md, e.g. ``xid``. xid: its number.
-        cls: how much it asks for. family: what it is about. severity: see above.
+        cls: action class. family: its part. severity: see above.
         text: one clause for people, without a full stop at its end.
-        first, last: when it was seen, unix seconds of the node. count: how often.
-        lasts: it is a condition that is still on.
+        first, last: unix seconds of the node. count: repeats.
+        lasts: a condition that is still on.
     """
 
     what: str
@@ -110,7 +108,7 @@ class Sign:
 
     @property
     def name(self) -> str:
-        """Return what makes it the same sign again."""
+        """Return its identity for repeats."""
         if self.what == "throttle":
             return f"throttle:{self.facts.get('reason')}"
         if self.what == "nvlink":
@@ -121,7 +119,7 @@ class Sign:
 
 
 def sign_of(data: Mapping[str, Any], time: float) -> Sign | None:
-    """Return what a ``gpu`` event says (``schema.events.GpuChange``), None for one that says nothing we know."""
+    """Return the sign of a ``gpu`` event (``schema.events.GpuChange``), None for an unknown one."""
     what = data["what"]
     facts = {name[:40]: fact for name, fact in list((data.get("facts") or {}).items())[:16]}
     line = " ".join((data.get("text") or "").split())[:SENTENCE_CHARS].rstrip(".")
@@ -153,7 +151,7 @@ def _xid(facts: dict[str, Any], data: Mapping[str, Any], line: str, time: float)
 
 
 def _judged(what: str, facts: Mapping[str, Any]) -> tuple[XidClass, Family, Severity, str] | None:
-    """Return class, family, severity and words of anything that is no Xid."""
+    """Return class, family, severity and text of all but Xids."""
     if what == "recovery_action":
         action = _number(facts, "action")
         cls, words = RECOVERY_ACTIONS.get(int(action or 0), ("reset", f"recovery action {action}"))
@@ -188,7 +186,7 @@ def _throttle(reason: str, share: float | None) -> tuple[XidClass, Family, Sever
         return "watch", "power", "info" if little else "warning", "its clocks are lowered: the power supply asks for it"
     if reason == "sw_thermal":
         return "watch", "thermal", "warning" if unwell else "info", "its clocks are lowered by the driver: it is warm"
-    # hw_slowdown stands for heat or power brake where the GPU does not say which.
+    # hw_slowdown is heat or power brake where the GPU does not distinguish.
     return "watch", "thermal", "info" if little else "warning", "its clocks are lowered by the hardware: it is too hot"
 
 
@@ -198,5 +196,5 @@ def _share(facts: Mapping[str, Any]) -> float | None:
 
 
 def _number(facts: Mapping[str, Any], *names: str) -> float | None:
-    """Return the first of some facts that is there."""
+    """Return the first present one of some facts."""
     return next((float(facts[name]) for name in names if facts.get(name) is not None), None)

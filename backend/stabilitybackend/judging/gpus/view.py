@@ -1,4 +1,4 @@
-"""Shows the GPUs of a run."""
+"""The GPUs of a run in API form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def gpus_view(
     """Return the GPUs by node and index.
 
     Args:
-        offences: UUID -> what other runs remember of it, None for nothing.
+        offences: UUID -> faults in other runs, None for none.
         readings: node -> its GPUs' newest readings by index.
     """
     ids = {i.key: i.incident_id for i in incidents if i.kind == "gpu_fault"}
@@ -64,7 +64,7 @@ def _worst(states: set[GpuState]) -> GpuState:
 
 
 def _read(fields: Mapping[str, float]) -> set[GpuState]:
-    """Return what is wrong by the readings alone: errors from before its agent began, of which nobody reported one."""
+    """Return faults by the readings alone: errors from before the agent's start, without a report."""
     return {"sick"} if fields.get("ecc_uncorrected", 0.0) > 0 else set()
 
 

@@ -1,7 +1,7 @@
-"""Follows the GPUs of one run from what agents say of them: which there are, and what is wrong with one.
+"""The GPUs of one run and their faults, from agents' events.
 
-A fold over events: the same events give the same faults. Only that a fault is over because nothing came for a while is
-decided by the clock, in ``tick``. One physical fault is one incident, however many signs it gives.
+A fold over events: the same events give the same faults. Only the end of a fault after silence depends on the clock, in
+``tick``. One physical fault is one incident, with any number of signs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def devices_of(node: str, data: Mapping[str, Any]) -> list[NodeGpu]:
 
 
 def place(node: str, data: Mapping[str, Any]) -> NodeGpu:
-    """Return the GPU that an event's data names, as far as it does."""
+    """Return the GPU named by an event's data, with its present fields."""
     memory = data.get("memory_mib")
     return NodeGpu(
         node=node,
@@ -60,22 +60,22 @@ def _text(value: str | int | None) -> str:
     return "" if value is None else str(value)[:NAME_CHARS]
 
 
-#: Types of events that are for ``GpuWatch.event``.
+#: Types of events for ``GpuWatch.event``.
 GPU_EVENTS = frozenset({"gpu", "gpu_inventory", "kernel"})
-#: Faults remembered per run; those that are over go first.
+#: Faults remembered per run; closed ones are dropped first.
 MAX_FAULTS = 512
-#: Symptoms that are alone, remembered per run: the fault that they belong to may come after them.
+#: Lone symptoms, remembered per run: their fault may follow.
 MAX_SYMPTOMS = 256
-#: Lines of kernel logs that are about no GPU, remembered per run for whoever asks why the job stopped.
+#: Lines of kernel logs without a GPU, remembered per run for the cause of a stop.
 MAX_KERNEL_LINES = 128
-#: Without a condition that is on and without a need to reset a fault is over after so long without a sign, seconds.
+#: A fault without a lasting condition and without a need to reset ends after so long without a sign, seconds.
 QUIET_S = 600.0
-#: A new agent has so long to report what is still wrong with its GPUs, seconds; its slow poll is 60 s.
+#: Time of a new agent to report present faults of its GPUs, seconds; its slow poll is 60 s.
 SEEN_AGAIN_AFTER_S = 75.0
 
 
 class GpuWatch(Stateful):
-    """The GPUs of one run, and the faults that are known of them."""
+    """The GPUs of one run, and their faults."""
 
     _devices: dict[str, NodeGpu] = fresh(dict)
     _agents: dict[str, str] = fresh(dict)
@@ -83,19 +83,19 @@ class GpuWatch(Stateful):
     _holders: dict[int, str] = fresh(dict)  # rank -> its GPU
     _faults: dict[str, PhysicalFault] = fresh(dict)
     _symptoms: dict[tuple[str, str, float], Sign] = fresh(dict)
-    #: GPU -> how often programs failed on it, and when one last did.
+    #: GPU -> failures of programs on it, and time of the last one.
     _application: dict[str, tuple[int, float]] = fresh(dict)
-    #: GPU that is there again -> since when, and until when its agent may report what is wrong with it.
+    #: Returned GPU -> since when, and until when its agent may report its faults.
     _returned: dict[str, tuple[float, float | None]] = fresh(dict)
     kernel_lines: list[KernelLogLine] = fresh(list)
-    #: GPUs not followed because there were more than MAX_RANKS.
+    #: GPUs left out beyond MAX_RANKS.
     not_followed: int = 0
     _newest_step: int = -1
 
     # --- events ---------------------------------------------------------------------------------------------------
 
     def event(self, event: LineageEvent, now_step: int) -> list[Finding]:
-        """Take one of GPU_EVENTS and return what it says of a GPU; ``now_step``: -1 before the first step."""
+        """Take one of GPU_EVENTS and return its findings; ``now_step``: -1 before the first step."""
         self._newest_step = max(self._newest_step, now_step)
         time, node, data = event.time, event.source.node, event.data
         if event.type == "gpu_inventory":
@@ -105,8 +105,8 @@ class GpuWatch(Stateful):
         sign = sign_of(data, time)
         if sign is None:
             return []
-        # A call that hangs before it is about one GPU is about all of the node; what else names none says nothing, but
-        # for the kernel's lines: some forms of "fallen off the bus" do not say which GPU it was.
+        # A call that hangs before it is about one GPU is about all of the node; others without a name are ignored, but
+        # for the kernel's lines: some forms of "fallen off the bus" do not name the GPU.
         device = self._device(place(node, data), nameless=sign.what == "call_hangs")
         if device is None:
             return []
@@ -139,7 +139,7 @@ class GpuWatch(Stateful):
                 next(iter(fault.devices.values())).ranks = ranks
                 reported += self._report(fault)
             moved = all(self._holders.get(rank, "") not in {*fault.devices, ""} for rank in fault.ranks)
-            # A new agent does not know whose the GPU was that it does not see: by its place the rank gets another one.
+            # A new agent can't assign a missing GPU to its rank: by order the rank gets another one.
             guessed = fault.node == node and any(self._is_missing(ident) for ident in fault.devices)
             if fault.ranks and moved and not guessed and fault.last < time:
                 reported += self._end(fault, "The job runs on other GPUs now; this one is as it was left.")
@@ -165,10 +165,10 @@ class GpuWatch(Stateful):
         return [] if device is None or sign is None else self._seen(device, sign)
 
     def _device(self, reported: NodeGpu, *, nameless: bool = False) -> NodeGpu | None:
-        """Return the GPU that an event names, by its UUID, else by its bus or index on its node.
+        """Return the GPU of an event, by its UUID, else by its bus or index on its node.
 
         Args:
-            reported: the event's fields about it. nameless: whether one without a name stands for its whole node.
+            reported: the event's fields about it. nameless: whether one without a name means its whole node.
         """
         known = self._devices.get(reported.uuid) if reported.uuid else None
         of_node = [] if known is not None else [one for one in self._devices.values() if one.node == reported.node]
@@ -218,7 +218,7 @@ class GpuWatch(Stateful):
         return self._acquitted() + (self._report(fault) if news else [])
 
     def _suspects(self, fault: PhysicalFault, ident: str) -> bool:
-        """Suspect the hardware where programs fail on this GPU and hardly on another; return whether that is news."""
+        """Suspect the hardware if programs fail on this GPU and hardly on another; return whether that is new."""
         times = self._application[ident][0]
         others = max((count for other, (count, _) in self._application.items() if other != ident), default=0)
         used = [device for device in self._devices.values() if device.ranks] or [*self._devices.values()]
@@ -226,7 +226,7 @@ class GpuWatch(Stateful):
         return before != fault.suspected
 
     def _acquitted(self) -> list[Finding]:
-        """Report the suspects that are none any more, because programs fail on other GPUs as well by now."""
+        """Return cleared suspects: programs fail on other GPUs as well."""
         suspects = [(fault, ident) for fault in self._open() if fault.suspected for ident in fault.devices]
         return [
             reported for fault, ident in suspects if self._suspects(fault, ident) for reported in self._report(fault)
@@ -258,7 +258,7 @@ class GpuWatch(Stateful):
         return fault
 
     def _off(self, device: NodeGpu, sign: Sign) -> list[Finding]:
-        """A condition is over; a recovery action that is over says that the GPU was reset."""
+        """End a condition; the end of a recovery action is a reset of the GPU."""
         reported = []
         for fault in self._open():
             known = fault.signs.get((device.ident, sign.name))
@@ -279,11 +279,11 @@ class GpuWatch(Stateful):
 
     @property
     def expects(self) -> bool:
-        """Whether a fault is open, or a GPU has just come back: ``tick`` may have something to say."""
+        """Whether ``tick`` may have findings: an open fault, or a returned GPU."""
         return bool(self._returned or self._open())
 
     def tick(self, now: float) -> list[Finding]:
-        """Return the faults that are over because nothing came any more. Call it about once a second."""
+        """Return the faults that ended by silence. Call it about once a second."""
         reported = []
         for ident, (since, until) in list(self._returned.items()):
             if until is None:
@@ -298,16 +298,16 @@ class GpuWatch(Stateful):
         return reported
 
     def _seen_again(self, ident: str, since: float) -> list[Finding]:
-        """A GPU is there and its agent had time to say what is wrong: end the faults that were not reported again.
+        """End the faults of a returned GPU that its agent did not report again in time.
 
         Args:
-            since: when a new agent, or a newly loaded driver, showed it, unix seconds of the node.
+            since: of a new agent, or a newly loaded driver, unix seconds of the node.
         """
         reported = []
         for fault in self._open():
             known = [device for other in fault.devices if (device := self._devices.get(other)) is not None]
             counted = [device.missing for device in known if device.missing is not None]
-            # A fault of GPUs that no agent ever counted is one of the node: any GPU that is there is evidence for it.
+            # A fault of GPUs that no agent ever counted is one of the node: any present GPU is evidence for it.
             its = ident in fault.devices if counted else fault.node == self._devices[ident].node
             if its and not any(counted) and fault.last < since:
                 reported += self._end(fault, "The GPU is there again, and a new agent sees nothing wrong.")
@@ -334,7 +334,7 @@ class GpuWatch(Stateful):
 
     @property
     def devices(self) -> Iterable[NodeGpu]:
-        """Return the GPUs, in the order in which they were first seen."""
+        """Return the GPUs, in order of detection."""
         return self._devices.values()
 
     @property
@@ -353,18 +353,18 @@ class GpuWatch(Stateful):
 
     @property
     def symptoms(self) -> Iterable[tuple[str, Sign]]:
-        """Return (GPU, sign) of the symptoms that are alone, oldest first."""
+        """Return (GPU, sign) of the lone symptoms, oldest first."""
         return ((ident, sign) for (ident, _, _), sign in self._symptoms.items())
 
     def load(self, incidents: Iterable[Incident]) -> None:
-        """Take note of the stored incidents of the run: what is reported of them from now on has to be newer."""
+        """Take the stored incidents of the run: later reports have to be newer."""
         for incident in incidents:
             fault = self._faults.get(incident.key)
             if fault is not None:
                 fault.now_step = max(fault.now_step, incident.now_step)
 
 
-#: Conditions whose end says that the GPU was reset or came back, to the text about it.
+#: Conditions whose end is a reset or return of the GPU -> text.
 _HEALED = {
     "recovery_action": "The driver asks for nothing any more",
     "lost": "It answers again",

@@ -1,9 +1,9 @@
-"""What the numbers mean that NVIDIA's driver gives to GPU errors (Xid), and how much each one asks for.
+"""Errors of NVIDIA's driver by number (Xid), with the action for each.
 
-Numbers, names and the action to take at once are those of NVIDIA's catalog
-(https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, read in October 2025); the words are ours.
-Which ones leave the GPU healthy is the list of NVIDIA's Kubernetes device plugin (13, 31, 43, 45, 68, 109).
-Where the driver itself says what to do (recovery action, NVML field 230) that counts more than this table.
+Numbers, names and immediate actions are those of NVIDIA's catalog
+(https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, read in October 2025); the texts are own ones.
+Those that leave the GPU healthy are the list of NVIDIA's Kubernetes device plugin (13, 31, 43, 45, 68, 109). The
+driver's own action (recovery action, NVML field 230) counts more than this table.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Literal, NamedTuple
 __all__ = ["CATALOG", "Family", "XidClass", "table", "xid_of"]
 
 #: application: start the job again, the GPU is not to blame. reset: reset the GPU. reboot: reboot the node. drain: take
-#: the GPU out of use and look at it. watch: nothing stops, keep an eye on it. symptom: follows from something else.
+#: the GPU out of use and inspect it. watch: no stop, keep an eye on it. symptom: effect of another fault.
 XidClass = Literal["application", "reset", "reboot", "drain", "watch", "symptom"]
-#: Part of the machine that an error is about. ``software``: none.
+#: Affected part of the machine. ``software``: none.
 Family = Literal["software", "hbm", "sram", "processor", "link", "bus", "thermal", "power", "gpu"]
 
-#: Where the table is from, for people.
+#: Source of the table, for people.
 CATALOG = "NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors)"
 
 
@@ -26,12 +26,12 @@ class Xid(NamedTuple):
     """One row of the table.
 
     Args:
-        number: as the driver says it.
+        number: of the driver.
         meaning: a clause.
-        cls: how much it asks for.
-        family: what it is about.
-        action: what NVIDIA says to do at once, in its own word.
-        critical: it stops or endangers the job. False: act at the next stop, or only know it.
+        cls: action class.
+        family: affected part.
+        action: NVIDIA's immediate action, in its own word.
+        critical: it stops or endangers the job. False: for the next stop, or a note.
     """
 
     number: int
@@ -69,7 +69,7 @@ def _rows() -> tuple[Xid, ...]:
         Xid(80, "commands arrived damaged at the GPU", "application", "software", "RESTART_APP"),
         Xid(92, "many single-bit memory errors (corrected)", "watch", "hbm", "IGNORE, contact support"),
         Xid(93, "the GPU's own store of settings is nearly worn out", "watch", "gpu", "IGNORE, contact support"),
-        # The job dies, the GPU goes on: NVIDIA's action is that of an application, the cause is the memory.
+        # The job dies, the GPU works on: NVIDIA's action is that of an application, the cause is the memory.
         Xid(94, "uncorrectable memory error, kept inside the job that met it", "application", "hbm", "RESTART_APP",
             True),
         Xid(95, "uncorrectable memory error that was not kept inside one job", "reset", "hbm", "RESET_GPU", True),
@@ -127,12 +127,12 @@ def _rows() -> tuple[Xid, ...]:
 
 
 _TABLE = {row.number: row for row in _rows()}
-#: Text for a number that the table does not have.
+#: Row of an unlisted number.
 UNKNOWN_XID = Xid(0, "an error that our table does not have", "watch", "gpu", "see NVIDIA's catalog")
 
 
 def xid_of(number: int) -> Xid:
-    """Return the row of a number; one that the table lacks gets the words of UNKNOWN_XID."""
+    """Return the row of a number, UNKNOWN_XID for an unlisted one."""
     return _TABLE.get(number) or UNKNOWN_XID._replace(number=number)
 
 

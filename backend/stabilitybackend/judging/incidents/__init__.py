@@ -1,1 +1,1 @@
-"""Makes one incident of each real event, and suggests what to do about it. Pure."""
+"""Incidents, one per real event, and advice about them. Pure."""

@@ -1,7 +1,7 @@
-"""Decides on the one advice of a run: wait, correct something, go back and to where; for all its open incidents. Pure.
+"""The one advice of a run, for all its open incidents: wait, correct a cause, roll back to a checkpoint. Pure.
 
-Two incidents of one run never advise different steps: the one that asks for most leads, and where it goes back to is
-older than the first sign of anything that is open or was given up.
+Two incidents of one run never advise different steps: the most urgent one is primary, and its checkpoint is older than
+the first sign of any open or accepted one.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from stabilitybackend.schema.metric_roles import GRAD_NORM, LR, role_of
 
 __all__ = ["Advice", "advice_of", "demand_of", "jumped_rate"]
 
-#: What the learning rate is multiplied with where a rollback alone is not expected to help.
+#: Factor on the learning rate where a rollback alone is not expected to help.
 LR_SCALE = 0.5
-#: So many rollbacks to before the first sign that did not help show that the weights are not the cause: the first goes
-#: by what was seen, the second further back with a new seed and half the rate. There is nothing left for a third.
+#: Rollbacks to before the first sign without success that rule out the weights as the cause: the first goes by the
+#: evidence, the second further back with a new seed and half the rate. Nothing is left for a third.
 VAIN_ROLLBACKS = 2
-#: A learning rate that rose by so much, percent, right before the onset (``RATE_POINTS``), is looked at first.
+#: Rise of a learning rate right before the onset (``RATE_POINTS``) that makes it a suspect, percent.
 RATE_RISE_PERCENT = 50.0
 
 Asked = Literal["wait", "inspect", "roll_back"]
-#: From the least to the most urgent.
+#: Rising urgency.
 _URGENCY: tuple[Asked, ...] = ("wait", "inspect", "roll_back")
-#: Kind -> what has to be corrected before a rollback can help, the cause before what may follow from it.
+#: Kind -> correction needed before a rollback, causes before their effects.
 _FIXES: dict[str, Fix] = {
     "learning_rate": "schedule",
     "data_mix_drift": "mixture",
@@ -55,21 +55,21 @@ _FIXES: dict[str, Fix] = {
     "resume_artifact": "resume",
     "level_shift": "change",
 }
-#: Kinds that a bad batch may have caused, and those of which bad data are the cause where one data set carries it.
+#: Kinds that a bad batch may cause, and those caused by bad data if one data set carries them.
 _BY_BATCH = frozenset({"spike", "nonfinite"})
 _BY_DATA = frozenset({"divergence"})
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one open incident asks for by itself.
+    """Demand of one open incident by itself.
 
     Args:
-        action: the least that has to be done.
+        action: the least one.
         halves: a rollback alone is not expected to help.
-        until: with ``wait``: the step at which that is over.
-        known: with ``wait``: earlier spikes of the run that this is based on.
-        again: the rollbacks that did not help, the newest first.
+        until: of ``wait``: its last step.
+        known: of ``wait``: number of earlier spikes behind it.
+        again: rollbacks that did not help, newest first.
     """
 
     action: Asked
@@ -84,18 +84,18 @@ class Advice:
     """The one advice of a run.
 
     Args:
-        primary: the incident that asks for most; of those that ask for a look the one whose cause is corrected
-            first, of equals the one that began first.
-        action, until, known, again: as it asks.
-        fix_first: what has to be corrected before a rollback can help.
+        primary: the incident with the most urgent demand; of those to inspect the one whose cause is corrected first,
+            of equals the first.
+        action, until, known, again: of its demand.
+        fix_first: correction needed before a rollback.
         incurable: rollbacks did not help, and another one will not.
-        back: where a rollback goes, None where no checkpoint is from before the first sign; where none helps, where to
-            go on from once the cause is corrected.
-        sign: first step at which anything shows that is open or was given up.
-        affecting: what the checkpoint has to be older than, the first one first.
-        rates: incidents of the learning rate that the lead began in, or right after.
-        lr_scale, reseed: what else a rollback changes.
-        good_data: nothing speaks for a bad batch.
+        back: target of a rollback, None without a checkpoint from before the first sign; of an incurable one, the start
+            after the correction.
+        sign: first step of any open or accepted incident.
+        affecting: incidents that the checkpoint must predate, first onset first.
+        rates: incidents of the learning rate during or right before the primary one.
+        lr_scale, reseed: other changes of a rollback.
+        good_data: no evidence of a bad batch.
     """
 
     primary: Incident
@@ -115,11 +115,11 @@ class Advice:
 
 
 def advice_of(incidents: Collection[Incident], checkpoints: Usable, now_step: int) -> Advice | None:
-    """Return the one advice of a run, None where nothing is open that one would go back for.
+    """Return the one advice of a run, None without an open incident that a rollback would help.
 
     Args:
         incidents: all of the run, oldest first.
-        checkpoints: those that can be gone back to.
+        checkpoints: usable ones.
         now_step: newest step of the run.
     """
     asked = {
@@ -142,7 +142,7 @@ def advice_of(incidents: Collection[Incident], checkpoints: Usable, now_step: in
     by_rate = bool(rates) or jumped_rate(primary) != ""
     suspects = [one for one, _ in asked.values() if one.kind in _BY_BATCH or (one.kind in _BY_DATA and one.dataset)]
     data = bool(suspects) and not by_rate and not again and fix_first in ("", "change")
-    # Of what is waited for: as it will be when that is over.
+    # Of a wait: the range at its end.
     ranges = [bad_batches(one, max(now_step, asked[one.incident_id][1].until or 0)) for one in suspects]
     bad = (min(first for first, _ in ranges), max(last for _, last in ranges)) if data else None
     below = tried_step + 1 if incurable else tried_step
@@ -168,7 +168,7 @@ def advice_of(incidents: Collection[Incident], checkpoints: Usable, now_step: in
 
 
 def demand_of(incident: Incident, now_step: int, incidents: Collection[Incident]) -> Demand | None:
-    """Return what an incident asks for by itself, None for one that nobody goes back for.
+    """Return the demand of an incident by itself, None for none.
 
     Args:
         incidents: of the run; it may be among them.
@@ -200,7 +200,7 @@ def demand_of(incident: Incident, now_step: int, incidents: Collection[Incident]
 
 
 def _rank(asked: tuple[Incident, Demand]) -> tuple[int, int, int, str]:
-    """Return what incidents that ask for something are sorted by, the leading one first."""
+    """Return the sort key of a demand, the primary one first."""
     one, asks = asked
     causes = [*_FIXES] if asks.action == "inspect" else []
     cause = causes.index(one.kind) if one.kind in causes else len(_FIXES)
@@ -208,7 +208,7 @@ def _rank(asked: tuple[Incident, Demand]) -> tuple[int, int, int, str]:
 
 
 def jumped_rate(incident: Incident) -> str:
-    """Return in words how the learning rate jumped up right before the onset, "" where it did not."""
+    """Return a sentence on a jump of the learning rate right before the onset, "" for none."""
     curve = facts(incident.evidence, CurveFacts)
     reach = RATE_POINTS * interval_of(incident)
     jumps = [fact for fact in curve.nearby if fact.what == "lr" and -reach <= fact.distance <= 0]
@@ -219,9 +219,9 @@ def jumped_rate(incident: Incident) -> str:
 
 
 def _broken(primary: Incident, rates: Collection[Incident], again: Collection[Tried]) -> bool:
-    """Say whether the schedule has to be corrected: a rate that is back on it by itself is no more broken.
+    """Return whether the schedule needs a correction: not for a rate that returned by itself.
 
-    Where it left its past after a rollback as it did before, the schedule does it.
+    A rate that left its past again after a rollback is a fault of the schedule.
     """
     if rates:
         return bool(again) or any(rate.state == "open" for rate in rates)

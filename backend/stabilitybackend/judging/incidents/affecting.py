@@ -1,4 +1,4 @@
-"""Says what a run's weights suffer from, since when, and what caused it: what any way back has to go by. Pure."""
+"""Incidents that affect a run's weights, their first signs and causes: the input of any rollback. Pure."""
 
 from __future__ import annotations
 
@@ -30,36 +30,32 @@ __all__ = [
     "rates_off_at",
 ]  # fmt: skip
 
-#: A learning rate that was off until so many logged points before an onset may be its cause: the weights that it made
-#: are what the next batches meet.
+#: A learning rate that was off until so many logged points before an onset may be its cause: it made the weights for
+#: the next batches.
 RATE_POINTS = 8
 
 
 def in_one_dataset(incident: Incident) -> bool:
-    """Say whether it is a rise of one data set that the whole loss hardly shows: nobody goes back for that."""
+    """Return whether it is a rise of one data set hardly visible in the whole loss: no reason for a rollback."""
     return incident.kind in ("spike", "level_shift", "divergence") and dataset_of(incident.metric or "") is not None
 
 
 def earliest_step(incident: Incident) -> int:
-    """Return the step at which it may have begun, rather too early than too late.
-
-    That is the step behind the last good point, the early end of its onset's band, or where another series had moved.
-    """
+    """Return its earliest possible step: behind the last good point, the early end of its onset's band, or the first
+    move of another series."""
     curve = facts(incident.evidence, CurveFacts)
     moved = [one.onset_step for one in curve.moved_first if one.onset_step is not None]
     return min([first_suspect_step(incident), *moved, *curve.onset_band[:1]])
 
 
 def first_suspect_step(incident: Incident) -> int:
-    """Return the first step after the last good point: what lies between two logged points, nobody saw."""
+    """Return the first step after the last good point: steps between logged points are unseen."""
     return min(incident.onset_step, max(0, incident.onset_step - math.ceil(interval_of(incident)) + 1))
 
 
 def accepted(incident: Incident) -> bool:
-    """Say whether an incident is over without having come back: its level counts as the usual one since.
-
-    What another one explains is that one's.
-    """
+    """Return whether an incident ended without recovery, so that its level counts as usual since. Explained ones do not
+    count."""
     kind, curve = kind_of(incident.kind), facts(incident.evidence, CurveFacts)
     return (
         incident.state == "resolved"
@@ -78,10 +74,10 @@ def _open(incident: Incident) -> bool:
 
 
 def open_or_accepted(incidents: Iterable[Incident]) -> list[Incident]:
-    """Return what the newest weights suffer from: what is open or was given up, of the kinds that one goes back for.
+    """Return the incidents that affect the newest weights: open or accepted, of kinds that a rollback helps.
 
-    What was given up counts until training came down to the level from before it: an incident that is open now and
-    began at a usual loss no higher than that shows it.
+    An accepted one counts until training reached the level from before it, proved by an open incident whose usual loss
+    is no higher.
     """
     every = list(incidents)
     opened = [one for one in every if _open(one) and kind_of(one.kind).rollback_helps and not in_one_dataset(one)]
@@ -95,12 +91,12 @@ def _outgrown(old: Incident, now: Incident) -> bool:
 
 
 def rates_of(incidents: Iterable[Incident]) -> list[Incident]:
-    """Return the incidents of the learning rate that are not on a branch that was left."""
+    """Return the incidents of the learning rate on the effective path."""
     return [one for one in incidents if kind_of(one.kind).root_cause and not one.dead]
 
 
 def marked_by_rate(incident: Incident, rates: Iterable[Incident]) -> list[Incident]:
-    """Return those of ``rates`` that were off when an incident began, or until right before."""
+    """Return those of ``rates`` that were off at the onset of an incident, or until right before."""
     others = (rate for rate in rates if rate.incident_id != incident.incident_id)
     return rates_off_at(incident.onset_step, interval_of(incident), others)
 
@@ -121,7 +117,7 @@ def _ended(incident: Incident) -> int:
 
 
 def first_sign(incidents: Iterable[Incident], history: Iterable[Incident] = ()) -> int | None:
-    """Return the first step at which any of the incidents shows, or the rate that caused it; None for no incident.
+    """Return the first step of any of the incidents, or of the rate that caused it; None for no incident.
 
     Args:
         history: the run's incidents, of which those of the learning rate count.
@@ -136,7 +132,7 @@ def first_sign(incidents: Iterable[Incident], history: Iterable[Incident] = ()) 
 
 
 def affects_weights(incidents: Iterable[Incident]) -> list[Incident]:
-    """Return the open incidents from whose onset on no checkpoint is good: those that one would go back for."""
+    """Return the open incidents from whose onset on no checkpoint is good."""
     return [
         one
         for one in incidents
@@ -148,10 +144,8 @@ def affects_weights(incidents: Iterable[Incident]) -> list[Incident]:
 
 
 def damage_intervals(incidents: Iterable[Incident]) -> list[tuple[int, int]]:
-    """Return (first step that may be bad, first step that was good again) of each damage that came back by itself.
-
-    What the weights were in between is not to be trusted, although the incident is over.
-    """
+    """Return (first possible bad step, first good step) of each damage that healed by itself: weights in between are
+    suspect."""
     return [
         (earliest_step(one), one.recovered_step)
         for one in incidents
@@ -165,13 +159,13 @@ def damage_intervals(incidents: Iterable[Incident]) -> list[tuple[int, int]]:
 
 
 def damaged_by(step: int, spoiled: Collection[Incident]) -> SpoiledBy | None:
-    """Return which incident the state after ``step`` is from inside of, None where it is from before all of them.
+    """Return the incident that the state after ``step`` lies in, None for a state from before all of them.
 
     Args:
-        spoiled: what ``affects_weights`` returned.
+        spoiled: result of ``affects_weights``.
 
     Returns:
-        The one that began first.
+        The first one.
     """
     first = min(spoiled, key=lambda one: (one.onset_step, one.incident_id), default=None)
     if first is None or step < first.onset_step:
@@ -192,7 +186,7 @@ def interval_of(incident: Incident) -> float:
 
 
 def where_from(step: int, onset_step: int) -> str:
-    """Return where a checkpoint lies, seen from an onset."""
+    """Return the position of a checkpoint relative to an onset."""
     distance = onset_step - step
     if distance == 0:
         return "at the onset"

@@ -1,7 +1,7 @@
-"""Keeps the incidents of one run: findings become one incident per real event, with an advice and a history.
+"""The incidents of one run: one per real event, with advice and history, made from findings.
 
-Pure: no I/O and no clock. The worker stores what comes back. Incidents are frozen: a change makes another one, and
-nobody needs a copy. They hold all that the book needs to go on after a restart.
+Pure: no I/O and no clock; the worker stores the results. Incidents are frozen, changes make new ones. They hold all
+state needed after a restart.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def alert_finding(event: LineageEvent) -> Finding:
     )
 
 
-#: Entries that evidence may have, and how deep it may go: it is shown to people and travels in every update.
+#: Entries of evidence, and its nesting: it is shown and travels in every update.
 MAX_EVIDENCE_ENTRIES = 64
 MAX_EVIDENCE_DEPTH = 4
 
 
 #: Between the first sentence of a text and the next one.
 _SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z])")
-#: Words of a first sentence that hold while an incident lasts -> those that hold when it is over.
+#: Phrases of the present -> of the past, in a first sentence.
 _PAST = (
     (" and stays there.", "."),
     ("has not been finite since step", "was not finite from step"),
@@ -91,15 +91,15 @@ def fields_of(finding: Finding) -> dict[str, Any]:
 
 
 def incident_id_of(run_id: str, finding: Finding, segment: int) -> str:
-    """Return the id that this event has whoever computes it: a second worker or a re-feed names the same incident."""
+    """Return the id of an event, the same in every worker and re-feed."""
     parts = (run_id, finding.kind, finding.metric, finding.rank, segment, finding.onset_step, finding.key)
     return "i-" + hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:16]
 
 
 def discarded(incident: Incident, by: RolledBack, time: float) -> Incident:
-    """Return an incident that a rollback left behind; of an open one no sentence stays that holds only while it lasts.
+    """Return an incident discarded by a rollback, of an open one without sentences about the present.
 
-    Detectors begin with what happened; the sentences after that are about how it is now, and what is not known yet.
+    Detectors begin with the event; later sentences are about its present state.
     """
     if incident.state == "open":
         text = incident.text
@@ -113,7 +113,7 @@ def discarded(incident: Incident, by: RolledBack, time: float) -> Incident:
 
 
 def gone_back(incident: Incident, fork_step: int) -> Incident:
-    """Undo what became known about an incident after the fork; its detector will say again how it goes on."""
+    """Undo changes of an incident after the fork; its detector reports the new course."""
     closed_step = incident.now_step if incident.closed_step is None else incident.closed_step
     recovered = incident.recovered_step
     new = replace(incident, now_step=fork_step)
@@ -126,7 +126,7 @@ def gone_back(incident: Incident, fork_step: int) -> Incident:
 
 
 def bounded(value: Any, depth: int = 0) -> Any:
-    """Return evidence that is JSON: bounded, string keys, and non-finite numbers as the API spells them."""
+    """Return evidence as bounded JSON: string keys, and non-finite numbers as in the API."""
     if isinstance(value, bool | int | None):
         return value
     if isinstance(value, float):
@@ -139,28 +139,26 @@ def bounded(value: Any, depth: int = 0) -> Any:
     return str(value)[:TEXT_CHARS]
 
 
-# Which incident another one follows from: people read the cause first, and the consequence names it. Pure.
-#
-# A rule is a pair of kinds, how long before the consequence its cause may have begun, and what they have to share. Of
-# several causes the one that began first counts: the others may follow from it too.
+# Cause of an incident. A rule has a pair of kinds, the longest time between cause and effect, and their common part. Of
+# several causes the first one counts: the others may be effects too.
 
-#: A cause is seen this long after its consequence at most, seconds: agents read a kernel log every few seconds, and
-#: report once a second.
+#: A cause is seen at most so long after its effect, seconds: agents read a kernel log every few seconds, and report
+#: once a second.
 SEEN_LATER_S = 30.0
-#: What slows a whole job began so long before it at most, seconds: a block of steps is judged at its end.
+#: Longest time from the cause of a slow job, seconds: a block of steps is judged at its end.
 SLOWED_WITHIN_S = 600.0
-#: Processes that others wait for died so long before at most, seconds: NCCL's watchdog ends the others after ten
-#: minutes (``TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC``), and a hang is reported well before.
+#: Longest time from the death of an awaited process, seconds: NCCL's watchdog ends the others after ten minutes
+#: (``TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC``), and a hang is reported well before.
 DIED_WITHIN_S = 900.0
 
 
 class _Rule(NamedTuple):
-    """One way in which an incident follows from another.
+    """Rule of cause and effect.
 
     Attributes:
-        cause: kind of the cause.
-        within_s: the cause began so long before at most; infinite: it only has to last until then.
-        shares: they are about the same rank, GPU or node; else about the whole job.
+        cause: its kind.
+        within_s: longest time from its begin; infinite: it only has to last until then.
+        shares: both are about the same rank, GPU or node; else about the whole job.
     """
 
     cause: str
@@ -190,7 +188,7 @@ _CAUSES = frozenset(rule.cause for rules in _RULES.values() for rule in rules)
 
 
 class _Place(NamedTuple):
-    """What an incident is about."""
+    """Ranks, nodes and GPUs of an incident."""
 
     ranks: frozenset[int]
     nodes: frozenset[str]
@@ -198,13 +196,13 @@ class _Place(NamedTuple):
 
 
 def may_cause(incident: Incident) -> bool:
-    """Say whether an incident may be the cause of another one: of notes a slow rank only, for which all others wait."""
+    """Return whether an incident may be a cause: of notes only a slow rank, for which all others wait."""
     grave = incident.severity != "info" or incident.kind == "straggler"
     return (incident.kind in _CAUSES or kind_of(incident.kind).root_cause) and grave
 
 
 def cause_of(incident: Incident, every: Iterable[Incident]) -> str:
-    """Return the id of the incident that another one follows from, "" for none.
+    """Return the id of the cause of an incident, "" for none.
 
     Args:
         every: the incidents of the run.
@@ -274,15 +272,15 @@ def _place(incident: Incident) -> _Place:
 
 
 def alarms(incidents: Iterable[Incident]) -> list[Incident]:
-    """Return the open incidents that people are to look at."""
+    """Return the open incidents that are alarms."""
     return [one for one in incidents if one.state == "open" and one.alarm]
 
 
 def first_to_read(incidents: Iterable[Incident]) -> tuple[Incident, Incident] | None:
-    """Return what to read first of the open incidents, and how bad it is; None without any.
+    """Return the open incident to read first, and the worst one; None without any.
 
     Returns:
-        The cause of the worst of them (of equals the newest), and the worst that follows from it.
+        The cause of the worst of them (of equals the newest), and the worst itself.
     """
     every = {one.incident_id: one for one in alarms(incidents)}
     worst = min(every.values(), key=lambda one: (one.appearance.order, -one.opened), default=None)
@@ -295,27 +293,27 @@ def first_to_read(incidents: Iterable[Incident]) -> tuple[Incident, Incident] | 
     return cause, worst
 
 
-#: Incidents kept per run. Beyond it the oldest ones that are over are dropped and counted.
+#: Incidents kept per run. Beyond it the oldest closed ones are dropped and counted.
 MAX_INCIDENTS = 2_000
-#: The detector of curves, and those that it replaced: what one of them opened and this one goes on with has the same
-#: metric, and begins as near as they agree on an onset, points.
+#: The detector of curves, and its predecessors: their events continue under the same metric, with onsets as near as
+#: theirs, points.
 CURVES = "curve"
 OLDER_CURVES = frozenset({"spike", "level_shift", "divergence", "dataset_loss", "plateau", "grad_norm"})
 OLDER_REACH_POINTS = 16
-#: An incident belongs to the train of one like it when it opens so soon after the newest of that, seconds. As long as
-#: Alertmanager waits before it repeats a notification (``repeat_interval``, 4 h).
+#: An incident joins a train when it opens so soon after the newest one of it, seconds. As long as Alertmanager waits
+#: before it repeats a notification (``repeat_interval``, 4 h).
 TRAIN_GAP_S = 4 * 3_600.0
-#: What healed by itself, or was gone back for, so many times is news once more: once is chance, twice may be.
+#: Recoveries or rollbacks after which a repeated incident notifies once more: one is chance, two may be.
 RECURS_AT = 3
-#: Where a job took long to come back before, it is waited for this many times as long; at most so long, seconds.
+#: Patience relative to the longest recovery so far; and its maximum, seconds.
 PATIENCE_FACTOR, MAX_PATIENCE_S = 2.0, 900.0
 
-#: What NVIDIA asks for before such a GPU is used again (docs/gpu.md). With other faults the job goes on.
+#: Actions asked for by NVIDIA before such a GPU is used again (docs/gpu.md). With other faults the job continues.
 _GPU_CLASSES = frozenset({"reset", "reboot", "drain"})
 
 
 def stops_job(incident: Incident) -> bool:
-    """Say whether an incident stops its job now: a plan goes by it, and a status names it."""
+    """Return whether an incident stops its job now, for plan and status."""
     if incident.state != "open" or incident.dead or not kind_of(incident.kind).stops_job:
         return False
     if incident.kind == "gpu_fault":
@@ -325,26 +323,22 @@ def stops_job(incident: Incident) -> bool:
 
 
 class IncidentBook:
-    """All incidents of one run.
-
-    Args:
-        run_id: the run.
-    """
+    """All incidents of one run."""
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self._incidents: dict[str, Incident] = {}
         self._by_key: dict[str, str] = {}
-        #: Incident -> the step until which its advice is to wait.
+        #: Incident -> last step of its advised wait.
         self._until: dict[str, int] = {}
-        #: Step as of which advice was made last, and the job as it was then.
+        #: Step of the last advice, and the state of the job at that time.
         self.now_step = -1
         self._job = JobNow()
-        #: Incidents dropped because there were more than MAX_INCIDENTS.
+        #: Incidents dropped beyond MAX_INCIDENTS.
         self.dropped = 0
 
     def load(self, incidents: Iterable[Incident]) -> None:
-        """Take over stored incidents, in any order, instead of what is held."""
+        """Replace all incidents by stored ones, in any order."""
         self._incidents.clear()
         self._by_key.clear()
         self._until.clear()
@@ -358,7 +352,6 @@ class IncidentBook:
         return sorted(self._incidents.values(), key=lambda i: (i.opened, i.onset_step, i.incident_id), reverse=True)
 
     def get(self, incident_id: str) -> Incident | None:
-        """Return one incident, or None."""
         return self._incidents.get(incident_id)
 
     def of(self, kinds: Container[str]) -> list[Incident]:
@@ -366,15 +359,15 @@ class IncidentBook:
         return [incident for incident in self._incidents.values() if incident.kind in kinds]
 
     def affects_weights(self) -> list[Incident]:
-        """Return the open incidents that one would go back for."""
+        """Return the open incidents that a rollback would help."""
         return affects_weights(self._incidents.values())
 
     def rate_was_off(self, onset_step: int, interval: float) -> bool:
-        """Say whether the learning rate was off its past at a step or right before; interval: of two points, steps."""
+        """Return whether the learning rate was off at a step or right before; interval: of two points, steps."""
         return bool(rates_off_at(onset_step, interval, rates_of(self._incidents.values())))
 
     def culprits(self) -> set[int]:
-        """Return the ranks that the verdicts of open incidents blame."""
+        """Return the culprits of open incidents."""
         open_ones = (i for i in self._incidents.values() if i.state == "open" and not i.dead)
         verdicts = [i.verdict for i in open_ones if kind_of(i.kind).blame]
         return {rank for verdict in verdicts for rank in verdict.culprits}
@@ -384,15 +377,15 @@ class IncidentBook:
         return {incident.segment for incident in self._incidents.values()}
 
     def versions(self, kinds: Container[str]) -> list[tuple[str, int]]:
-        """Return (id, version) of the incidents of some kinds: whether anything changed costs no copies."""
+        """Return (id, version) of the incidents of some kinds, to detect changes without copies."""
         return [(name, one.version) for name, one in self._incidents.items() if one.kind in kinds]
 
     def open_count(self) -> int:
-        """Return how many incidents are open, without those that are only worth knowing (``info`` of a detector)."""
+        """Return the number of open incidents, without notes (``info`` of a detector)."""
         return len(alarms(self._incidents.values()))
 
     def worst(self) -> WorstIncident | None:
-        """Return the open incident to read first: the cause of the worst one, as bad as that is."""
+        """Return the open incident to read first: the cause of the worst one, with its severity."""
         found = first_to_read(self._incidents.values())
         if found is None:
             return None
@@ -404,7 +397,7 @@ class IncidentBook:
         )
 
     def not_back(self) -> NotBack | None:
-        """Return the newest alarm on the effective path whose metric has not come back though it is over."""
+        """Return the newest alarm on the effective path that ended without recovery."""
         for one in reversed(self._incidents.values()):
             over = one.state == "resolved" and one.recovered_step is None and not one.dead
             if over and one.alarm and one.status == "accepted":  # the status is read last: it costs a look at the facts
@@ -413,7 +406,7 @@ class IncidentBook:
         return None
 
     def stopper(self, status: str) -> str | None:
-        """Return the id of the open incident that stops the job, the newest of the kind that its status is about."""
+        """Return the id of the open incident that stops the job, the newest of the kind of its status."""
         every = ((incident, kind_of(incident.kind)) for incident in self._incidents.values())
         stops = [
             (kind.status != status, list(KINDS).index(kind.name), -incident.opened, incident.incident_id)
@@ -423,10 +416,8 @@ class IncidentBook:
         return min(stops)[-1] if stops else None
 
     def has_similar(self, finding: Finding, by: str) -> bool:
-        """Return whether an event is known already: by ``by`` where the finding is another's, by another where by it.
-
-        That is an alarm of its kind in the same stretch: what ``by`` says begins at the fork, others see it later.
-        """
+        """Return whether ``by`` reported the event of another's finding, or another one that of ``by``: an alarm of its
+        kind in the same interval. ``by`` begins at the fork, others see it later."""
         if finding.key in self._by_key:
             return False
         own, others = finding.detector == by, [one for one in self.of({finding.kind}) if one.alarm and not one.dead]
@@ -442,7 +433,6 @@ class IncidentBook:
         """Return (onset step, kind, title) of the incidents of some kinds near a step or a time, in order of steps.
 
         Args:
-            kinds: which ones.
             first_step, last_step: both inclusive.
             since, until: unix seconds, both inclusive; either the step or the time has to fit.
             but: key of an incident that is left out.
@@ -457,16 +447,15 @@ class IncidentBook:
         return sorted(found)
 
     def apply(self, finding: Finding, *, segment: int, time: float, checkpoints: Usable) -> list[Incident]:
-        """Take a finding and return the incident that it opened or changed, and those whose advice follows from that.
+        """Take a finding; return the incident that it opened or changed, and those with changed advice.
 
-        A finding of an event that is known already changes that incident; one that says nothing new, or that is older
-        than what the incident knows (points fed again), changes nothing.
+        A repeated finding, or one older than the incident's state (points fed again), changes nothing.
 
         Args:
-            finding: what a detector or the liveness monitor found.
-            segment: segment in which the finding's step lies; an incident keeps the one in which it opened.
+            finding: of a detector or the liveness monitor.
+            segment: of the finding's step; an incident keeps the one in which it opened.
             time: unix seconds, of the point or of the server.
-            checkpoints: those that can be gone back to, for the suggestion.
+            checkpoints: usable ones, for the suggestion.
 
         Returns:
             Those that changed with their version one higher (1 for a new one), the finding's own first.
@@ -497,7 +486,7 @@ class IncidentBook:
         return [own, *(one for one in follow if one.incident_id not in again), *advised]
 
     def _follow_from(self, cause: Incident, time: float) -> list[Incident]:
-        """Return the open incidents that are known now to follow from another one: a cause may be seen later."""
+        """Return the open incidents with a newly found cause: it may be seen later."""
         if not may_cause(cause):
             return []
         every = list(self._incidents.values())
@@ -506,11 +495,11 @@ class IncidentBook:
         return [incident for incident in changed if incident is not None]
 
     def turns_at(self) -> int | None:
-        """Return the step at which an advice turns by itself, None while none does: somebody waits until then."""
+        """Return the step at which an advised wait ends, None for none."""
         return min(self._until.values(), default=None)
 
     def job_is(self, job: JobNow, checkpoints: Usable, time: float) -> list[Incident]:
-        """Take note of how the job is; where that changed, make the advice again and return what changed by that.
+        """Take the state of the job; return incidents with changed advice.
 
         Args:
             checkpoints, time: as of ``refresh_suggestions``.
@@ -521,14 +510,14 @@ class IncidentBook:
         return self.refresh_suggestions(checkpoints, time)
 
     def refresh_suggestions(self, checkpoints: Usable, time: float, now_step: int | None = None) -> list[Incident]:
-        """Make the suggestions of open incidents again; return what changed.
+        """Make the suggestions of open incidents again; return the changed ones.
 
-        Call it where the checkpoints changed, where an incident opened or ended, and where an advice turns: all open
-        ones have the one advice of the run.
+        Call it for changed checkpoints, after an incident opened or ended, and at the end of a wait: all open ones have
+        the one advice of the run.
 
         Args:
-            checkpoints: those that can be gone back to. time: unix seconds.
-            now_step: newest step of the run; None where it is as it was last.
+            checkpoints: usable ones. time: unix seconds.
+            now_step: newest step of the run; None for unchanged.
         """
         self.now_step = self.now_step if now_step is None else now_step
         every = list(self._incidents.values())
@@ -540,18 +529,16 @@ class IncidentBook:
         return [incident for incident in changed if incident is not None]
 
     def rolled_back(self, ends: Mapping[int, int], time: float, by: RolledBack, kept_step: int) -> list[Incident]:
-        """Take note that the job went back, so that points are dead; return the incidents that changed.
+        """Take a rollback that discarded points; return the changed incidents.
 
-        Incidents whose onset is dead become dead, and resolved if they were open; so do those that nobody had seen yet
-        at the fork. One that was seen before the fork and ended after it is open again. Incidents about processes are
-        marked, but what happened has happened.
+        Incidents with a discarded onset become dead, and resolved if open; so do those not seen before the fork. One
+        seen before the fork and ended after it is open again. Incidents about processes are marked only.
 
         Args:
-            ends: segment that has dead points -> its last step that is not.
+            ends: segment with dead points -> its last step that is not.
             time: unix seconds.
-            by: what the job did.
-            kept_step: up to which the path stayed as it was: the step that it went back to, an earlier one where it
-                returned to a branch that it had left.
+            by: the rollback.
+            kept_step: end of the unchanged path: the fork step, or an earlier one after a return to a discarded branch.
         """
         changed, by = [], replace(by, changes=bounded(by.changes))
         for old in list(self._incidents.values()):
@@ -571,7 +558,7 @@ class IncidentBook:
         return [incident for incident in changed if incident is not None]
 
     def known(self, finding: Finding) -> Incident | None:
-        """Return the incident that a finding is about, None where it is a new one."""
+        """Return the incident of a finding, None for a new one."""
         found = self._incidents.get(self._by_key.get(finding.key, ""))
         if found is not None or finding.detector != CURVES:
             return found
@@ -587,23 +574,23 @@ class IncidentBook:
         )
 
     def acknowledge(self, incident_id: str, who: str, time: float, at: float | None = None) -> Incident | None:
-        """Write down who has seen an incident and return it, None if there is none such. The first one counts.
+        """Record the first acknowledgement of an incident and return it, None for an unknown id.
 
         Args:
-            time: now, unix seconds. at: when they acknowledged it, where that was before.
+            time: now, unix seconds. at: time of an earlier acknowledgement.
         """
         old = self._incidents.get(incident_id)
         if old is None or old.acknowledged_by is not None:
             return old
         new = replace(old, acknowledged_by=who, acknowledged=time if at is None else at)
         if kind_of(new.kind).about == "user" and new.state == "open":
-            # The job reports it once: nothing else will end it.
+            # The job reports it once: no later finding will end it.
             new = replace(new, state="resolved", resolved=time)
         return self._commit(old, new, time)
 
     def _opened(self, finding: Finding, segment: int, time: float) -> Incident:
         incident_id = incident_id_of(self.run_id, finding, segment)
-        # Seen first after a fork that came later than its onset, and now again: receivers count its versions.
+        # Detected after a fork behind its onset, and now again: receivers count its versions.
         dead = self._incidents.get(incident_id)
         new = Incident(
             incident_id=incident_id,
@@ -617,11 +604,11 @@ class IncidentBook:
         return replace(new, notify_at=self._patience(new))
 
     def _in_train(self, new: Incident) -> Incident:
-        """Return an incident with its train; one that is critical where the first was not begins one, and counts on."""
+        """Return an incident with its train; a critical one in a milder train begins one, and continues the count."""
         if not kind_of(new.kind).recurring or not new.alarm:
             return new
         if not new.train:
-            # Also on a branch that was left: a job that goes back into the same spike again and again is one train.
+            # Also on a discarded branch: a job that repeats the same spike after each rollback has one train.
             trains = [one for one in self._alike(new) if one.train and one.opened <= new.opened]
             last = max(trains, key=lambda one: (one.opened, one.nth), default=None)
             if last is None or new.opened - last.opened > TRAIN_GAP_S:
@@ -637,13 +624,13 @@ class IncidentBook:
         return replace(new, train=new.incident_id) if worse else new
 
     def _alike(self, new: Incident) -> list[Incident]:
-        """Return the other incidents that look the same: of processes by their cause, else by what they are about."""
+        """Return the other incidents that look the same: of processes by their cause, else by their subject."""
         what = _likeness(new)
         others = (one for one in self._incidents.values() if one.incident_id != new.incident_id)
         return [one for one in others if one.kind == new.kind and _likeness(one) == what]
 
     def _patience(self, new: Incident) -> float:
-        """Return until when an incident may heal by itself, unix seconds; 0 where its kind does not."""
+        """Return the end of the time to heal, unix seconds; 0 for kinds without one."""
         patience_s = kind_of(new.kind).patience_s
         if not patience_s:
             return 0.0
@@ -676,7 +663,7 @@ class IncidentBook:
             self._drop_one()
 
     def _drop_one(self) -> None:
-        """Drop the oldest incident that is over; the oldest of all when every one is open."""
+        """Drop the oldest closed incident; the oldest of all when every one is open."""
         oldest = min(self._incidents.values(), key=lambda i: (i.state == "open", i.opened, i.incident_id))
         del self._incidents[oldest.incident_id]
         self._until.pop(oldest.incident_id, None)
@@ -686,7 +673,7 @@ class IncidentBook:
 
 
 def _healed(incident: Incident) -> bool:
-    """Say whether an incident was over before receivers were to be notified."""
+    """Return whether an incident ended before its notification."""
     return incident.resolved is not None and incident.resolved < incident.notify_at
 
 

@@ -1,7 +1,6 @@
-"""Reads from a run's config the choices that its stability depends on, and says which of them others made otherwise.
+"""Choices in a run's config that affect stability, with those that others made otherwise. Pure.
 
-A config is free: a choice that is not in it, or is spelled in another way, is not known, and nothing is said of it.
-Pure.
+A config is free: a choice that is absent, or spelled in another way, is unknown and gives no line.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ HIGH_BETA2 = 0.99
 HIGH_EPSILON = 1e-8
 #: Tokens a batch below which large models are trained with more (references.BATCH).
 LARGE_BATCH_TOKENS = 4_000_000
-#: Width of a transformer from which on it counts as large: those of a billion parameters have about 2,048.
+#: Width of a large transformer: those of a billion parameters have about 2,048.
 LARGE_WIDTH = 2_048
 #: Nested mappings that are read, and entries of a config.
 MAX_DEPTH = 4
@@ -28,7 +27,7 @@ MAX_ENTRIES = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What is known of how a run is trained; None: its config does not say it.
+    """Choices in a run's config; None: unknown.
 
     Args:
         beta2, epsilon: Adam's.
@@ -52,7 +51,7 @@ class Recipe:
 
 
 def recipe_of(config: Mapping[str, Any]) -> Recipe:
-    """Return what a config says, whatever its nesting.
+    """Return the choices in a config of any nesting.
 
     Example:
         >>> recipe_of({"optim": {"betas": [0.9, 0.999], "eps": 1e-5}, "model": {"norm_type": "LayerNorm"}}).norm
@@ -81,9 +80,9 @@ def recipe_of(config: Mapping[str, Any]) -> Recipe:
 
 
 def recipe_checks(recipe: Recipe) -> list[str]:
-    """Return a line with its source for each known choice that others made otherwise for a stable run.
+    """Return a line with its source for each choice that others made otherwise for a stable run.
 
-    QK-norm and z-loss stand last: where logits grew, a line of the evidence has said so before.
+    QK-norm and z-loss are last: for grown logits a line of the evidence comes first.
     """
     large = recipe.width is not None and recipe.width >= LARGE_WIDTH
     tokens = recipe.batch_tokens
@@ -104,7 +103,7 @@ def recipe_checks(recipe: Recipe) -> list[str]:
     return [line for line in lines if line]
 
 
-#: Settings by which weights themselves are bf16, not only what is computed with them (Lightning's words).
+#: Settings of pure bf16 weights (Lightning's spelling).
 _PURE_BF16 = frozenset({"bf16-true", "pure_bf16"})
 
 
@@ -118,10 +117,10 @@ def _is_bf16(dtype: str | None) -> bool:
 
 
 def _flat(config: Mapping[str, Any], depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield the names of a config in lower case, without what they are nested in, and their values."""
+    """Yield the names of a config in lower case, without parents, and their values."""
     nested: list[tuple[str, Mapping[str, Any]]] = []
     for key, value in config.items():
-        # A tracker's names may be paths themselves; an epsilon of a layer of normalization is none of the optimizer.
+        # A tracker's names may be paths themselves; an epsilon of a layer of normalization is not the optimizer's.
         name = str(key).replace("-", "_").replace("/", ".").lower()
         if isinstance(value, Mapping):
             nested.append((name, value))

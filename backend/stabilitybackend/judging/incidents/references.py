@@ -1,6 +1,6 @@
-"""What others found to help, and the lists to go through: the words of the suggestions, each with its source.
+"""Remedies and checklists of others: the texts of suggestions, each with its source.
 
-Nothing here is measured by us unless it says so. A source is named as "title (arXiv number): what it found".
+No own measurements unless marked. A source is "title (arXiv number): result".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MEASURED_GRADIENTS = (
     "measured on public logs: of 56 gradient spikes above 4x none was followed by a rise of the loss beyond its noise"
 )
 
-#: Adam's state is suspected: what to change before going on.
+#: Changes for a suspected state of Adam.
 ADAM_CHECKS = (
     "Adam's beta2: 0.95 instead of 0.999 lets the second moment follow the gradients in tens of steps.",
     "Clip the update, not only the gradient (StableAdamW divides the rate by max(1, RMS of g/sqrt(v))).",
@@ -69,7 +69,7 @@ MUP = (
 
 # --- lists to go through ----------------------------------------------------------------------------------------------
 
-#: What must be equal before and after a resume.
+#: Equal before and after a good resume.
 RESUME_CHECKS = (
     "Learning rate: is the first logged one that of the schedule at this step?",
     "Optimizer: were both moments and the step count loaded, on every rank?",

@@ -1,4 +1,4 @@
-"""Chooses where a rollback should go, which batches it leaves out, and how long it is worth waiting first. Pure."""
+"""Target of a rollback, batches to leave out, and the wait before it. Pure."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ["GUARD_STEPS", "Target", "Tried", "Usable", "UsableOf", "bad_batches"
 
 #: A checkpoint so close before the first sign may hold the first damage already.
 GUARD_STEPS = 2
-#: Runs longer than this are advised to go further back, as PaLM did; in a shorter one that would cost too much of it.
+#: Runs longer than this get the target further back, as of PaLM; too costly in a shorter one.
 LONG_RUN_STEPS = 2_000
-#: How far PaLM went back before a spike.
+#: Distance of PaLM's restarts before a spike.
 PALM_BACK_STEPS = 100
-#: Batches after the onset that are skipped at least: bad data comes in stretches, and its end is not known yet.
+#: Fewest batches skipped after the onset: bad data comes in intervals, and its end is not known yet.
 SKIP_PAST_ONSET_BATCHES = 50
-#: Batches of a stretch of bad data beyond which nothing speaks for more of it: PaLM skipped 200 to 500.
+#: Length of an interval of bad data beyond which more of it is unlikely: PaLM skipped 200 to 500.
 POCKET_BATCHES = 500
-#: A spike is waited for so many times as long as the earlier ones of the run took; points where it had none.
+#: Wait for a spike, relative to earlier ones of the run; points for the first one.
 WAIT_TIMES = 3
 WAIT_POINTS = 50
 MIN_WAIT_POINTS = 10
@@ -37,14 +37,14 @@ RECOVERIES = 16
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to go back to.
+    """Target of a rollback.
 
     Args:
         to_step: the checkpoint's step.
         bad: first and last step whose batches are left out, None for none.
         lost: steps that are trained again.
-        source: whose advice the distance is, "" for our own.
-        passed: step of a newer checkpoint that was saved inside damage that came back, None where there is none.
+        source: of the distance, "" for an own rule.
+        passed: step of a newer checkpoint that was saved inside healed damage, None for none.
     """
 
     to_step: int
@@ -61,11 +61,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A rollback after which the same trouble came again.
+    """A rollback after which the same incident repeated.
 
     Args:
-        back: where it went and what it changed.
-        outside: it went back to before anything showed, so that the weights are not what came again.
+        back: its target and changes.
+        outside: its target predates all signs, so the weights are not the cause.
     """
 
     back: RolledBack
@@ -73,20 +73,20 @@ class Tried:
 
 
 class Usable(Protocol):
-    """The steps of the checkpoints that can be gone back to: still there, and on the effective timeline."""
+    """Steps of the usable checkpoints: present, and on the effective timeline."""
 
     def newest(self, at_most: float = math.inf) -> int | None:
-        """Return the greatest step that is at most ``at_most``, None where there is none."""
+        """Return the greatest step up to ``at_most``, None for none."""
 
     def oldest(self) -> int | None:
-        """Return the smallest step, None where there is none."""
+        """Return the smallest step, None for none."""
 
     def lost(self, at_most: float) -> tuple[int, str] | None:
-        """Return the greatest step that is at most ``at_most`` of those that can't be used any more, and why."""
+        """Return the greatest unusable step up to ``at_most``, and the reason."""
 
 
 class UsableOf:
-    """Those among checkpoints as the API has them."""
+    """Usable checkpoints of the API's list."""
 
     def __init__(self, checkpoints: Iterable[Checkpoint]) -> None:
         known = list(checkpoints)
@@ -94,16 +94,13 @@ class UsableOf:
         self._lost = [(c.step, why_lost(c.available, c.unfit)) for c in known if not c.dead and not c.usable]
 
     def newest(self, at_most: float = math.inf) -> int | None:
-        """Return the greatest step that is at most ``at_most``, None where there is none."""
         at = bisect_right(self._steps, at_most)
         return self._steps[at - 1] if at else None
 
     def oldest(self) -> int | None:
-        """Return the smallest step, None where there is none."""
         return self._steps[0] if self._steps else None
 
     def lost(self, at_most: float) -> tuple[int, str] | None:
-        """Return the greatest step that is at most ``at_most`` of those that can't be used any more, and why."""
         return max((one for one in self._lost if one[0] <= at_most), default=None)
 
 
@@ -115,16 +112,16 @@ def target(
     bad: tuple[int, int] | None = None,
     spoiled: Collection[tuple[int, int]] = (),
 ) -> Target | None:
-    """Return the checkpoint to go back to, None where none is at hand.
+    """Return the target of a rollback, None for none.
 
-    All that is known of a checkpoint is that its files are there and whole and that it lies on the effective path,
-    nothing of its values. So it is the distance to the first sign that makes it trustworthy.
+    A checkpoint on the effective path has whole files, and unchecked values. So its distance to the first sign makes it
+    trustworthy.
 
     Args:
-        sign: first step at which anything shows that one goes back for (``illness.first_sign``).
+        sign: first step of any incident that a rollback helps (``first_sign``).
         now_step: newest step of the run.
-        below: only checkpoints of an earlier step; where there is none, the oldest one that fits otherwise.
-        bad: first and last step whose batches are under suspicion; None where the data are not.
+        below: only checkpoints of an earlier step; without one, the oldest one that fits otherwise.
+        bad: first and last step of suspect batches; None for good data.
         spoiled: intervals of damage (``damage_intervals``): their checkpoints are taken only where no older one is.
     """
     safe = sign - GUARD_STEPS
@@ -142,7 +139,7 @@ def target(
 
 
 def _outside(limit: float, checkpoints: Usable, spoiled: Collection[tuple[int, int]]) -> int | None:
-    """Return the newest checkpoint up to ``limit`` that lies in none of the stretches, None where there is none."""
+    """Return the newest checkpoint up to ``limit`` outside the intervals, None for none."""
     step = checkpoints.newest(limit)
     while step is not None and (begun := [first for first, over in spoiled if first <= step < over]):
         step = checkpoints.newest(min(begun) - GUARD_STEPS)
@@ -150,13 +147,12 @@ def _outside(limit: float, checkpoints: Usable, spoiled: Collection[tuple[int, i
 
 
 def bad_batches(incident: Incident, now_step: int) -> tuple[int, int]:
-    """Return the first and last step whose batches may be the cause of an incident.
+    """Return the first and last step of batches that may have caused an incident.
 
-    From the first bad point on, and what was not logged right before it; those before were good. A stretch of bad data
-    is over where the incident is. Else it goes on where the run is now, for as long again as it has lasted: of what
-    began at a random time one sees half on average. That of one data set lasts as long as this is higher than before;
-    of the whole loss, which stays high where the weights are damaged, no more than POCKET_BATCHES are left out, or what
-    came before the peak. Weights that are not finite make every later loss so: it tells nothing of later batches.
+    From the unlogged steps before the first bad point on. Bad data ends with its incident; of an open one it lasts for
+    as long again: of an event seen at a random time half is past on average. That of one data set lasts as long as its
+    loss is high; of the whole loss, which stays high with damaged weights, at most POCKET_BATCHES, or up to the peak.
+    Weights that are not finite spoil every later loss, which proves nothing about later batches.
     """
     onset = incident.onset_step
     lasted = max(0, now_step - onset)
@@ -173,7 +169,7 @@ def bad_batches(incident: Incident, now_step: int) -> tuple[int, int]:
 
 
 def _rounded(batches: int) -> int:
-    """Return a number of batches rounded up, so that an advice stays the same for some time."""
+    """Return a number of batches rounded up, so that an advice is stable for some time."""
     if batches > POCKET_BATCHES:
         return math.ceil(batches / POCKET_BATCHES) * POCKET_BATCHES
     rounded = SKIP_PAST_ONSET_BATCHES
@@ -187,7 +183,7 @@ def _or(step: int | None, otherwise: int) -> int:
 
 
 def usual_wait(incident: Incident, history: Iterable[Incident]) -> tuple[int, int]:
-    """Return (steps that it is worth waiting from the onset on, earlier spikes of the run that this is based on)."""
+    """Return (steps worth waiting from the onset on, earlier spikes of the run behind that)."""
     interval = interval_of(incident)
     took = [
         other.recovered_step - other.onset_step
@@ -203,11 +199,11 @@ def usual_wait(incident: Incident, history: Iterable[Incident]) -> tuple[int, in
 
 
 def tried(incident: Incident, history: Iterable[Incident]) -> list[Tried]:
-    """Return the rollbacks after which the same trouble came again, the newest first.
+    """Return the rollbacks after which the same incident repeated, newest first.
 
-    That is a rollback which opened the segment of this incident and left one behind that is like it, and came again in
-    about as many steps as it had taken before; and so on for that one. What comes thousands of steps later is another
-    trouble: to go back beyond the first rollback for it would throw all of them away.
+    That is a rollback which opened the segment of this incident and discarded a similar one, repeated within about as
+    many steps as before; and so on for that one. A repeat after thousands of steps is another incident: a target before
+    the first rollback would discard all of them.
     """
     left: dict[int, list[tuple[Incident, RolledBack]]] = {}
     for other in history:
@@ -226,10 +222,8 @@ def tried(incident: Incident, history: Iterable[Incident]) -> list[Tried]:
 
 
 def _due(incident: Incident, back: RolledBack) -> float:
-    """Return until when trouble that was left behind has come again, a step.
-
-    A lower learning rate takes as much longer to do the same harm.
-    """
+    """Return the last step for a repeat of a discarded incident. A lower learning rate delays the same harm in
+    proportion."""
     scale = back.changes.get("lr_scale")
     slower = 1 / scale if isinstance(scale, int | float) and 0 < scale < 1 else 1.0
     took = max(incident.onset_step, incident.now_step) - back.step

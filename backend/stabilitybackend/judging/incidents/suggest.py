@@ -1,8 +1,7 @@
-"""Says what to do about an incident: wait, go back and to where, change, look at; each with its source. Pure.
+"""Advice about an incident: wait, roll back, change, inspect; each with its source. Pure.
 
-The advice is made from what is known at a step: the incidents with their evidence, the checkpoints, and what the run
-went through before. Whoever reads it decides; nothing here acts. All open incidents of a run that one goes back for
-have the one advice of the run (``advice.py``) and each its own checklist.
+Input is the state at a step: incidents with evidence, checkpoints, and the run's history. All open incidents that a
+rollback helps share the one advice of the run (``advice.py``), each with its own checklist.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from stabilitybackend.schema.verdicts import SuspectGpu
 
 __all__ = ["suggest"]
 
-#: What every ``lr_scale`` is relative to.
+#: Base of every ``lr_scale``.
 LR_RELATIVE = "that the schedule of the restored checkpoint gives at each step"
 
 
-#: What to correct -> first sentence, while it is not corrected.
+#: Correction -> first sentence, while it is due.
 _FIX = {
     "mixture": "The sampler draws another mixture than it should: correct the sampler first.",
     "data position": (
@@ -55,11 +54,11 @@ def advice_text(advice: Advice, incident: Incident, checkpoints: Usable, own: st
     """Return the text of the suggestion of an open incident.
 
     Args:
-        advice: the advice of the run.
-        incident: whose suggestion it is.
-        checkpoints: those that can be gone back to.
-        own: what is to be done about ``incident`` before, sentences.
-        no_rollback: why nobody can order the job back, half a sentence; "" where somebody can.
+        advice: of the run.
+        incident: the suggestion's own.
+        checkpoints: usable ones.
+        own: steps to take for ``incident`` before, sentences.
+        no_rollback: why the job can't be rolled back, half a sentence; "" for no reason.
     """
     sentences = [_in_vain(advice)]
     if incident.incident_id != advice.primary.incident_id:
@@ -95,7 +94,7 @@ def advice_text(advice: Advice, incident: Incident, checkpoints: Usable, own: st
 
 
 def _in_vain(advice: Advice) -> str:
-    """Return the sentences about the rollbacks that did not help, "" where there was none."""
+    """Return the sentences about rollbacks that did not help, "" for none."""
     if not advice.again:
         return ""
     if not advice.incurable:
@@ -113,7 +112,7 @@ def _in_vain(advice: Advice) -> str:
 
 
 def _tried(back: RolledBack) -> str:
-    """Return one rollback with what it changed."""
+    """Return one rollback with its changes."""
     scale, seed, skip = (back.changes.get(name) for name in ("lr_scale", "seed", "skip_batches"))
     changed = [f"learning rate times {scale:g}"] if isinstance(scale, int | float) else []
     changed += ["a new seed"] if seed is not None else []
@@ -122,7 +121,7 @@ def _tried(back: RolledBack) -> str:
 
 
 def _schedule(advice: Advice) -> str:
-    """Return the sentences about a learning rate that left its past before the lead began, else ""."""
+    """Return the sentences about a learning rate that left its past before the primary incident, "" for none."""
     if advice.rates or advice.primary.kind == "learning_rate":
         rate = min(
             (*advice.rates, *([advice.primary] if advice.primary.kind == "learning_rate" else [])),
@@ -155,7 +154,7 @@ def _wait(advice: Advice) -> str:
 
 
 def _back_to(advice: Advice, back: Target, no_rollback: str) -> str:
-    """Return the sentences about a rollback, the first without a capital; of a job that takes none, about a restart."""
+    """Return the sentences about a rollback, the first without a capital; of a job without rollbacks, about a restart."""
     does = "start the job again from" if no_rollback else "roll back to"
     distance = advice.primary.onset_step - back.to_step
     text = f"{does} the checkpoint of step {back.to_step}, {distance} steps before the onset"
@@ -179,12 +178,12 @@ def _back_to(advice: Advice, back: Target, no_rollback: str) -> str:
 
 
 def _again(back: Target) -> str:
-    """Return what a rollback costs. Their number grows with each step, and this text stands for as long as it may."""
+    """Return the cost of a rollback, without numbers that grow with each step."""
     return f"The steps from {back.to_step + 1} on are trained again."
 
 
 def _why_there(advice: Advice) -> str:
-    """Return why the first sign lies before the onset, "" where it does not."""
+    """Return why the first sign is before the onset, "" where it is not."""
     first = advice.affecting[0]
     if first.incident_id != advice.primary.incident_id:
         since = "is open too" if first.state == "open" else "was given up and never came back"
@@ -195,7 +194,7 @@ def _why_there(advice: Advice) -> str:
 
 
 def _no_checkpoint(advice: Advice, checkpoints: Usable) -> str:
-    """Return the sentences about a run without a checkpoint from before the first sign: no surer than that one is."""
+    """Return the sentences for a run without a checkpoint from before the first sign."""
     first, after = advice.affecting[0], advice.affecting[0].incident_id != advice.primary.incident_id
     lost, oldest, newest = checkpoints.lost(advice.sign - GUARD_STEPS), checkpoints.oldest(), checkpoints.newest()
     maybe = advice.sign < first.onset_step - GUARD_STEPS
@@ -254,9 +253,9 @@ def _hang(case: Case) -> Suggestion:
     return suggestion(action, text, checklist=checks, sources=[lit.HANG_CAUSES])
 
 
-#: Of a rank that has finished while the others wait for it.
+#: For a rank that has finished while the others wait for it.
 _DONE_FIRST = "The suspect is done and the others train on: give all ranks as many batches (drop_last, Join)."
-#: Of a rank that the others wait for before the first step. The variables are those of torch's rendezvous.
+#: For a rank that is awaited before the first step. The variables are those of torch's rendezvous.
 _NOT_COME = (
     "Read the log of the rank that has not come: did its process start, does it still load, does its node reach"
     " MASTER_ADDR at MASTER_PORT? Its launcher may start with a node too few."
@@ -285,7 +284,7 @@ _HANGS: Mapping[str, str] = {
     ),
     "node_lost": "A node is silent and the others wait: start again without it, and have it looked at.",
 }
-#: What to do about it; about all others: inspect.
+#: Other actions than inspect, by class.
 _HANG_ACTIONS: Mapping[str, Action] = {"collective_stuck": "restart", "node_lost": "restart", "overdue": "wait"}
 
 
@@ -322,7 +321,7 @@ def _death(case: Case) -> Suggestion:
     return suggestion("restart", text, checklist=checks, sources=[known.explained.source])
 
 
-#: Class of a death's verdict -> first sentence, and what to look at.
+#: Class of a death's verdict -> first sentence, and checklist.
 _DEATHS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "oom_kill": (
         "Host memory ran out, the node's or its container's, not the GPU's: the same again will end alike.",
@@ -403,7 +402,7 @@ def _sdc_suspect(case: Case) -> Suggestion:
 
 
 def _suspect_of(case: Case, found: SdcFacts) -> str:
-    """Return "rank 2 on gpu-03, GPU 5 (GPU-1f...)" with what is known of it, of two of which one is wrong both."""
+    """Return "rank 2 on gpu-03, GPU 5 (GPU-1f...)" with its facts; both of two candidates."""
     if case.incident.rank is None:
         return f"one of ranks {' and '.join(map(str, found.ranks[:2]))}" if found.ranks else "the suspect"
     gpu = found.gpus[0] if found.gpus else SuspectGpu()
@@ -424,21 +423,21 @@ MACHINE_RULES: Mapping[str, Callable[[Case], Suggestion]] = {
 }
 
 
-#: So many spikes in the last points make them a habit of the optimizer and not of one batch.
+#: Spikes in the last points that are a habit of the optimizer, not one batch.
 MANY_SPIKES = 3
 MANY_SPIKES_POINTS = 1_000
-#: Gradients that were so much smaller than usual before the onset, and then so many times larger than that.
+#: Ratio of gradients to usual ones before the onset that marks them as quiet, and of the burst after it.
 QUIET_RATIO = 0.7
 BURST_RATIO = 3.0
 #: A burst of the gradients that is evidence for the optimizer's state by itself.
 HUGE_BURST_RATIO = 10.0
-#: Trouble so many logged points after a fork is also looked at as a bad resume.
+#: Distance of an incident from a fork that makes a bad resume a suspect, logged points.
 FORK_POINTS = 16
-#: A loss of a model that only guesses is ln(classes or vocabulary); no vocabulary has more entries.
+#: The loss of a guessing model is ln(classes or vocabulary); no vocabulary has more entries.
 MOST_CLASSES = 1_000_000
 
 
-#: A job that is under way, and goes back on order.
+#: A job under way that accepts rollbacks.
 _AT_WORK = JobNow()
 
 
@@ -449,14 +448,14 @@ def suggest(
     history: Iterable[Incident] = (),
     job: JobNow = _AT_WORK,
 ) -> Suggestion | None:
-    """Return the suggestion for an incident, or None where there is nothing to say.
+    """Return the suggestion for an incident, or None for none.
 
     Args:
-        incident: with its evidence; the suggestion that it has does not count.
-        checkpoints: those that can be gone back to.
+        incident: with its evidence; its old suggestion does not count.
+        checkpoints: usable ones.
         now_step: newest step of the run.
-        history: the run's incidents, oldest first; of this one what is given as ``incident`` counts.
-        job: as it is now. Of one that is over only its death and its machines are worth advice.
+        history: the run's incidents, oldest first, replaced by ``incident`` for this one.
+        job: its state. After its end only its death and its machines get advice.
     """
     rule = _RULES.get(incident.kind)
     general = kind_of(incident.kind).advice
@@ -482,7 +481,7 @@ def suggest(
 
 
 def _outlives(incident: Incident) -> bool:
-    """Say whether an incident is worth advice when its run has ended: how that ended, and its machines."""
+    """Return whether an incident gets advice after the end of its run."""
     return incident.kind == "process_death" or kind_of(incident.kind).about == "gpu"
 
 
@@ -526,7 +525,7 @@ def _of_run(case: Case, advice: Advice) -> Suggestion:
 
 
 def _own(case: Case) -> str:
-    """Return what is to be done about this incident before the run's advice."""
+    """Return the steps to take for this incident before the run's advice."""
     incident = case.incident
     if incident.kind == "nonfinite" and role_of(incident.metric or "") == GRAD_NORM:
         return (
@@ -537,7 +536,7 @@ def _own(case: Case) -> str:
 
 
 def _checks(case: Case) -> Sequence[str]:
-    """Return what to go through about this incident."""
+    """Return the checklist of this incident."""
     kind, curve = case.incident.kind, case.curve
     if kind == "level_shift":
         before, after = curve.level_before or 0.0, curve.level_after or 0.0
@@ -581,7 +580,7 @@ def _nonfinite(case: Case) -> Suggestion:
 
 
 def _after_fork(case: Case) -> tuple[str, ...]:
-    """Return the list for a bad resume where the run had just been restarted or rolled back."""
+    """Return the checklist of a bad resume right after a restart or rollback."""
     reach = FORK_POINTS * interval_of(case.incident)
     near = any(fact.what == "fork" and -reach <= fact.distance <= 0 for fact in case.curve.nearby)
     return lit.RESUME_CHECKS if near else ()
@@ -595,12 +594,12 @@ def _many_spikes(case: Case) -> bool:
 
 
 def _optimizer_checks(case: Case) -> tuple[str, ...]:
-    """Return what to change in optimizer or model where the evidence points to it; each line has its source."""
+    """Return changes of optimizer or model by the evidence; each line has its source."""
     lines: list[str] = []
     curve = case.curve
     quiet, burst = curve.gradients.quiet_ratio, curve.gradients.burst_ratio
     stale = quiet <= QUIET_RATIO and burst >= BURST_RATIO
-    # A burst that one data set brought is that data's doing and means nothing for the optimizer.
+    # A burst of one data set is caused by its data, not by the optimizer.
     burst_alone = burst >= HUGE_BURST_RATIO and case.incident.dataset is None
     if stale or burst_alone or _many_spikes(case):
         why = (
@@ -618,7 +617,7 @@ def _optimizer_checks(case: Case) -> tuple[str, ...]:
 
 
 def _unstable(incident: Incident) -> bool:
-    """Say whether an incident by itself is reason to look at the recipe: not one spike that may come back."""
+    """Return whether an incident by itself is a reason to review the recipe: not one spike that may heal."""
     lost = incident.kind == "spike" and incident.recovery == "none"
     return lost or incident.kind in ("divergence", "nonfinite")
 
@@ -762,7 +761,7 @@ _RULES: Mapping[str, Callable[[Case], Suggestion]] = {
     "grad_norm": _gradients,
     **MACHINE_RULES,
 }
-#: Kinds about which there is more to say than that it is over, also when it is.
+#: Kinds with own advice after their end.
 _ALSO_AFTERWARDS = frozenset(
     {
         "spike",

@@ -1,4 +1,4 @@
-"""The shape of a suggestion, and what it is made from. Pure."""
+"""Suggestions and their input. Pure."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MAX_CHECKS = 10
 
 @dataclass(frozen=True, slots=True)
 class JobNow:
-    """What advice about an open incident depends on beside the curves.
+    """State of the job for advice.
 
     Args:
-        over: the run has ended: nothing is to be done in it any more.
-        no_rollback: why nobody can order the job back, half a sentence; "" where somebody can.
-        recipe: how it is trained, as far as its config says.
+        over: the run has ended: no action is left in it.
+        no_rollback: why it can't be rolled back, half a sentence; "" for no reason.
+        recipe: choices in its config.
     """
 
     over: bool = False
@@ -35,12 +35,12 @@ class JobNow:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What the advice is made from.
+    """Input of advice.
 
     Args:
-        incident, checkpoints, now_step: as ``suggest`` gets them.
+        incident, checkpoints, now_step: as of ``suggest``.
         history: the other incidents of the run, oldest first.
-        job: as it is now.
+        job: its state.
     """
 
     incident: Incident
@@ -51,7 +51,6 @@ class Case:
 
     @property
     def curve(self) -> CurveFacts:
-        """The facts of an incident of the curves."""
         return facts(self.incident.evidence, CurveFacts)
 
     @property
@@ -76,10 +75,10 @@ def suggestion(
     """Return a suggestion.
 
     Args:
-        back: where a rollback goes, or would go if it comes to that.
+        back: target of a rollback, also of a possible later one.
         wait_steps, until_step, fix_first, leads: as in ``Suggestion``.
         checklist: lines to go through; those beyond MAX_CHECKS are left out.
-        sources: whose experience it is; empty ones are passed over.
+        sources: of the experience; empty ones are ignored.
     """
     return Suggestion(
         action=action,
@@ -99,11 +98,11 @@ def suggestion(
 
 
 def over(incident: Incident, checks: Iterable[str] = ()) -> Suggestion:
-    """Return the suggestion for an incident that is over."""
+    """Return the suggestion for a closed incident."""
     return suggestion("none", _OVER.get(incident.status, "Nothing to do: it is resolved."), checklist=checks)
 
 
-#: What an incident that is over ended with, where it is not resolved.
+#: End of an incident -> text, for other ends than resolved.
 _OVER: Mapping[IncidentStatus, str] = {
     "recovered": "Nothing to do: it came back.",
     "accepted": "It has not come back; its level counts as the usual one since.",

@@ -1,4 +1,4 @@
-"""Follows each resume of a run for as long as it can be compared, and keeps what was found. A pure fold."""
+"""The resumes of a run, compared for as long as possible, and their results. A pure fold."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def check_position(
     *,
     same_ranks: bool,
 ) -> PositionCheck | None:
-    """Return where the loader went on, None where it reports no position at all.
+    """Return the loader's position after the resume, None without any report.
 
     Args:
-        new, old: ranges of the branch that goes on, and of the one that was left (None: the job did not go back).
+        new, old: ranges of the new branch, and of the discarded one (None: the job did not go back).
         last_step: the newest step that counts.
-        declared: what was to change. same_ranks: as many as before: the position is that of one of them.
+        declared: requested changes. same_ranks: as many as before: the position is that of one of them.
     """
     if not positions:
         return None
@@ -114,15 +114,15 @@ def _n(position: int | str) -> str:
     return position if isinstance(position, str) else f"{position:,}"
 
 
-#: Metrics of a resume that are kept, those that differ first.
+#: Metrics kept of a resume, differing ones first.
 MAX_COMPARED = 24
 
 
 def finding_of(resume: Resume, wrongs: Sequence[str], newest: int, *, over: bool) -> Finding:
-    """Return what is wrong with a resume.
+    """Return the finding of a faulty resume.
 
     Args:
-        newest: the newest step that was compared. over: nothing more is expected of it.
+        newest: the newest compared step. over: its state is final.
     """
     kind, what = "resume_artifact", "Wrong resume"
     if resume.verdict == "repeated":
@@ -159,11 +159,11 @@ def finding_of(resume: Resume, wrongs: Sequence[str], newest: int, *, over: bool
 
 
 def order_finding(resume: Resume, applied: Mapping[str, Any] | None, newest: int, *, over: bool) -> Finding:
-    """Return what was ordered, or declared by the job itself, and did not happen.
+    """Return the finding of requested or declared changes that did not happen.
 
     Args:
-        applied: what the job reports that it changed.
-        newest: the newest step that was compared. over: the run went back, or on, once more.
+        applied: changes reported by the job.
+        newest: the newest compared step. over: another rollback or resume followed.
     """
     clauses = "; ".join(map(clause_of, resume.not_followed)) or "what came since shows that it was followed"
     what = "Order" if resume.cause == "command" else "Declared change"
@@ -192,7 +192,7 @@ def order_finding(resume: Resume, applied: Mapping[str, Any] | None, newest: int
 
 
 def numbers_of(seen: Overlap) -> Mapping[str, Any]:
-    """Return the fields of a resume that are measures."""
+    """Return the measured fields of a resume."""
     gaps = sorted(abs(gap) for gap in seen.gap.tolist() if math.isfinite(gap))
     shift = None
     if seen.ids is not None and seen.ids.shift is not None:
@@ -220,30 +220,30 @@ def numbers_of(seen: Overlap) -> Mapping[str, Any]:
 _quiet = QuietLog(logging.getLogger(__name__))
 
 
-#: Resumes that are kept, newest ones: 3 KB each.
+#: Resumes kept, newest ones: 3 KB each.
 MAX_RESUMES = 128
-#: Losses since the fork after which nothing more is expected where the steps of the old branch are over.
+#: Losses since the fork after which the result is final once the steps of the old branch are passed.
 SETTLED_POINTS = 128
 #: Losses since the fork from which other places are searched for them.
 SEARCH_POINTS = 16
 
-#: What batch ids are made of, by how many parts, of how many samples.
+#: Content of batch ids, parts and samples of each.
 _Layout = tuple[str, int, int]
-#: What was found, with the log time of the row that it was found at, unix seconds.
+#: A finding, with the log time of its row, unix seconds.
 Found = tuple[float, Finding]
 
 
 @dataclass(slots=True)
 class _Watch:
-    """A resume that is being compared.
+    """A resume under comparison.
 
     Attributes:
         old: the segment that was the head before, None where the job did not go back.
         points, newest: losses since the fork, and the step of the last of them.
-        layout: how batch ids were made before.
-        due: at so many points it is looked at next.
-        wrongs: how many things were reported as wrong. denied: how many orders were reported as not followed.
-        process: of the rank that is compared, before.
+        layout: of batch ids before.
+        due: number of points for the next comparison.
+        wrongs: reported faults. denied: changes reported as not followed.
+        process: of the compared rank, before.
     """
 
     segment: int
@@ -278,24 +278,24 @@ class _Judged(Protocol):
 class ResumeBook(Stateful):
     """The resumes of one run.
 
-    It looks at a resume after 1, 2, 3, 4, 6, 8, 12, 16 ... losses: each look reads both branches again, from the run's
-    points up to the row before the newest, so that frame borders change nothing.
+    Compared after 1, 2, 3, 4, 6, 8, 12, 16 ... losses: each comparison reads both branches again, from the run's points
+    up to the row before the newest, so that borders of frames change nothing.
 
     Args:
-        judge: has the run's points, lineage and names, and the rank that is compared.
-        batches: what its steps saw.
+        judge: has the run's points, lineage and names, and the compared rank.
+        batches: of its steps.
     """
 
     _resumes: list[Resume] = fresh(list)
     _left_out: int = 0
-    #: What processes say of themselves.
+    #: Reports of processes about themselves.
     reported: Reported = fresh(Reported)
-    #: Comparisons that failed by a mistake of ours.
+    #: Comparisons that failed by a defect here.
     failures: int = 0
     _watch: _Watch | None = None
-    #: The segment of the resume whose orders were reported as not followed: until the next one begins it stays so.
+    #: Segment of the resume with changes reported as not followed, until the next one begins.
     _denied: int | None = None
-    #: Of the rank that is looked at: the process and segment of its newest row, its step, and the ranks of its launch.
+    #: Of the compared rank: process and segment of its newest row, its step, and the ranks of its launch.
     _source: str = ""
     _segment: int = 0
     _newest: int = -1
@@ -318,7 +318,7 @@ class ResumeBook(Stateful):
     # --- its input -----------------------------------------------------------------------------------------------
 
     def forked(self, segment: FoldedSegment) -> list[Found]:
-        """Begin to watch the new head, or watch it anew where its fork moved; return what is reported of the last."""
+        """Begin to compare the new head, or again for a moved fork; return findings about the last one."""
         watch, run = self._watch, self._run()
         if watch is not None and watch.segment == segment.id:
             watch.fork_step, watch.cause, watch.due = segment.fork_step, segment.cause, watch.points
@@ -332,7 +332,7 @@ class ResumeBook(Stateful):
         return found
 
     def take(self, together: Sequence[Placed], world: int) -> list[Found]:
-        """Take rows that were just stored; those of its rank on the effective path count.
+        """Take just stored rows; those of its rank on the effective path count.
 
         Args:
             world: ranks of the newest launch.
@@ -363,12 +363,12 @@ class ResumeBook(Stateful):
         return found
 
     def compares(self, source: str, segment: int) -> bool:
-        """Return whether rows of a process in a segment, the head, are compared, or begin to be."""
+        """Return whether rows of a process in the head segment are compared, or begin to be."""
         went_on = self._source and source != self._source and segment == self._segment
         return bool(went_on) or (self._watch is not None and self._watch.segment == segment)
 
     def reports(self, event: LineageEvent) -> list[Found]:
-        """Take what a process reports of itself; look again where that shows another environment than it did."""
+        """Take a process's report about itself; compare again for a changed environment."""
         self.reported.take(event)
         watch = self._watch
         if event.type != "environment" or watch is None or not watch.points:
@@ -392,9 +392,9 @@ class ResumeBook(Stateful):
             self._left_out += 1
 
     def _compare(self, run: BranchReader, time: float, *, last: bool = False) -> list[Found]:
-        """Compare the branches as they are; return what is reported.
+        """Compare the branches; return findings.
 
-        A mistake of ours costs this comparison: it is counted and logged, and detectors and points go on.
+        A defect here costs this comparison: it is counted and logged, and detectors and points continue.
         """
         watch = self._watch
         if watch is None:
@@ -462,7 +462,7 @@ class ResumeBook(Stateful):
         return resume if seen is None else replace(resume, skip=skip, **numbers_of(seen))
 
     def _reports(self, watch: _Watch) -> Reports:
-        """Return what the processes of both sides say of themselves."""
+        """Return the reports of the processes of both sides."""
         fold = self._judge.fold
         position = check_position(
             self._batches.positions,
@@ -479,7 +479,7 @@ class ResumeBook(Stateful):
         return Reports(self._changes(watch), self._source == watch.process, random, position)
 
     def _changes(self, watch: _Watch) -> list[Changed] | None:
-        """Return what is another in the environment since, None where one side says nothing."""
+        """Return the changes of the environment, None without reports of one side."""
         if self._source == watch.process:
             return []
         fold, reported = self._judge.fold, self.reported
@@ -504,7 +504,7 @@ class ResumeBook(Stateful):
         return found
 
     def _superseded(self, time: float) -> list[Found]:
-        """The run goes back, or on, once more: what the resume before did not follow is over."""
+        """Close the finding of the resume before, as another one follows."""
         segment, self._denied = self._denied, None
         told = next((one for one in reversed(self._resumes) if one.segment == segment), None)
         if told is None:
@@ -513,23 +513,23 @@ class ResumeBook(Stateful):
         return [(time, order_finding(told, self._applied(told), newest, over=True))]
 
     def _applied(self, watch: _Watch | Resume) -> Mapping[str, Any] | None:
-        """Return what the job says that it changed: of a rollback that was ordered, another report comes later."""
+        """Return the job's report of its changes: of a commanded rollback, another report follows later."""
         segment = self._judge.fold.tree[watch.segment]
         return segment.applied if segment.fork_step == watch.fork_step else None
 
     # --- what people ask -----------------------------------------------------------------------------------------
 
     def view(self) -> Resumes:
-        """Return the resumes as the API has them."""
+        """Return the resumes in API form."""
         return Resumes(self._resumes[::-1], self.determinism(), self._left_out)
 
     def grades(self) -> dict[int, ResumeGrade]:
-        """Return segment -> what the resume was that began it, as far as they are kept."""
+        """Return segment -> grade of its resume, of those kept."""
         began = (one for one in reversed(self._resumes))  # one process may go on where another began the segment
         return {one.segment: ResumeGrade(one.verdict, one.grade, one.text, one.settled) for one in began}
 
     def determinism(self) -> Determinism:
-        """Return whether this job gives the same numbers again, as far as its resumes show it."""
+        """Return whether this job is deterministic, by its resumes."""
         for one in reversed(self._resumes):
             if one.exact:
                 text = f"deterministic: after step {one.fork_step} it gave {one.points} losses again, bit for bit"
@@ -546,7 +546,7 @@ class ResumeBook(Stateful):
 
 
 def _rows_of(together: Sequence[Placed], run: BranchReader) -> Iterator[tuple[int, float]]:
-    """Give step and time of the rows with the loss."""
+    """Return step and time of the rows with the loss."""
     for placed in together:
         if any(map(run.is_loss, placed.names)):
             yield from zip(placed.steps.tolist(), placed.times.tolist(), strict=True)
@@ -567,6 +567,6 @@ def _other_layout(before: _Layout, now: _Layout) -> str:
 
 
 def _next(points: int) -> int:
-    """Return the number of points after this one at which a resume is looked at: 1, 2, 3, 4, 6, 8, 12, 16, ..."""
+    """Return the number of points of the next comparison: 1, 2, 3, 4, 6, 8, 12, 16, ..."""
     power = 1 << max(0, points.bit_length() - 1)
     return max(points + 1, power + power // 2 if points < power + power // 2 else 2 * power)

@@ -1,4 +1,4 @@
-"""Reads both branches of a fork from the run's points: what was trained again, and what had come before it."""
+"""Points of both branches of a fork, and of their common past."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from stabilitybackend.storage.points.store import RunStore
 __all__ = ["BranchReader", "Branches", "Curve", "changes_rate", "left_head", "lr_scale"]
 
 #: Steps of a curve before the fork that are read at most, in points of the new branch's stride, and points after it of
-#: the branch that was left; further off nothing is recognised. Reading and comparing them takes 2 ms.
+#: the discarded branch. Reading and comparing them takes 2 ms.
 HISTORY_POINTS = 4_096
-#: Metrics that are compared at most.
+#: Metrics compared at most.
 MAX_METRICS = 48
 
 
@@ -33,7 +33,7 @@ class Curve:
 
     Attributes:
         steps: int64[n], strictly rising: of a step with several rows the last one. values: float64[n]; NaN and
-            infinities are what was logged.
+            infinities as logged.
     """
 
     steps: NDArray[np.int64]
@@ -54,12 +54,12 @@ class Curve:
 
 
 class BranchReader(NamedTuple):
-    """What the branches of a run are read from.
+    """Source of the branches of a run.
 
     Attributes:
-        ids: of the batches, None where those of both branches can't be compared: ``ids_note`` says why.
-        rank: whose points are compared; None: nobody has logged what they are compared by.
-        known_as: returns the name that a metric is judged under, None for one that is not.
+        ids: of the batches, None for incomparable ones, see ``ids_note``.
+        rank: of the compared points; None: no rank logged the compared metrics.
+        known_as: returns the name that a metric is judged under, None for none.
     """
 
     store: RunStore
@@ -70,10 +70,10 @@ class BranchReader(NamedTuple):
     known_as: Callable[[str], str | None]
 
     def metrics(self) -> dict[str, str]:
-        """Return metric -> the name of its role, of those that two branches can be compared by, the loss first.
+        """Return metric -> the name of its role, of comparable ones, the loss first.
 
-        Then come the losses of the data sets and what has a role; speeds, times and readings of the machine are never
-        alike and left out. Without a loss it is empty.
+        Then come the losses of the data sets and other roles; speeds, times and readings of the machine never agree and
+        are left out. Without a loss it is empty.
         """
         known = {name: self.known_as(name) or name for name in self.store.metrics()}
         loss = self.loss()
@@ -84,21 +84,21 @@ class BranchReader(NamedTuple):
         return {loss: LOSS} | {name: known[name] for name in others[:MAX_METRICS]}
 
     def loss(self) -> str | None:
-        """Return the metric that is judged as the loss, None without one."""
+        """Return the metric judged as the loss, None without one."""
         return next(filter(self.is_loss, self.store.metrics()), None)
 
     def is_loss(self, metric: str) -> bool:
-        """Return whether this is the metric that is judged as the loss."""
+        """Return whether this metric is judged as the loss."""
         return role_of(self.known_as(metric) or "") == LOSS
 
 
 @dataclass(frozen=True, slots=True)
 class Branches:
-    """The two branches of a fork, read where they lie.
+    """The two branches of a fork.
 
     Args:
-        run: what they are read from.
-        fork_step: the step from which both went on.
+        run: their source.
+        fork_step: their common start.
         old, new: ids of the segments at their ends; ``old`` None where the job did not go back.
         last_step: the newest step of the new branch that counts: a frame may hold later ones already.
     """
@@ -114,10 +114,8 @@ class Branches:
         return self.run.fold.tree.path(head)
 
     def rates(self) -> list[float]:
-        """Return what the new learning rate may be in old ones at the same step, by all that was ordered on both paths.
-
-        A job may multiply the rate that it has, that of the checkpoint, or that of its schedule.
-        """
+        """Return the factors that the new learning rate may have over the old one at the same step, by all requested
+        changes on both paths. A job may multiply its present rate, that of the checkpoint, or that of its schedule."""
         new = self._scales(self.new)
         old = [1.0] if self.old is None else self._scales(self.old)
         return list(dict.fromkeys([math.prod(new) / math.prod(old), new[-1] / old[-1], self._own_scale()]))
@@ -132,24 +130,24 @@ class Branches:
         return [scale for scale in found if scale != 1] or [1.0]
 
     def before(self, metric: str, stride: int) -> Curve:
-        """Return what both branches share, its newest part."""
+        """Return the newest part of the common past."""
         first = max(0, self.fork_step - HISTORY_POINTS * stride)
         return self._read(metric, self.new, first, self.fork_step)
 
     def newest(self, metric: str, stride: int, points: int) -> Curve:
-        """Return the newest points that both branches share."""
+        """Return the newest common points."""
         found = self._read(metric, self.new, max(0, self.fork_step - 2 * points * stride), self.fork_step)
         return Curve(found.steps[-points:], found.values[-points:])
 
     def left(self, metric: str, last: int | None) -> Curve:
-        """Return what the branch that was left logged after the fork step, up to ``last``; None: its first points."""
+        """Return the points of the discarded branch after the fork step, up to ``last``; None: its first points."""
         if self.old is None:
             return Curve(np.empty(0, np.int64), np.empty(0))
         found = self._read(metric, self.old, self.fork_step + 1, last)
         return Curve(found.steps[:HISTORY_POINTS], found.values[:HISTORY_POINTS])
 
     def again(self, metric: str) -> Curve:
-        """Return what the new branch logged after the fork step."""
+        """Return the points of the new branch after the fork step."""
         return self._read(metric, self.new, self.fork_step + 1, self.last_step)
 
     def _read(self, metric: str, head: int, first: int, last: int | None) -> Curve:
@@ -172,14 +170,14 @@ class Branches:
 
 
 def lr_scale(declared: Mapping[str, object]) -> float:
-    """Return by what the learning rate was to be multiplied, 1 where nothing was declared."""
+    """Return the declared factor on the learning rate, 1 for none."""
     scale = declared.get("lr_scale")
     good = isinstance(scale, int | float) and not isinstance(scale, bool) and 0 < scale < math.inf
     return float(scale) if good and isinstance(scale, int | float) else 1.0
 
 
 def changes_rate(declared: Mapping[str, object]) -> bool:
-    """Return whether something of a job's own was declared that may be about the learning rate."""
+    """Return whether a free declaration of the job may be about the learning rate."""
     return any(name != "lr_scale" and ("lr" in name or "learning" in name) for name in declared)
 
 

@@ -1,4 +1,4 @@
-"""What a rollback was to change and did not: held against the rate, the batches and what the job itself says. Pure."""
+"""Changes of a rollback that did not happen, by the rate, the batches and the job's report. Pure."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from stabilitybackend.schema.resumes import Change, NotFollowed, SkipCheck
 
 __all__ = ["not_followed", "reported"]
 
-#: What ``lineage.tree`` puts in the place of a value that two ranks reported differently.
+#: Value in ``lineage.tree`` of two ranks with different reports.
 DIFFERING = "differs between ranks"
-#: Orders about the batches; one of them at a time.
+#: Changes of the batches; one of them at a time.
 _SKIPS: tuple[Change, ...] = ("skip_batches", "skip_range")
 _CHANGES: tuple[Change, ...] = ("lr_scale", "seed", *_SKIPS)
 
 
 def not_followed(seen: Overlap | None, applied: Mapping[str, Any] | None, skip: SkipCheck | None) -> list[NotFollowed]:
-    """Return what was to change and certainly did not, in a fixed order; empty where all did, or nobody can tell.
+    """Return the changes that certainly did not happen, in a fixed order; empty for none, or for unknown.
 
-    What came counts more than what the job says of it. A job that says in words why it left something out has refused
-    it, and that is no such case.
+    Measurements count more than the job's report. A reported refusal with a reason is no such case.
 
     Args:
-        applied: what the job reports that it changed, None where it reports nothing.
+        applied: changes reported by the job, None for no report.
         skip: whether the batches were left out.
     """
     if seen is None:
@@ -59,7 +58,7 @@ def not_followed(seen: Overlap | None, applied: Mapping[str, Any] | None, skip: 
 
 
 def reported(applied: Mapping[str, Any] | None) -> dict[str, str] | None:
-    """Return what the job says of what may be ordered, in short texts; None where it reports nothing at all."""
+    """Return the job's report about possible changes, in short texts; None for none."""
     return None if applied is None else {name: str(applied[name])[:80] for name in _CHANGES if name in applied}
 
 
@@ -68,17 +67,17 @@ def _refused(said: Any, ordered: Any) -> bool:
 
 
 def _rate(seen: Overlap) -> list[NotFollowed] | None:
-    """Return whether the rate is another one than was ordered (a list of one); None where it can't be told.
+    """Return whether the rate differs from the requested one (a list of one); None for unknown.
 
-    It is compared with the rate of the branch that was left at the same steps, so that warm-up and decay are in both.
-    Only a factor that stays counts: one that moves is that of another schedule.
+    Compared with the rate of the discarded branch at the same steps, so that warm-up and decay are in both. Only a
+    constant factor counts: a moving one is that of another schedule.
     """
     scale = lr_scale(seen.declared)
     ratios = rate_ratios(seen)
     if scale == 1 or changes_rate(seen.declared) or ratios is None:
         return None
     steady = next(_steady(ratios), None)
-    # A schedule may set the old rate again, some steps after the order was followed.
+    # A schedule may set the old rate again, some steps after the change.
     over_all = median_of(ratios) if len(ratios) >= RATE_POINTS else math.nan
     old_again = abs(over_all - 1) <= RATE_NEAR < min(abs(expected - 1) for expected in seen.rates)
     if steady is None and not old_again:
@@ -92,7 +91,7 @@ def _rate(seen: Overlap) -> list[NotFollowed] | None:
 
 
 def _steady(ratios: NDArray[np.float64]) -> Iterator[float]:
-    """Give the medians of stretches of RATE_POINTS in which the ratio does not move."""
+    """Yield the medians of intervals of RATE_POINTS with a constant ratio."""
     for end in range(RATE_POINTS, len(ratios) + 1):
         window = ratios[end - RATE_POINTS : end]
         if window.max() / window.min() - 1 <= RATE_EQUAL:
@@ -100,9 +99,9 @@ def _steady(ratios: NDArray[np.float64]) -> Iterator[float]:
 
 
 def _denied(name: str, ordered: Any, said: Mapping[str, Any]) -> bool:
-    """Whether what the job says that it changed is something else."""
+    """Return whether the job reports another change."""
     if name not in said:
-        # One that tells nothing of these names tells of something else.
+        # A report without any of these names is about other things.
         return not said or any(other in said for other in _CHANGES)
     value = said[name]
     if value == ordered:

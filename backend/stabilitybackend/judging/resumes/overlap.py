@@ -1,4 +1,4 @@
-"""Measures what two branches of a fork have in common: the loss at the same steps and at others, all other metrics."""
+"""Common data of two branches of a fork: the loss at the same steps and at others, all other metrics."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from stabilityclient.wire import MAX_STEP
 
 __all__ = ["EARLY_POINTS", "Overlap", "measure"]
 
-#: Steps since the fork whose ids are compared: what a resume did to the data shows in the first of them.
+#: Steps since the fork whose ids are compared: effects of a resume on the data are in the first of them.
 MAX_STEPS = 128
-#: Ids that must be found at one distance before it is named.
+#: Ids needed at one distance.
 LEAST_IDS = 3
 
 
@@ -46,12 +46,12 @@ class IdsCompared:
     """The new branch's ids against those of the old path.
 
     Attributes:
-        points: steps of the new branch with an id, as far as the old one has ids. same: at their own step.
-        shift: (distance in steps, how many) of the most frequent other distance of ids that came before; None.
-        missing: ids that did not come before, at steps at which the old branch has one.
-        elsewhere: ids that came before at another step, whatever the distance.
-        first_elsewhere: the first new step of these, and where its batch was before.
-        met: new step -> the step at which its batch was before.
+        points: steps of the new branch with an id, up to the end of the old one's. same: at their own step.
+        shift: (distance in steps, count) of the most frequent other distance of earlier ids; None.
+        missing: new ids, at steps at which the old branch has one.
+        elsewhere: earlier ids of another step, at any distance.
+        first_elsewhere: the first new step of these, and the earlier step of its batch.
+        met: new step -> earlier step of its batch.
     """
 
     points: int
@@ -64,9 +64,9 @@ class IdsCompared:
 
 
 def compare_ids(branches: Branches) -> IdsCompared | None:
-    """Return how the ids after the fork step lie on the old path, None where it has none.
+    """Return the comparison of ids after the fork step with the old path, None where it has none.
 
-    Only steps that both branches have count: what comes later may be a new epoch.
+    Only steps of both branches count: later ones may be a new epoch.
     """
     if branches.old is None or branches.run.ids is None:
         return None
@@ -99,36 +99,36 @@ def compare_ids(branches: Branches) -> IdsCompared | None:
     )
 
 
-#: Common points that show whether the resume itself moved the loss: before its own learning hides it.
+#: Common points that show a move of the loss by the resume itself, before its own learning hides it.
 EARLY_POINTS = 8
-#: Old and new points of one metric that are compared at most: what a fork did shows in the first of them.
+#: Old and new points of one metric that are compared at most: effects of a fork are in the first of them.
 MAX_POINTS = 512
-#: Points before the fork from which the trend at the first ones after it is known.
+#: Points before the fork that give the trend at the first ones after it.
 TREND_BEFORE = 64
-#: Points before and after the fork that show how finely a log is written.
+#: Points before and after the fork that give the resolution of a log.
 CHANCE_POINTS = 512
-#: Decimal digits, or bits, behind the point from which a log is as good as exact.
+#: Decimal digits, or bits, behind the point of a log that counts as exact.
 EXACT_DIGITS, EXACT_BITS = 10, 30
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """What is known of a fork by its numbers.
+    """Measures of a fork.
 
     Attributes:
-        loss: its name. new_points: how many the new branch logged. last_step: the newest of them.
+        loss: its name. new_points: of the new branch. last_step: the newest of them.
         compared: every metric on both branches, the loss first.
         common: steps of the loss on both branches; gap: new minus old there.
-        equal: of these, how many from the first on are bit-equal. chance: that two values of this log are so by chance.
+        equal: of these, bit-equal ones from the first on. chance: probability of two equal values in this log.
         noise: one sigma from batch to batch. stride: steps from one logged loss to the next.
         skip: first and last step of the old branch whose batches were to be left out, None for none.
         same: the loss residuals at the same steps; elsewhere: the best other place; of the steps from ``skip`` on
-            ``kept`` at the same steps, ``ordered`` behind what was to be left out.
+            ``kept`` at the same steps, ``ordered`` behind the skipped range.
         plain_epochs: the old path had repeated itself at the distance of ``elsewhere`` before the fork as well.
-        ids: batch ids, None where the job reports none.
-        ids_note: why there are none to compare.
-        rates: what the learning rate may be, in that of the old branch, by all that was ordered.
-        inputs: metrics that go into training and left their own past with the first points since the fork.
+        ids: batch ids, None without reports.
+        ids_note: why they are not comparable.
+        rates: possible factors of the learning rate over that of the old branch, by all requested changes.
+        inputs: metrics of the training's input that left their own past with the first points since the fork.
         curves: name of a role, or of a metric without one -> (common steps, old values, new ones).
     """
 
@@ -162,11 +162,11 @@ class Overlap:
 
 
 def measure(branches: Branches, declared: Mapping[str, Any], *, search: bool) -> Overlap | None:
-    """Return the measures of a fork, None where no loss is logged after it.
+    """Return the measures of a fork, None without a loss after it.
 
     Args:
-        declared: what was ordered or declared to change.
-        search: look for the new stretch elsewhere as well.
+        declared: requested or declared changes.
+        search: look for the new interval elsewhere as well.
     """
     names = branches.run.metrics()
     if not names:
@@ -259,11 +259,11 @@ def _common(left: Curve, new: Curve) -> tuple[NDArray[np.int64], NDArray[np.floa
 
 
 def _chance(values: NDArray[np.float64], sigma: float) -> float:
-    """Return about how often two losses of this log are equal by chance: rounded values often are.
+    """Return the probability of two equal losses in this log: rounded values often are.
 
     Two values that scatter by sigma and are written in steps of q are equal with probability q / (sigma 2 sqrt(pi)).
-    Where sigma is not known (0: a curve that only falls has no residuals) it is that of second differences, which a
-    trend does not reach (Stoehr et al. 2008, DER_SNR): below q there is nothing but rounding in them.
+    For an unknown sigma (0: a falling curve without residuals) it is that of second differences, which a trend does not
+    reach (Stoehr et al. 2008, DER_SNR): below q they hold only rounding.
     """
     values = values[np.isfinite(values)]
     least = _written_in(values)
@@ -274,7 +274,7 @@ def _chance(values: NDArray[np.float64], sigma: float) -> float:
 
 
 def _written_in(values: NDArray[np.float64]) -> float:
-    """Return the step in which values are written: the coarsest power of ten or of two that divides all of them."""
+    """Return the resolution of values: the coarsest power of ten or of two that divides all of them."""
     with np.errstate(over="ignore", invalid="ignore"):  # of a loss of 1e308, which no power divides then
         for power in range(EXACT_BITS):
             if (np.ldexp(values, power) % 1 == 0).all():

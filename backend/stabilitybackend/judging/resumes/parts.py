@@ -1,4 +1,4 @@
-"""Decides for each part of a resume whether it came back as it was: known equal, known different, or not seen."""
+"""State of each part of a resume: equal, different, or unseen."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from stabilitybackend.schema.resumes import PARTS, Part, PartSeen, ResumeVerdict
 
 __all__ = ["RATE_EQUAL", "RATE_NEAR", "RATE_POINTS", "mixture_of", "off_of", "parts_of", "rate_ratios"]
 
-#: The same within numerics: a first difference of this part of the batch noise. bfloat16 rounds each value by up to
-#: 2**-9; the mean over some thousand tokens differs by far less, other weights by far more.
+#: Tolerance of numerics: a first difference of this part of the batch noise. bfloat16 rounds each value by up to 2**-9;
+#: the mean over some thousand tokens differs by far less, other weights by far more.
 NUMERICS = 0.01
-#: Where the first batch is the same for certain, the next ones are by a correlation of so many sigmas: one in 700.
+#: After a certain equal first batch, the next ones need a correlation of so many sigmas: one in 700.
 NEXT_SIGMAS = 3.0
-#: The loss of the first points since the fork lies off the old branch's, on the same data, by so many standard errors.
+#: Distance of the first losses since the fork from the old branch's on the same data, standard errors.
 OFF_ERRORS = 5.0
 #: The same batch without an id: in other models the same order of data gives r >= 0.96, a part of each batch less.
 SURE_R = 0.96
 #: Rates are equal within this fraction: schedules are computed in other orders of operations.
 RATE_EQUAL = 1e-4
-#: A rate that was scaled on order lies within this fraction of it.
+#: Tolerance of a rate scaled by a command, fraction.
 RATE_NEAR = 0.02
-#: Common points from which a rate is judged: some frameworks apply a change one step later, warm-ups a few.
+#: Common points for a judgement of a rate: some frameworks apply a change one step later, warm-ups a few.
 RATE_POINTS = 8
-#: Inputs that are named.
+#: Named inputs.
 MAX_INPUTS = 4
-#: A share of the data is another one: by so many standard errors of its mean, and by this fraction of it. The latter is
-#: that of ``stats/before_fork``.
+#: A changed share of the data: by so many standard errors of its mean, and by this fraction of it. The latter is that
+#: of ``stats/before_fork``.
 SHARE_ERRORS, SHARE_FRACTION = 5.0, 0.03
 
 
 def parts_of(seen: Overlap | None, verdict: ResumeVerdict, reports: Reports) -> list[PartSeen]:
-    """Return what is known of all seven parts, in their order."""
+    """Return all seven parts, in their order."""
     if seen is None or not len(seen.common):
         why = "no step was trained on both branches"
         rules: dict[Part, Callable[[], PartSeen]] = {
@@ -63,7 +63,7 @@ def parts_of(seen: Overlap | None, verdict: ResumeVerdict, reports: Reports) -> 
 
 
 def _ratio_of_rates(seen: Overlap) -> tuple[float, int, bool] | None:
-    """Return (median of new over old rate at the same steps, how many, whether all are equal); None without any."""
+    """Return (median of new over old rate at the same steps, count, whether all are equal); None without any."""
     ratios = rate_ratios(seen)
     if ratios is None:
         return None
@@ -71,7 +71,7 @@ def _ratio_of_rates(seen: Overlap) -> tuple[float, int, bool] | None:
 
 
 def rate_ratios(seen: Overlap) -> NDArray[np.float64] | None:
-    """Return new over old rate at each common step, float64[n > 0]; None where it is not logged on both branches."""
+    """Return new over old rate at each common step, float64[n > 0]; None unless logged on both branches."""
     for name, (_, old, new) in seen.curves.items():
         if role_of(name) == LR:
             good = np.isfinite(old) & np.isfinite(new) & (old > 0) & (new > 0)
@@ -111,9 +111,9 @@ def _weights(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
 
 
 def _certainly_same(seen: Overlap) -> bool:
-    """Whether neither data nor numerics can explain other losses: what was restored shows none of this.
+    """Return whether neither data nor numerics can explain other losses.
 
-    A part of each batch is enough for losses to go together; the same batch says so by its id, or by all of its noise.
+    A part of each batch is enough for correlated losses; the same batch needs an equal id, or all of its noise.
     """
     if mixture_of(seen).known == "different" or abs(float(seen.gap[0])) <= 10 * NUMERICS * seen.noise:
         return False
@@ -124,7 +124,7 @@ def _certainly_same(seen: Overlap) -> bool:
 
 
 def _same_gradient(seen: Overlap) -> bool:
-    """Whether the gradient norm of the first common step is the same within numerics, where it is logged."""
+    """Return whether the gradient norm of the first common step is equal within numerics, where it is logged."""
     for name, (steps, old, new) in seen.curves.items():
         if role_of(name) == GRAD_NORM and len(steps) and steps[0] == seen.common[0]:
             return bool(abs(new[0] - old[0]) <= NUMERICS * abs(old[0]))
@@ -132,7 +132,7 @@ def _same_gradient(seen: Overlap) -> bool:
 
 
 def off_of(seen: Overlap) -> float | None:
-    """Return by how much the first losses lie off the old branch's together, None where they do not."""
+    """Return the distance of the first losses from the old branch's, None for no clear one."""
     gaps = seen.gap[np.isfinite(seen.gap)]
     early = gaps[:EARLY_POINTS]
     if len(early) < EARLY_POINTS:
@@ -194,7 +194,7 @@ def _no_mixture(why: str) -> PartSeen:
 
 
 def mixture_of(seen: Overlap) -> PartSeen:
-    """Return whether what goes into training is that of the branch that was left, at the same steps, and of before."""
+    """Return whether the training's input equals that of the discarded branch, at the same steps, and of before."""
     if seen.inputs:
         return PartSeen("mixture", "different", "; ".join(one.clause for one in seen.inputs[:MAX_INPUTS]))
     shares = {name: curve for name, curve in seen.curves.items() if name.startswith(SHARE_OF) and len(curve[0])}

@@ -1,4 +1,4 @@
-"""What a job's processes report of themselves: what they compute with, random numbers saved and restored. Pure."""
+"""Reports of a job's processes about themselves: environment, random numbers saved and restored. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from stabilitybackend.schema.resumes import Changed
 
 __all__ = ["EVENTS", "RandomStates", "Reported", "environment_changes"]
 
-#: Events that the class reads.
+#: Events for ``take``.
 EVENTS = frozenset({"environment", "checkpoint", "restored"})
-#: Different environments, and processes of which it is known which they have; beyond it the oldest go.
+#: Different environments, and processes with a recorded one; beyond it the oldest are dropped.
 MAX_ENVIRONMENTS, MAX_PROCESSES = 256, 20_000
 #: The lowest ranks, and newest checkpoints of each, whose random states are kept: 150 bytes each.
 MAX_RANKS, MAX_CHECKPOINTS = 64, 16
-#: Differences of an environment that are named.
+#: Named differences of an environment.
 MAX_CHANGES = 32
 NOT_SET = "not set"
 
@@ -31,7 +31,7 @@ class _Environment:
 
 @dataclass(slots=True)
 class _States:
-    """Digests by generator that a process gave at a step; ``idle``: nothing had drawn from these before."""
+    """Digests by generator of a process at a step; ``idle``: nothing had drawn from these before."""
 
     source: str
     step: int
@@ -41,12 +41,12 @@ class _States:
 
 @dataclass(frozen=True, slots=True)
 class RandomStates:
-    """Random states with which ranks went on, against those of the checkpoint.
+    """Random states of ranks after the resume, against those of the checkpoint.
 
     Attributes:
-        step: of the checkpoint. ranks: that could be compared.
-        equal: generators whose state is the same on all of them. differing: generator -> ranks on which it is not.
-        idle: generators that differ, but from which nothing drew before the checkpoint.
+        step: of the checkpoint. ranks: compared ones.
+        equal: generators with the same state on all of them. differing: generator -> ranks with another one.
+        idle: differing generators without a draw before the checkpoint.
     """
 
     step: int
@@ -59,11 +59,11 @@ class RandomStates:
 class Reported(Stateful):
     """The reports of one run."""
 
-    #: Number -> environment, in the order in which they came; most processes have one that is known.
+    #: Number -> environment, in order of arrival; most processes share one.
     _environments: dict[int, _Environment] = fresh(dict)
     #: Process -> number of its environment.
     _of: dict[str, int] = fresh(dict)
-    #: Rank -> its newest checkpoints, by step; and the state with which it last went on.
+    #: Rank -> its newest checkpoints, by step; and the state of its last resume.
     _saved: dict[int, dict[int, _States]] = fresh(dict)
     _restored: dict[int, _States] = fresh(dict)
 
@@ -111,27 +111,27 @@ class Reported(Stateful):
             del saved[next(iter(saved))]
 
     def went_back(self, before: Collection[str]) -> None:
-        """A branch begins: what the processes that were there restored until now was for an earlier one."""
+        """Begin a branch: restored states of earlier processes belong to an earlier one."""
         over = self._went_on(before)
         self._restored = {rank: one for rank, one in self._restored.items() if one.source not in over}
 
     def _went_on(self, processes: Collection[str]) -> set[str]:
-        """Return those of some processes, which may be all 20,000 of a job, that said how they went on."""
+        """Return those of some processes, up to 20,000 of a job, with a reported resume."""
         return {one.source for one in self._restored.values()}.intersection(processes)
 
     # --- compared ------------------------------------------------------------------------------------------------
 
     def environments(self, processes: Collection[str]) -> list[Mapping[str, str]]:
-        """Return the different environments of some processes; variables are among them where they are set."""
+        """Return the different environments of some processes, with their set variables."""
         known = [self._environments[number] for number in {self._of[one] for one in processes if one in self._of}]
         return [one.entries | {f"${name}": value for name, value in one.variables.items()} for one in known]
 
     def random_states(self, since: Collection[str], fork_step: int) -> RandomStates | None:
-        """Compare the states with which processes went on with those saved; None where no rank has both.
+        """Compare the states of resumed processes with saved ones; None where no rank has both.
 
         Args:
-            since: the processes that went on.
-            fork_step: what they went on from; of a log that has not every step it may lie some steps ahead.
+            since: the resumed processes.
+            fork_step: of their state; in a log without every step it may be some steps ahead.
         """
         ranks, step, went_on = 0, -1, self._went_on(since)
         equal, differing, idle = set[str](), dict[str, list[int]](), set[str]()
@@ -156,10 +156,10 @@ class Reported(Stateful):
 def environment_changes(
     before: Collection[Mapping[str, str]], since: Collection[Mapping[str, str]]
 ) -> list[Changed] | None:
-    """Return what differs between two launches of a job, None where one of them says nothing.
+    """Return the differences between two launches of a job, None without reports of one side.
 
-    Where nodes differ a value names the first MAX_NAMED of what there is. An entry that only one side knows (a package
-    that was imported later) is no difference; a variable that only one has is.
+    For differing nodes a value names the first MAX_NAMED values. An entry of one side only (a package imported later)
+    is no difference, but a variable is.
     """
     if not before or not since:
         return None
@@ -173,7 +173,7 @@ def environment_changes(
 
 
 def _named(values: Sequence[str]) -> str:
-    # Not how many more: while nodes report one after the other what is said would change with each of them.
+    # Without their number: it would change with each further node.
     return " and ".join(values[:MAX_NAMED]) + (" and more" if len(values) > MAX_NAMED else "")
 
 

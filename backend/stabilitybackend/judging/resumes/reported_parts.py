@@ -1,4 +1,4 @@
-"""The parts of a resume of which its processes report something: random numbers, loader, environment."""
+"""Parts of a resume that its processes report: random numbers, loader, environment."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from stabilitybackend.schema.resumes import Changed, Known, PartSeen, PositionCh
 
 __all__ = ["Reports", "changes_text", "environment_of", "loader_of", "rng_of"]
 
-#: Entries of the environment that are named in a sentence; the API has them all.
+#: Entries of the environment named in a sentence; the API has them all.
 NAMED = 6
-#: Ranks that are named.
+#: Named ranks.
 RANKS = 4
-#: Where a loader went by its position -> what that is for the loader as a part.
+#: Position of the loader -> state of the part.
 _WENT: Mapping[Went, Known] = {
     "goes_on": "equal", "began_again": "different", "skipped": "different", "repeats": "different",
     "elsewhere": "different", "not_seen": "not_seen",
@@ -31,12 +31,12 @@ _WENT_WORDS: Mapping[Went, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """What processes of both sides of a fork reported.
+    """Reports of both sides of a fork.
 
     Attributes:
-        changes: of the environment, None where one side reported none. same_process: it did not end in between.
+        changes: of the environment, None without reports of one side. same_process: it did not end in between.
         random: None where no rank reported its random states at the checkpoint and at restoring it.
-        position: None where the loader reports none.
+        position: None without reports of the loader.
     """
 
     changes: Sequence[Changed] | None
@@ -46,7 +46,7 @@ class Reports:
 
 
 def environment_of(reports: Reports) -> PartSeen:
-    """Return whether the job computes with the same as before."""
+    """Return the state of the environment."""
     if reports.same_process:
         return PartSeen("environment", "equal", "the same process")
     if reports.changes is None:
@@ -57,7 +57,7 @@ def environment_of(reports: Reports) -> PartSeen:
 
 
 def changes_text(changes: Sequence[Changed]) -> str:
-    """Return what is another, in one line."""
+    """Return the differences in one line."""
     named = "; ".join(f"{one.name} {_short(one.before)} → {_short(one.since)}" for one in changes[:NAMED])
     return named + (f"; {len(changes) - NAMED} more" if len(changes) > NAMED else "")
 
@@ -67,7 +67,7 @@ def _short(value: str) -> str:
 
 
 def rng_of(reports: Reports) -> PartSeen:
-    """Return whether random numbers go on, by the states that ranks reported."""
+    """Return the state of random numbers, as ranks reported it."""
     random = reports.random
     if random is None:
         return PartSeen("rng", "not_seen", "no states reported with this checkpoint; else bit-equal losses show it")
@@ -92,7 +92,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def loader_of(seen: Overlap | None, verdict: ResumeVerdict, position: PositionCheck | None) -> PartSeen:
-    """Return whether the loader went on: by the batches that came, else by its own position."""
+    """Return the state of the loader, by its batches, else by its own position."""
     by_batches = _by_batches(seen, verdict)
     if position is None or position.went == "not_seen":
         return by_batches

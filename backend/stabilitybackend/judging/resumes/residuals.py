@@ -1,8 +1,8 @@
-"""Recognises batches by the loss alone: what a batch's loss misses the curve's own trend by comes again with the batch.
+"""Recognition of batches by the loss alone: the deviation of a batch's loss from the trend repeats with the batch.
 
-Two passes over the same batches in the same order have residuals that correlate, whatever the numerics did; over
-others they do not. How large a correlation is by chance is not assumed: it is taken from the same run, from the same
-stretch laid against all the places where it can't belong.
+Two passes over the same batches in the same order have correlated residuals, with any numerics; other batches do not.
+Correlation by chance is measured, not assumed: in the same run, with the same interval laid against all impossible
+places.
 """
 
 from __future__ import annotations
@@ -17,36 +17,35 @@ from numpy.typing import NDArray
 from stabilitybackend.judging.detectors.stats.robust import MAD_TO_SIGMA
 from stabilitybackend.judging.resumes.branches import Curve
 
-#: The largest correlation whose arctanh is a number.
+#: The largest correlation with a finite arctanh.
 ALMOST_ONE = 1 - 1e-12
 
 __all__ = ["LEAST_POINTS", "SAME_R", "Agreement", "Found", "laid", "median_of", "noise_of", "on_grid"]
 
-#: Points of the running median that a residual is measured from. Shorter ones eat the batch's own part: of white noise
-#: 1/9 of it goes here.
+#: Points of the running median under a residual. Shorter ones absorb the batch's own part: of white noise 1/9.
 TREND_POINTS = 9
-#: Pairs to be put in order, after which the fifth of nine values is their median (opt_med9 of Devillard, "Fast median
-#: search", 1998): ten times as fast over 4,096 places as to sort each nine.
+#: Exchanges that put the median of nine values fifth (opt_med9 of Devillard, "Fast median search", 1998): ten times as
+#: fast over 4,096 places as to sort each nine.
 _EXCHANGES = (
     (1, 2), (4, 5), (7, 8), (0, 1), (3, 4), (6, 7), (1, 2), (4, 5), (7, 8), (0, 3),
     (5, 8), (4, 7), (3, 6), (1, 4), (2, 5), (4, 7), (4, 2), (6, 4), (4, 2),
 )  # fmt: skip
-#: A residual beyond so many sigmas is a spike, which has causes of its own: it is cut off there, so that one point is
-#: never the whole correlation.
+#: A larger residual is a spike of another cause, and is clipped here, so that one point never dominates the
+#: correlation.
 CUT_SIGMAS = 4.0
-#: The same batch: more of the variance is the batch's than not. The passes of real jobs (other GPUs, other dropout,
-#: half the learning rate) correlate by 0.75 and more, other batches by less than 0.35 over 50 points.
+#: The same batch: most of the variance is the batch's. The passes of real jobs (other GPUs, other dropout, half the
+#: learning rate) correlate by 0.75 and more, other batches by less than 0.35 over 50 points.
 SAME_R = 0.5
-#: Fewer common points than this tell nothing by a correlation: its own error would be above SAME_R / 1.5.
+#: Fewest common points for a correlation: below, its own error is above SAME_R / 1.5.
 LEAST_POINTS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Residuals at regular steps, NaN where there is no point: places are steps of one stride.
+    """Residuals at regular steps, NaN without a point.
 
     Attributes:
-        first: step of the first place. stride: steps from one place to the next.
+        first: step of the first one. stride: steps from one to the next.
     """
 
     first: int
@@ -54,18 +53,18 @@ class Grid:
     values: NDArray[np.float64]
 
     def place(self, step: int) -> int:
-        """Return the place of a step."""
+        """Return the index of a step."""
         return (step - self.first) // self.stride
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How much two stretches are alike.
+    """Similarity of two intervals.
 
     Attributes:
-        r: Pearson's correlation. points: that both have.
-        sigmas: how far r lies above that of unrelated stretches, in their spread (both as Fisher's z).
-        below: whether it is certain (two of these sigmas) that r is below SAME_R.
+        r: Pearson's correlation. points: common ones.
+        sigmas: distance of r above that of unrelated intervals, in their spread (both as Fisher's z).
+        below: whether r is certainly (two of these sigmas) below SAME_R.
     """
 
     r: float
@@ -76,7 +75,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A stretch that the newest one repeats: it lies ``steps`` further on (below 0: back)."""
+    """An interval repeated by the newest one: it is ``steps`` further on (below 0: back)."""
 
     steps: int
     r: float
@@ -85,7 +84,7 @@ class Found:
 
 
 def noise_of(before: Curve) -> float:
-    """Return one sigma of what a loss differs by from batch to batch, 0 where that can't be known."""
+    """Return one sigma of a loss from batch to batch, 0 for unknown."""
     if len(before) < LEAST_POINTS:
         return 0.0
     missed = _residuals(before.values[-512:])
@@ -94,7 +93,7 @@ def noise_of(before: Curve) -> float:
 
 
 def median_of(values: NDArray[Any]) -> float:
-    """Return the median of finite values, one at least: a tenth of the time of ``np.median`` where they are few."""
+    """Return the median of finite values, one at least: a tenth of the time of ``np.median`` for few."""
     ordered = np.sort(values)
     half = len(ordered) // 2
     return float(ordered[half]) if len(ordered) % 2 else float(ordered[half - 1] + ordered[half]) / 2
@@ -103,7 +102,7 @@ def median_of(values: NDArray[Any]) -> float:
 def on_grid(before: Curve, since: Curve, sigma: float) -> Grid | None:
     """Return the residuals of a path, those after the fork measured from the trend before it as well.
 
-    None where the steps have no common stride or there is no noise to recognise anything by.
+    None for steps without a common stride, or without noise.
     """
     steps = np.concatenate([before.steps, since.steps])
     values = np.concatenate([before.values, since.values])
@@ -126,10 +125,10 @@ def on_grid(before: Curve, since: Curve, sigma: float) -> Grid | None:
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """A stretch of the new branch, laid at every place of the old path.
+    """An interval of the new branch, laid at every place of the old path.
 
     Attributes:
-        old: the path. first: step of the stretch. rs: r at each place, NaN for too few points. counts: common points.
+        old: the path. first: step of the interval. rs: r at each place, NaN for too few points. counts: common points.
     """
 
     old: Grid
@@ -148,9 +147,9 @@ class Laid:
         return Agreement(float(self.rs[at]), int(self.counts[at]), float(sigmas[at]), bool(below))
 
     def elsewhere(self) -> Found | None:
-        """Return where else than at its own steps it lies on the old path, most sigmas first.
+        """Return the other matches on the old path, most sigmas first.
 
-        Only a correlation of at least SAME_R counts; whether its sigmas are enough is the caller's to judge.
+        Only a correlation of at least SAME_R counts; the caller judges its sigmas.
         """
         rs, own = self.rs.copy(), self.old.place(self.first)
         if 0 <= own < len(rs):
@@ -165,7 +164,7 @@ class Laid:
 def laid(old: Grid, new: Grid, first: int, last: int) -> Laid | None:
     """Lay the new branch's steps ``first..last`` at each place of the old path.
 
-    None where they are fewer than LEAST_POINTS points, or the strides differ.
+    None for fewer than LEAST_POINTS points, or different strides.
     """
     if old.stride != new.stride or (old.first - new.first) % old.stride:
         return None
@@ -202,10 +201,11 @@ def _all_places(
 
 
 def _sigmas(rs: NDArray[np.float64], counts: NDArray[np.int64], own: int) -> tuple[NDArray[np.float64], float]:
-    """Return how far each r lies above what is usual, and the usual spread in that of independent points, 1 or more.
+    """Return the distance of each r above the usual one, and the usual spread relative to independent points, 1 or
+    more.
 
-    Fisher's z of n independent points has the spread 1 / sqrt(n - 3). Losses are not independent: how much wider it is
-    the other places tell, where nothing belongs together.
+    Fisher's z of n independent points has the spread 1 / sqrt(n - 3). Losses are dependent: the unrelated places give
+    their spread.
     """
     scores = np.arctanh(np.clip(rs, -0.999999, 0.999999)) * np.sqrt(np.maximum(counts - 3, 1))
     others = scores[np.isfinite(scores) & (np.abs(np.arange(len(rs)) - own) > 1)]
@@ -217,7 +217,7 @@ def _sigmas(rs: NDArray[np.float64], counts: NDArray[np.int64], own: int) -> tup
 
 
 def _residuals(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what values miss the running median around them by; what is not finite stays so and counts nowhere."""
+    """Return the deviation from the running median; non-finite values stay so and do not count."""
     half = TREND_POINTS // 2
     finite = np.isfinite(values)
     if not finite.any():

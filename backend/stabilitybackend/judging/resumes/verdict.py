@@ -1,4 +1,4 @@
-"""Decides what a resume was: the verdict, a sentence with its numbers, its grade, and what is wrong for certain."""
+"""Verdict of a resume: class, a sentence with numbers, grade, and certain faults."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from stabilitybackend.schema.resumes import Grade, NotFollowed, PartSeen, Resume
 
 __all__ = ["RATE_IS", "check_skip", "clause_of", "grade_of", "sentence_of", "verdict_of", "wrongs_of"]
 
-#: A correlation at a place that was named before it was looked at: by chance one in 30,000.
+#: Correlation at a place named beforehand: by chance one in 30,000.
 SAME_SIGMAS = 4.0
 #: The best one of some thousand places: noise with the tails of real losses stays below 5 there.
 FOUND_SIGMAS = 6.0
-#: Losses, and batch ids, after which repeated data is reported from here: the detectors that look for it at every step
-#: have the first say, and within so many they have had it.
+#: Losses, and batch ids, before repeated data is reported here: detectors of every step come first, and have reported
+#: within so many.
 FOUND_POINTS, FOUND_IDS = 96, 8
-#: A rate so many times off at the same step is no rounding and no warm-up.
+#: A factor of the rate beyond rounding and warm-up.
 RATE_OFF = 10.0
-#: How that is said: it is a kind of its own.
+#: Prefix of that clause, a class of its own.
 RATE_IS = "the learning rate is"
-#: Of the batch ids that can be placed, this share has to say the same.
+#: Share of the placed batch ids that has to agree.
 MOST = 0.5
-#: Ids that have to say so before it is certain; one could be an empty batch.
+#: Ids needed for certainty; one could be an empty batch.
 LEAST_IDS = 3
 
 
 def verdict_of(seen: Overlap | None) -> ResumeVerdict:
-    """Return the verdict: by batch ids where the job reports them, else by the loss alone."""
+    """Return the verdict: by batch ids where reported, else by the loss alone."""
     if seen is None:
         return "not_comparable"
     by_ids = _by_ids(seen)
@@ -82,7 +82,7 @@ def _by_ids(seen: Overlap) -> ResumeVerdict | None:
 
 
 def check_skip(seen: Overlap | None, verdict: ResumeVerdict) -> SkipCheck | None:
-    """Return whether the batches that were to be skipped were; None where none were to be."""
+    """Return whether the batches to skip were skipped; None for none."""
     if seen is None or seen.skip is None:
         return None
     first, last = seen.skip
@@ -120,7 +120,7 @@ def _count(seen: Overlap) -> int:
 
 
 def wrongs_of(seen: Overlap | None, verdict: ResumeVerdict, denied: Sequence[NotFollowed]) -> list[str]:
-    """Return what is wrong for certain beside orders that were ``denied``, each as one clause; empty for nothing."""
+    """Return the certain faults besides ``denied`` changes, each as one clause; empty for none."""
     if seen is None:
         return []
     found, wrong = seen.elsewhere, []
@@ -135,8 +135,7 @@ def wrongs_of(seen: Overlap | None, verdict: ResumeVerdict, denied: Sequence[Not
     ratios, scale = rate_ratios(seen), lr_scale(seen.declared)
     excused = changes_rate(seen.declared) or any(one.change == "lr_scale" for one in denied)
     if ratios is not None and len(ratios) >= RATE_POINTS and not excused:
-        # Where the first ones are right and later ones are not, a branch has moved since: often the one that was left
-        # for just that.
+        # Right at first and wrong later means a moved branch, often the discarded one.
         ratio, came = median_of(ratios), median_of(ratios[:RATE_POINTS])
         if _is_off(ratio, seen.rates) and _is_off(came, seen.rates):
             wrong.append(f"{RATE_IS} {ratio / scale:.3g} times what it was to be at {len(ratios)} common steps")
@@ -148,7 +147,7 @@ def _is_off(ratio: float, expected: Sequence[float]) -> bool:
 
 
 def clause_of(one: NotFollowed) -> str:
-    """Return what was ordered and came instead, as a clause."""
+    """Return the requested and actual change, as a clause."""
     what = {"lr_scale": "the learning rate was to be ", "seed": ""}.get(one.change, "training was to go on ")
     return f"{what}{one.ordered}, and {_came(one)}"
 
@@ -163,7 +162,7 @@ def grade_of(seen: Overlap | None, verdict: ResumeVerdict, parts: Sequence[PartS
         return "wrong"
     if seen is not None and verdict == "same_data" and off_of(seen) is not None:
         return "differs"
-    # Another environment is no state that a checkpoint brings back; nor do random numbers count that nobody drew.
+    # Environment and undrawn random numbers are no state of a checkpoint.
     free = ("environment", "rng") if verdict == "identical" else ("environment",)
     if any(part.known == "different" and not part.ordered and part.part not in free for part in parts):
         return "differs"
@@ -177,7 +176,7 @@ def sentence_of(
     wrongs: Sequence[str],
     reports: Reports,
 ) -> str:
-    """Return the verdict in words, with its numbers, what was declared and checked, and what was reported."""
+    """Return the verdict as text, with its numbers, checked declarations and reports."""
     text, position = _verdict_text(seen, verdict), reports.position
     if reports.changes:
         text += f" The environment is another: {changes_text(reports.changes)}."
