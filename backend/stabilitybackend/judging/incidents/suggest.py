@@ -154,7 +154,7 @@ def _wait(advice: Advice) -> str:
 
 
 def _back_to(advice: Advice, back: Target, no_rollback: str) -> str:
-    """Return the sentences about a rollback, the first without a capital; of a job without rollbacks, about a restart."""
+    """Return the sentences about a rollback (of a job without any: restart), the first without a capital."""
     does = "start the job again from" if no_rollback else "roll back to"
     distance = advice.primary.onset_step - back.to_step
     text = f"{does} the checkpoint of step {back.to_step}, {distance} steps before the onset"

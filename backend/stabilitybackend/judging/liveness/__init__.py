@@ -1,1 +1,1 @@
-"""Tells apart a job that hangs, a process that died, and an agent that does not reach the server. Pure."""
+"""Hanging jobs, dead processes and lost agents, told apart. Pure."""

@@ -1,4 +1,4 @@
-"""Which agents reach the server, what each one's silence means, and whether training goes on without them."""
+"""Connections of agents, the meaning of their silence, and whether training continues without them."""
 
 from __future__ import annotations
 
@@ -20,35 +20,34 @@ from stabilitybackend.schema.verdicts import Training, Verdict
 
 __all__ = ["SILENT_AFTER_S", "Agent", "AgentBook"]
 
-# Gathers the agents that fell silent together into one incident: a switch, a rack, a network is one cause.
-#
-# What their silence means, and whether the training goes on without their reports, is judged once for all of them.
+# One incident for agents lost together: a switch, a rack, a network is one cause. The meaning of their silence, and
+# whether training continues, is judged once for all of them.
 
 #: Agents whose last messages lie so close together were lost by one cause, seconds.
 TOGETHER_S = 10.0
-#: Others that are about to be lost are waited for so long before an incident opens: it shall name them all, seconds.
+#: An incident waits so long for others about to be lost, to name them all, seconds.
 GATHER_S = 2.0
 #: Agents and nodes named in the evidence of one incident; all are counted.
 MAX_NAMED = 64
-#: A connection that closes so soon after the agent's last message was closed by its kernel: the process ended. After a
-#: longer silence it was our own ping that gave up, seconds.
+#: A connection closed so soon after the agent's last message was closed by its kernel: the process ended. After a
+#: longer silence the server's own ping gave up, seconds.
 CLOSED_BY_KERNEL_S = 4.0
-#: An agent may be silent so long before its ranks report nothing of the job's progress, seconds.
+#: Longest silence of an agent whose ranks still count as observed, seconds.
 SILENT_AFTER_S = 5.0
-#: Steps that a peer can do after the last message of a silent rank before it has to wait for that rank.
+#: Steps of a peer after the last message of a silent rank before it has to wait for that rank.
 STEPS_AHEAD = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """What is known of a job some of whose agents are silent.
+    """State of a job with silent agents.
 
-    Attributes:
-        agents: all of them. lost: those that are away, with their running ranks.
-        soon: those that are silent and will be lost in a moment.
-        step, stalled_s: newest step of the ranks still seen, and for how long all have been stalled; -1 without any.
-        lost_after_s: how long an agent may be silent.
-        usual_step_s: of the job, None while it is not known.
+    Args:
+        agents: all of them. lost: absent ones, with their running ranks.
+        soon: silent ones, about to be lost.
+        step, stalled_s: newest step of the visible ranks, and time that all have been stalled; -1 without any.
+        lost_after_s: longest silence of an agent.
+        usual_step_s: of the job, None for unknown.
         hang: the open one.
         now: unix seconds.
     """
@@ -64,7 +63,6 @@ class Silence:
     now: float
 
     def where(self, nodes: Collection[str]) -> str:
-        """Return the names of some nodes, "" of none."""
         return name_nodes(
             [node for node in nodes if node], {agent.node for agent in self.agents.values() if agent.node}
         )
@@ -72,12 +70,12 @@ class Silence:
 
 @dataclass(slots=True)
 class _Group:
-    """Agents that were lost together, with their nodes, and what was reported of it."""
+    """Agents lost together, with their nodes, and the reported finding."""
 
     finding: Finding | None
     members: dict[str, str]
     last_words: tuple[float, float]
-    #: How those ended that are away no longer.
+    #: Ends of those that are no longer absent.
     ended: Counter[str] = field(default_factory=Counter)
     changed: bool = True
 
@@ -92,7 +90,7 @@ class LostAgents:
         return bool(self._groups)
 
     def load(self, incident: Incident, finding: Finding) -> None:
-        """Take over a stored open ``agent_lost`` incident, as far as its evidence names the agents."""
+        """Take a stored open ``agent_lost`` incident, with the agents named in its evidence."""
         known = facts(incident.evidence, LostAgentsFacts)
         names, nodes = known.agents or [known.agent], known.nodes or [finding.node or ""]
         nodes = nodes + [""] * (len(names) - len(nodes))
@@ -100,7 +98,7 @@ class LostAgents:
         self._groups.append(_Group(finding, dict(zip(names, nodes, strict=False)), (since, since), changed=False))
 
     def tick(self, job: Silence) -> list[Finding]:
-        """Return what is news about agents that are lost."""
+        """Return new findings about lost agents."""
         known = {name for group in self._groups for name in group.members}
         seen_at = {name: _seen_at(job.agents[name]) for name in job.lost if name not in known}
         fresh = sorted(seen_at, key=lambda name: (seen_at[name], name))
@@ -111,7 +109,7 @@ class LostAgents:
         return [finding for finding in reported if finding is not None]
 
     def _group_of(self, word: float) -> _Group:
-        """Return the group of an agent with its last message at this time, a new one where there is none."""
+        """Return the group of an agent with its last message at this time, or a new one."""
         for group in self._groups:
             first, last = group.last_words
             if first - TOGETHER_S <= word <= last + TOGETHER_S:
@@ -121,10 +119,10 @@ class LostAgents:
         return self._groups[-1]
 
     def back(self, how: Mapping[str, tuple[bool, str]], newest_step: int) -> list[Finding]:
-        """Return what changes as agents are no longer away.
+        """Return changed findings for agents that are no longer absent.
 
         Args:
-            how: of those, whether the agent or another one on its node reports again, and what it had been.
+            how: of those, whether the agent or another one on its node reports again, and its former class.
             newest_step: of the run.
         """
         found = []
@@ -156,17 +154,17 @@ class LostAgents:
         return found
 
     def last_message(self, name: str) -> float:
-        """Return when an agent that is reported as lost had its last message at the latest, unix seconds."""
+        """Return the latest last message of a lost agent, unix seconds."""
         found = (group.last_words[1] for group in self._groups if name in group.members)
         return next(found, math.inf)
 
     def members(self) -> list[tuple[str, str]]:
-        """Return (agent, node) of all that are reported as lost."""
+        """Return (agent, node) of all lost ones."""
         return [(name, node) for group in self._groups for name, node in group.members.items()]
 
 
 def _reported(group: _Group, job: Silence) -> Finding | None:
-    """Return what is news of one group."""
+    """Return the new findings of one group."""
     ranks = [watch for name in group.members for watch in job.lost.get(name, ())]
     if not ranks:
         return None
@@ -193,7 +191,7 @@ def _reported(group: _Group, job: Silence) -> Finding | None:
 
 
 def _judged(finding: Finding | None) -> Verdict:
-    """Return the verdict of a finding, an empty one where it has none."""
+    """Return the verdict of a finding, or an empty one."""
     return (None if finding is None else facts(finding.evidence, JudgedFacts).verdict) or Verdict()
 
 
@@ -210,7 +208,7 @@ def _closed(agent: Agent) -> bool:
 
 
 def _verdict(agents: list[Agent], ranks: list[RankWatch], job: Silence) -> Verdict:
-    """Say what the silence of agents means: they ended, or nothing comes through; and whether training goes on."""
+    """Return the verdict on silent agents: ended or cut off, and whether training continues."""
     closed, absent = sum(map(_closed, agents)), all(agent.expected for agent in agents)
     ended, many = 2 * closed > len(agents), len(agents) > 1
     last = min(agent.seen_at for agent in agents)
@@ -315,10 +313,10 @@ def _finding(names: list[str], agents: list[Agent], ranks: list[RankWatch], verd
     )
 
 
-#: Those that matter where a rank is stalled: the others are about GPUs, logs and disks.
+#: Blind spots that matter for a stalled rank: the others are about GPUs, logs and disks.
 BLIND_FOR_RANKS = frozenset({"clock", "signals", "slot"})
-#: Within so long after a restart of the server every agent that is well is back, seconds: it tries at least each 10 s,
-#: and a connection may take 10 s.
+#: Time for all healthy agents to return after a restart of the server, seconds: each tries every 10 s, and a connection
+#: may take 10 s.
 RECONNECT_S = 25.0
 
 
@@ -331,25 +329,25 @@ class Agent:
     seen_at: float = 0.0
     lost_at: float | None = None
     opened_at: float = 0.0
-    #: When its process started, unix seconds by its own clock, 0 where it does not say.
+    #: Start of its process, unix seconds by its own clock, 0 for unknown.
     started: float = 0.0
     blind: list[VisibilityGap] = field(default_factory=list)
-    #: It is no agent: it follows this log.
+    #: No agent: a follower of this log.
     log: LogFacts | None = None
-    #: It stands for one that was there before the server was restarted, and has not come back yet.
+    #: Placeholder of one from before a restart of the server that has not returned yet.
     expected: bool = False
     _reported_at: float = 0.0
     clock: float = 0.0
 
     def silent_s(self, now: float) -> float:
-        """Return how long it has been silent, seconds."""
+        """Return the time of its silence, seconds."""
         seen, opened = self.seen_at, self.opened_at
         return now - ((seen if seen > opened else opened) or self.lost_at or now)
 
     def hear(self, health: AgentHealth, now: float) -> float:
         """Take the times of a Health message; return the same moment by a clock that never jumps back.
 
-        A jump that the agent names (``clock_step_s``) is taken out; a time that goes back is one that nobody named.
+        A reported jump (``clock_step_s``) is subtracted; a time that goes back is an unreported one.
         """
         state, reported = health.agent_state, health.time
         if self.seen_at == 0.0 or self._reported_at == 0.0:
@@ -383,7 +381,7 @@ class AgentBook:
         self._lost.load(incident, finding)
 
     def of(self, name: str) -> Agent:
-        """Return an agent, new where it is not known."""
+        """Return an agent, new ones too."""
         agent = self.all.get(name)
         if agent is None:
             if len(self.all) >= MAX_NODES:
@@ -397,12 +395,12 @@ class AgentBook:
         return {agent.node for agent in self.all.values() if agent.node}
 
     def connected(self, name: str, now: float) -> None:
-        """Take note that a connection opened."""
+        """Take an opened connection."""
         agent = self.of(name)
         agent.connected, agent.lost_at, agent.opened_at = True, None, now
 
     def expect(self, ranks: Iterable[RankWatch], now: float, lost_after_s: float) -> None:
-        """Wait for the agents of ranks that ran before a restart of the server: one that stays away is lost."""
+        """Wait for the agents of ranks from before a restart of the server: an absent one is lost."""
         reported = {node: name for name, node in self._lost.members() if node}
         for watch in ranks:
             if watch.agent:
@@ -415,28 +413,28 @@ class AgentBook:
             watch.agent = name
 
     def expects(self, name: str) -> bool:
-        """Return whether an agent has not come back since a restart of the server."""
+        """Return whether an agent has not returned since a restart of the server."""
         agent = self.all.get(name)
         return agent is not None and agent.expected
 
     def disconnected(self, name: str, now: float) -> None:
-        """Take note that a connection closed, or is not there."""
+        """Take a closed or missing connection."""
         agent = self.of(name)
         if agent.connected or agent.lost_at is None:
             agent.connected, agent.lost_at = False, now
 
     def left_at(self, name: str) -> float | None:
-        """Return when a connection ended, None while it is there and for an agent that is not known."""
+        """Return the end of a connection, None for an open or unknown one."""
         agent = self.all.get(name)
         return None if agent is None else agent.lost_at
 
     def silent_s(self, name: str, now: float) -> float:
-        """Return how long an agent has been silent, seconds."""
+        """Return the time of an agent's silence, seconds."""
         agent = self.all.get(name)
         return 0.0 if agent is None else agent.silent_s(now)
 
     def gaps(self, names: Iterable[str]) -> list[str]:
-        """Return what some agents can't see of their ranks, one clause each."""
+        """Return blind spots of some agents at their ranks, one clause each."""
         return [
             f"node {agent.node}: {one.what}: {_why(one)}"
             for agent in (self.all[name] for name in sorted(names) if name in self.all)
@@ -445,7 +443,7 @@ class AgentBook:
         ]
 
     def duplicates(self) -> str:
-        """Return what an agent says of two living processes of one rank on its node, empty where none does."""
+        """Return an agent's report of two living processes of one rank on its node, empty for none."""
         for agent in self.all.values():
             for one in agent.blind:
                 if one.what == "twins" and agent.connected:
@@ -457,7 +455,7 @@ class AgentBook:
         return {name for name, agent in self.all.items() if not agent.silent_s(now) > lost_after_s}
 
     def unheard(self, now: float) -> set[str]:
-        """Return the agents that are away, or silent for so long that their ranks report nothing any more."""
+        """Return the agents that are absent, or silent for too long."""
         agents = self.all.items()
         return {
             name
@@ -473,7 +471,7 @@ class AgentBook:
         usual_step_s: float | None,
         hang: Finding | None = None,
     ) -> list[Finding]:
-        """Return what is news about agents; ``hang`` is the open one. Each agent and rank is looked at once."""
+        """Return new findings about agents; ``hang`` is the open one. Each agent and rank is visited once."""
         soon_s = max(lost_after_s - GATHER_S, lost_after_s / 2)
         silent = {name: agent.silent_s(now) for name, agent in self.all.items()}
         away = {name for name, silent_s in silent.items() if silent_s > lost_after_s}
@@ -501,10 +499,10 @@ class AgentBook:
         return self._lost.tick(job) + self._lost.back(self._over(away, running), newest_step)
 
     def _over(self, away: Collection[str], running: Collection[str]) -> dict[str, tuple[bool, str]]:
-        """Return of each agent that is no longer lost whether it reports again, and what it had been.
+        """Return of each agent that is no longer lost whether it reports again, and its former class.
 
         Args:
-            away: agents that are lost now. running: nodes of the ranks that run.
+            away: agents that are lost now. running: nodes of the running ranks.
         """
         speaking = {agent.node for name, agent in self.all.items() if agent.seen_at and name not in away}
         found = {}

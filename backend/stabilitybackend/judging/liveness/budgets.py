@@ -1,17 +1,16 @@
-"""How long a rank of this run may stay where it is: learned per phase, by all ranks together, over restarts.
+"""Longest stay of a rank in its phase: learned per phase, by all ranks together, over restarts.
 
-Rules (docs/liveness.md), ``longest`` being the longest time that was seen:
-
-* a usual phase: 5 x longest, at least the floor and 2 x the longest step, at most the ceiling; one that was never seen:
-  5 x the longest step;
-* no phase: 5 x the longest step or stall of this rank (a job may report 1 step in 100), at least 3 x the floor: it
-  may be in a checkpoint that nobody declared;
-* a phase known as long, and the first step of a process: 600 s at first, from its second time on 5 x longest, 120 to
+Rules (docs/liveness.md), ``longest`` being the longest observed time:
+* a usual phase: 5 x longest, at least the floor and 2 x the longest step, at most the ceiling; a new one: 5 x the
+  longest step;
+* no phase: 5 x the longest step or stall of this rank (a job may report 1 step in 100), at least 3 x the floor: it may
+  be in an undeclared checkpoint;
+* a phase listed as long, and the first step of a process: 600 s at first, from its second time on 5 x longest, 120 to
   7,200 s;
-* a declared length is respected: 1.5 x of it, whatever was learned.
+* a declared length: 1.5 x of it, whatever was learned.
 
-What was longer than its budget was reported as a hang. It is learned so far only that the budget doubles: a job whose
-phases really grow is understood after some alarms, and one hang of an hour does not hide the next one.
+A longer time was reported as a hang. It is learned only so far that the budget doubles: a job whose phases really grow
+is understood after some alarms, and one hang of an hour does not hide the next one.
 """
 
 from __future__ import annotations
@@ -26,33 +25,33 @@ from stabilityclient import run_components
 
 __all__ = ["AFTER_LOOP", "LONG_FLOOR_S", "Budgets", "Limits", "Seen", "is_long"]
 
-#: What clients show of a rank that has left the loop of its steps and declares no phase: no more is known of it than of
-#: one without a phase.
+#: Clients' phase of a rank that has left the loop of its steps: the same as no phase.
 AFTER_LOOP = run_components.AFTER_LOOP.decode()
 
-#: A rank may stall this many times the longest time that was seen: NVRx's ``safety_factor`` (docs/liveness.md) ...
+#: Budget relative to the longest time so far: NVRx's ``safety_factor`` (docs/liveness.md) ...
 FACTOR = 5.0
-#: ... and never less than so many of the longest steps: a stall shorter than that is slow, not stuck.
+#: ... and at least relative to the longest step: a shorter stall is slow, not stuck.
 STEP_FACTOR = 2.0
-#: Where no phase is reported, so many times the floor: a save or a validation looks like a hang there.
+#: Factor on the floor without a phase: a save or a validation looks like a hang there.
 UNNAMED_FACTOR = 3.0
-#: Budget of a long phase, or of a first step, that was not seen twice yet, seconds.
+#: Budget of a long phase, or of a first step, not seen twice yet, seconds.
 LONG_FLOOR_S = 600.0
-#: Least budget of those from then on, seconds: a slow file system doubles a save without anything being wrong.
+#: Least budget of those from then on, seconds: a slow file system doubles a healthy save.
 LONG_SEEN_FLOOR_S = 120.0
 #: Greatest budget of those, seconds.
 LONG_CEILING_S = 7_200.0
-#: A declared phase may take this many times what it declared.
+#: Budget relative to a declared length.
 DECLARED_FACTOR = 1.5
-#: What was reported as a hang raises its budget at most by this factor.
+#: Largest raise of a budget by a reported hang.
 HANG_RAISES = 2.0
 #: The same phase on many ranks at one time is one observation: they begin and end together, seconds.
 SAME_TIME_S = 5.0
-#: Names of phases whose length is learned; of others only the step time counts. Slots hold 24 names.
+#: Phases with a learned length; of others only the step time counts. Slots hold 24 names.
 MAX_PHASES = 128
-#: Step times that the usual step time is the median of, newest ones.
+#: Newest step times in the median.
 STEP_TIMES = 64
-#: Step times from slots below which those between logged rows are taken: slots are seen once a second, rows all.
+#: Fewest step times from slots, before times between logged rows are used: slots are sampled once a second, rows are
+#: complete.
 FEW_STEP_TIMES = 3
 
 _LONG = frozenset(
@@ -61,14 +60,14 @@ _LONG = frozenset(
         "rollback", "save", "setup", "test", "val", "valid", "validate", "validation", "warmup",
     }
 )  # fmt: skip
-#: To load one of these is a part of each step.
+#: Loading one of these is a part of each step.
 _A_STEP = frozenset({"batch", "batches", "data", "sample", "samples"})
 _WORDS = re.compile(r"[a-z]+")
 
 
 @lru_cache(maxsize=4_096)
 def is_long(phase: str) -> bool:
-    """Say whether a phase's name means that it may be long without being a hang."""
+    """Return whether a phase's name is of a long one."""
     words = set(_WORDS.findall(phase.lower()))
     if not words.isdisjoint(_A_STEP):
         words.discard("load")
@@ -80,10 +79,10 @@ class Limits:
     """Bounds of the learned budgets, all in seconds.
 
     Args:
-        hang_floor_s: a rank may always stall so long before that is called a hang (``STABILITY_HANG_FLOOR_S``).
-        hang_ceiling_s: no learned budget of a usual phase is longer (``STABILITY_HANG_CEILING_S``).
-        agent_lost_s: an agent may be silent so long before that is reported (``STABILITY_AGENT_LOST_S``). Above 20: an
-            agent that was stopped for 20 s and goes on has harmed nothing.
+        hang_floor_s: least budget (``STABILITY_HANG_FLOOR_S``).
+        hang_ceiling_s: greatest learned budget of a usual phase (``STABILITY_HANG_CEILING_S``).
+        agent_lost_s: longest silence of an agent (``STABILITY_AGENT_LOST_S``). Above 20: an agent stopped for 20 s has
+            harmed nothing.
     """
 
     hang_floor_s: float = 10.0
@@ -93,7 +92,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Seen:
-    """The longest time that something took, and how often it was seen, at ``at`` for the last time (unix seconds)."""
+    """The longest time of an action, its number of observations, and the last one (``at``, unix seconds)."""
 
     longest_s: float = 0.0
     times: int = 0
@@ -102,30 +101,30 @@ class Seen:
 
 @dataclass(slots=True)
 class Budgets:
-    """What the ranks of one run were seen to take. Bounded; part of the run's snapshot."""
+    """Observed times of the ranks of one run. Bounded; part of the run's snapshot."""
 
     phases: dict[str, Seen] = field(default_factory=dict)
     step: Seen = field(default_factory=Seen)
     first_step: Seen = field(default_factory=Seen)
     _steps_s: deque[float] = field(default_factory=lambda: deque(maxlen=STEP_TIMES))
     _rows_s: deque[float] = field(default_factory=lambda: deque(maxlen=STEP_TIMES))
-    #: Seconds between two rows, whatever number of steps lies between them.
+    #: Seconds between two rows, for any number of steps between them.
     _waits_s: deque[float] = field(default_factory=lambda: deque(maxlen=STEP_TIMES))
 
     @property
     def usual_step_s(self) -> float | None:
-        """Return the median step time, None before one was seen."""
+        """Return the median step time, None before one."""
         times = sorted(self._steps_s if len(self._steps_s) >= FEW_STEP_TIMES else [*self._steps_s, *self._rows_s])
         return times[len(times) // 2] if times else None
 
     def of(
         self, phase: str, expect_s: float, limits: Limits, *, first_step_done: bool, stand_s: float = 0.0
     ) -> float:  # fmt: skip
-        """Return how long a rank may stay in a phase, seconds.
+        """Return the budget of a rank in a phase, seconds.
 
         Args:
             phase: its name, empty for none.
-            expect_s: the length that the job declared, 0 for none.
+            expect_s: the declared length, 0 for none.
             limits: floor and ceiling.
             first_step_done: whether the process has finished a step.
             stand_s: the longest stall of this rank without a phase.
@@ -148,7 +147,7 @@ class Budgets:
         return max(min(learned, limits.hang_ceiling_s), _floor(phase, limits))
 
     def _budget_for(self, took_s: float, phase: str, limits: Limits, stand_s: float = 0.0) -> float:
-        """Return the budget for ``_take``; any that is long enough where it will say no more than that."""
+        """Return the budget for ``_take``, or any larger one that has the same effect."""
         floor_s = min(_floor(phase, limits), LONG_FLOOR_S)
         return floor_s if took_s <= floor_s else self._usual(phase, limits, stand_s)
 
@@ -158,7 +157,7 @@ class Budgets:
         return sorted(self._waits_s)[len(self._waits_s) // 2]
 
     def learn_phase(self, phase: str, took_s: float, now: float, limits: Limits) -> None:
-        """Take the length of one pass through a phase that is over."""
+        """Take the length of one completed pass through a phase."""
         seen = self.phases.get(phase)
         if seen is None:
             if len(self.phases) >= MAX_PHASES:
@@ -179,24 +178,24 @@ class Budgets:
         _take(self.first_step, took_s, _long(self.first_step), now)
 
     def learn_rows(self, took_s: float, steps: int, rows: int) -> None:
-        """Take the time of some steps by logged rows; what can be no step time is passed over."""
+        """Take the time of some steps by logged rows; implausible ones are ignored."""
         if 0 < took_s <= LONG_FLOOR_S * rows:
             self._rows_s.append(took_s / steps)
             self._waits_s.append(took_s / rows)
 
     def learn_stand(self, seen: Seen, took_s: float, now: float, limits: Limits, *, sparse: bool) -> None:
-        """Take how long a rank was stalled without a phase.
+        """Take the stall of a rank without a phase.
 
         Args:
-            seen: what is known of that rank.
-            sparse: the others made steps meanwhile: it was no hang, however long it was.
+            seen: earlier ones of that rank.
+            sparse: the others made steps meanwhile: no hang at any length.
         """
         budget_s = math.inf if sparse else self._budget_for(took_s, "", limits, seen.longest_s)
         seen.times = max(seen.times, 1)  # the first one may be a hang like any other
         _take(seen, took_s, budget_s, now)
 
     def is_known(self, phase: str) -> bool:
-        """Say whether the length of a phase was learned."""
+        """Return whether the length of a phase was learned."""
         return phase in self.phases
 
 
@@ -212,12 +211,12 @@ def _long(seen: Seen | None) -> float:
 
 
 def _is_known(seen: Seen, took_s: float, now: float) -> bool:
-    """Return whether a time says nothing new, as nearly all do where thousands of ranks make the same step."""
+    """Return whether a time is no news, as nearly all of thousands of ranks in the same step."""
     return 0 <= took_s <= seen.longest_s and 0 <= now - seen.at < SAME_TIME_S
 
 
 def _take(seen: Seen, took_s: float, budget_s: float, now: float) -> bool:
-    """Note a time; return whether it was within its budget."""
+    """Record a time; return whether it was within its budget."""
     if not 0 <= took_s < math.inf:
         return False
     usual = took_s <= (budget_s if seen.times else LONG_FLOOR_S)

@@ -1,4 +1,4 @@
-"""How ranks, nodes and GPUs are named in sentences."""
+"""Names of ranks, nodes and GPUs in sentences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stabilitybackend.judging.liveness.rank_watch import RankWatch
 from stabilitybackend.schema.json_data import MAX_NAMED
 from stabilitybackend.schema.verdicts import SuspectGpu
 
-#: Ranks named one by one in a text; of the others only the number is given.
+#: Ranks named one by one in a text; the others are counted.
 MAX_NAMED_RANKS = 8
 
 __all__ = [
@@ -27,7 +27,7 @@ __all__ = [
 
 
 def sentence(text: str) -> str:
-    """Return a text that ends as a sentence does, "" for an empty one: what others wrote may have its own full stop."""
+    """Return a text with one full stop at its end, "" for an empty one."""
     text = text.strip()
     return text if text.endswith((".", "!", "?")) or not text else text + "."
 
@@ -40,10 +40,10 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 def name_nodes(nodes: Collection[str], every: Collection[str] = ()) -> str:
-    """Return "a and b", "a, b, c and 5 more", or "rack3-*" where these are all that begin so, and others do not.
+    """Return "a and b", "a, b, c and 5 more", or "rack3-*" where these are all with that prefix, and others exist.
 
     Args:
-        nodes: those that are meant. every: all that are known.
+        nodes: to be named. every: all nodes.
     """
     names = sorted(set(nodes))
     if len(names) <= MAX_NAMED:
@@ -57,7 +57,7 @@ def name_nodes(nodes: Collection[str], every: Collection[str] = ()) -> str:
 
 
 def seat_of(watch: RankWatch) -> str:
-    """Return "rank 5 (node gpu-03, GPU 2)", with what is known of it."""
+    """Return "rank 5 (node gpu-03, GPU 2)", with the available facts."""
     parts = [f"node {watch.node}"] if watch.node else []
     if watch.gpu is not None and watch.gpu.index is not None:
         parts.append(f"GPU {watch.gpu.index}")
@@ -85,5 +85,4 @@ def gpus_of(watches: Iterable[RankWatch]) -> list[SuspectGpu]:
 
 
 def capital(text: str) -> str:
-    """Return a sentence with a capital letter."""
     return text[:1].upper() + text[1:]

@@ -1,4 +1,4 @@
-"""Which ranks sit on a GPU that is known to be broken, in words for a verdict. Pure: what is known is handed in."""
+"""Ranks on broken GPUs, as text for a verdict. Pure."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from stabilitybackend.judging.liveness.rank_watch import RankWatch
 from stabilitybackend.schema.gpus import CriticalFault
 from stabilitybackend.schema.health import GpuOfRank
 
-#: How the words of an Xid begin (``gpus/signs.py``); its number goes behind.
+#: Prefix of an Xid's text (``gpus/signs.py``); its number is moved behind.
 _XID = re.compile(r"(Xid \d+): (.*)", re.DOTALL)
 
 __all__ = ["BrokenGpu", "broken_gpus"]
 
 
 class BrokenGpu(NamedTuple):
-    """What is known of the GPU of a rank: a clause for people, and since when, unix seconds of its node."""
+    """Fault of a rank's GPU: a clause for people, and its start, unix seconds of its node."""
 
     words: str
     since: float
 
 
 def broken_gpus(ranks: Iterable[RankWatch], faults: Iterable[CriticalFault]) -> dict[int, BrokenGpu]:
-    """Return the ranks on a broken GPU. Of several of one rank the oldest counts: the others may follow from it."""
+    """Return the ranks on a broken GPU. Of several faults of one rank the oldest counts: the others may be effects."""
     faults = list(faults)
     found = {watch.rank: fault for watch in (ranks if faults else ()) for fault in faults if _is_on(watch, fault)}
     return {rank: BrokenGpu(_text(fault), fault.since) for rank, fault in found.items()}
 
 
 def _is_on(watch: RankWatch, fault: CriticalFault) -> bool:
-    """Say whether a rank is on the GPU: by its UUID, else by its place on the node, else by the inventory."""
+    """Return whether a rank is on the GPU: by its UUID, else by its place on the node, else by the inventory."""
     gpu = watch.gpu or GpuOfRank()
     if fault.uuid and gpu.uuid:
         return fault.uuid == gpu.uuid

@@ -1,7 +1,7 @@
-"""Tells apart a job that hangs, a process that died, and an agent that does not reach the server.
+"""Hanging jobs, dead processes and lost agents of a run, told apart.
 
-Pure: what agents report and the time are handed in, findings come out of ``tick``. It never claims more than it sees:
-a hang is only reported of ranks whose slots arrive, and a suspect is called a suspect. The rules: docs/liveness.md.
+Pure: reports of agents and the time are arguments, ``tick`` returns findings. A hang is reported only of visible ranks,
+and a suspect is called a suspect. The rules: docs/liveness.md.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ __all__ = ["LivenessMonitor"]
 def how_it_ended(
     ranks: Collection[RankWatch], visible: Callable[[], Sequence[RankWatch]], death: Finding | None
 ) -> tuple[RunStatus, str] | None:
-    """Return the status of a job that is over and a note in plain words; None for one that is not.
+    """Return status and note of an ended job; None for others.
 
     Args:
-        ranks: the newest process of each rank. visible: returns those of them that run and are seen.
+        ranks: the newest process of each rank. visible: returns those of them that run and report.
     """
     if death is not None:
         known = facts(death.evidence, DeathFacts)
@@ -88,12 +88,12 @@ def how_it_runs(
     first_tick: float,
     now: float,
 ) -> tuple[RunStatus, str]:
-    """Return the status word of ``docs/api.md`` and a note in plain words.
+    """Return the status of ``docs/api.md`` and a note.
 
     Args:
-        ranks: the newest process of each rank. visible: those of them that run and are seen.
-        lost_after_s: silence after which an agent is away.
-        first_tick: when this server looked first.
+        ranks: the newest process of each rank. visible: those of them that run and report.
+        lost_after_s: silence of a lost agent.
+        first_tick: of this server.
     """
     away = agents.all.keys() - agents.here(now, lost_after_s)
     lost = {watch.agent for watch in ranks if watch.agent in away and watch.running}
@@ -132,9 +132,9 @@ def how_it_runs(
     return "running", f"In {', '.join(long)}." if long else ""
 
 
-#: A phase is a job's when a rank has been in it so long, seconds: a save of a moment in each step is part of training.
+#: Least time of a rank in a phase of the job, seconds: a short save in each step is part of training.
 SHOWN_AFTER_S = 2.0
-#: What ranks call their phases -> what the job does; the first that some rank is in counts.
+#: Ranks' names of phases -> phase of the job; the first match counts.
 _WORDS: Sequence[tuple[RunPhase, frozenset[str]]] = (
     ("restoring", frozenset({"load", "restore", "rollback"})),
     ("checkpointing", frozenset({"checkpoint", "checkpointing", "ckpt", "save"})),
@@ -148,10 +148,10 @@ _NAME = re.compile(r"[a-z]+")
 
 
 def job_phase(visible: Sequence[RankWatch]) -> tuple[RunPhase, float | None]:
-    """Return what the job does, and since when, unix seconds of the server; None for training, which has no beginning.
+    """Return the phase of the job and its start, unix seconds of the server; None for training, without a start.
 
     Args:
-        visible: the ranks that run and are seen. One that saves or evaluates speaks for all: the others wait for it.
+        visible: ranks that run and report. One that saves or evaluates counts for all: the others wait for it.
     """
     found: dict[RunPhase, float] = {}
     for watch in visible:
@@ -170,26 +170,24 @@ def job_phase(visible: Sequence[RankWatch]) -> tuple[RunPhase, float | None]:
     return "training", None
 
 
-# Tells a stuck first step from a long one, well before its budget (600 s) is over.
-#
-# A first step compiles, fills caches and builds extensions: for minutes nobody knows how long it may take. But where no
-# rank moves, no main thread uses the processor and two stack samples are the same, nothing is being made. Who waits
-# for data is at it through its workers: of it no thread and no child may have used the processor either.
+# Stuck first steps, found well before their budget (600 s). A first step compiles, fills caches and builds extensions,
+# for an unknown time. But where no rank moves, no main thread uses the processor and two stack samples are equal, no
+# work is done. A wait for data is served by workers: then no thread and no child of the rank may have used the
+# processor either.
 
-#: Stacks are sampled when nobody has moved for so long, and again so long after the first sample: so many
-#: times what a rank may always stall, and at most so many seconds. With the time that an answer may take the hang is
-#: reported within 120 s.
+#: Time without a move before the first stack sample, and before the second: relative to the floor, and at most. With
+#: the time for an answer the hang is reported within 120 s.
 CHECK_FLOORS = 4.0
 CHECK_S = 40.0
 #: Rounds of two stack samples in one hang: each of them disturbs the job a little.
 MAX_ROUNDS = 4
-#: The same of all threads of a process and of its children together: a loader that fetches or decodes uses more, the
-#: threads that only look after something less.
+#: The same of all threads of a process and its children together: a loader that fetches or decodes uses more, mere
+#: watchers less.
 TREE_USES_CPU = 0.02
 
 #: Innermost frames of a wait for a lock file: its holder may be long gone.
 _LOCKS = re.compile(r"/file_baton\.py$|/filelock/")
-#: Frames, from the innermost, in which a wait for a lock file shows.
+#: Innermost frames that may show a wait for a lock file.
 _LOCK_DEPTH = 3
 
 
@@ -205,21 +203,21 @@ class FirstStep:
         self._place, self._rounds = place, 0
         self._request, self._asked_at = "", 0.0
         self._before: dict[int, tuple[ParsedFrame, ...]] = {}
-        #: Of each rank the CPU seconds of its process and children at the first sample, where its agent reports them.
+        #: CPU seconds of each rank's process and children at the first sample, where reported.
         self._cpu_s: dict[int, float | None] = {}
         self._used: set[int] = set()
         self._stuck = False
 
     @staticmethod
     def concerns(visible: Sequence[RankWatch], limits: Limits) -> bool:
-        """Say whether all ranks are before the end of their first step, in no phase that may be long."""
+        """Return whether all ranks are before the end of their first step, in no long phase."""
         check_s = _check_s(limits)
         return bool(visible) and all(
             not watch.first_step_done and not watch.in_long_phase and watch.stalled_s >= check_s for watch in visible
         )
 
     def stuck(self, job: JobSnapshot, limits: Limits, now: float) -> bool:
-        """Say whether a job of which ``concerns`` holds is stuck there; asks for stacks where they would show it."""
+        """Return whether such a job is stuck; asks for stacks where they would decide."""
         self._check_s = check_s = _check_s(limits)
         place = frozenset((watch.source, watch.step, watch.phase) for watch in job.visible)
         if place != self._place:
@@ -248,7 +246,7 @@ class FirstStep:
         return self._stuck
 
     def _is_stalled(self, watch: RankWatch, dump: Dump, job: JobSnapshot) -> bool:
-        """Say whether a rank does nothing, by two stacks and the processor."""
+        """Return whether a rank is idle, by two stacks and the processor."""
         stack = dump.stack_of(watch.rank)
         if stack is None or self._before.get(watch.rank) != stack.frames or job.waits_for_disk(watch):
             return False
@@ -265,7 +263,7 @@ class FirstStep:
         return not works_elsewhere(stack.frames)
 
     def _fetches_nothing(self, rank: int, dump: Dump) -> bool:
-        """Say whether nobody is at work for a rank that waits for data: no thread of it, and none of its workers."""
+        """Return whether a rank that waits for data has no thread or worker at work."""
         before, after = self._cpu_s.get(rank), tree_cpu_s(dump, rank)
         if before is None or after is None or any(one.get("state") == "D" for one in _children(dump, rank)):
             return False
@@ -286,22 +284,22 @@ def _children(dump: Dump, rank: int) -> list[Mapping[str, Any]]:
     return [one for one in children if isinstance(one, Mapping)] if isinstance(children, list) else []
 
 
-#: Ranks remembered.
+#: Remembered ranks.
 MAX_DUPLICATES = 64
-#: A restart overlaps for a moment; two that both live for longer than this are two jobs, seconds.
+#: Longest overlap of a restart, seconds; two living processes for longer are two jobs.
 OVERLAP_S = 5.0
-#: Reported until so long after both were last seen, seconds.
+#: Time of the note after both were last seen, seconds.
 FORGET_S = 10.0
 
 
 class DuplicateRanks:
-    """Ranks that two processes claim."""
+    """Ranks claimed by two processes."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[str, str, float, float]] = {}
 
     def note(self, rank: int, first: str, second: str, now: float) -> None:
-        """Take note that two processes, by their sources, live as one rank."""
+        """Take two living processes, by their sources, of one rank."""
         known = self._seen.get(rank)
         pair = (min(first, second), max(first, second))
         if known is None or known[:2] != pair or now - known[3] > FORGET_S:
@@ -312,7 +310,7 @@ class DuplicateRanks:
             self._seen[rank] = (*pair, known[2], now)
 
     def note_for(self, run_id: str, now: float) -> str:
-        """Return the note for people, empty while all is well."""
+        """Return the note for people, "" for none."""
         both = [
             (rank, one, other)
             for rank, (one, other, since, last) in self._seen.items()
@@ -329,16 +327,16 @@ class DuplicateRanks:
 
 
 class LivenessMonitor(Stateful):
-    """Watches the processes of one run. ``limits`` may be replaced at any time."""
+    """Monitor of the processes of one run. ``limits`` may be replaced at any time."""
 
-    #: What agents collected on suspicion.
+    #: Answers of agents to requests for stacks.
     dumps: DumpBook = fresh(DumpBook)
     _ranks: dict[int, RankWatch] = fresh(dict)
     _budgets: Budgets = fresh(Budgets)
     _deaths: DeathMonitor = fresh(DeathMonitor)
-    #: Slots that came twice in one message or of a rank that no job has, and stacks that say nothing.
+    #: Duplicate slots in a message, slots of invalid ranks, and unreadable stacks.
     bad_slots: int = 0
-    #: Ranks not followed because there were more than MAX_DUPLICATES.
+    #: Ranks left out beyond MAX_RANKS.
     ranks_not_followed: int = 0
 
     def __init__(self, run_id: str, limits: Limits | None = None) -> None:
@@ -354,17 +352,18 @@ class LivenessMonitor(Stateful):
         self._stalls = StallDetection()
         self._duplicate_ranks = DuplicateRanks()
         self._overdue = Overdue()
-        #: When some rank was last in a long phase: who waited for it since has not stood by itself, unix seconds.
+        #: Last time of some rank in a long phase, unix seconds: ranks that waited for it were not stalled by
+        #: themselves.
         self._excused_until = 0.0
         self._first_tick = math.inf
         self._gpu_faults: Iterable[CriticalFault] = ()
-        #: Of the job, as its frames report it.
+        #: Of the job, as reported by its frames.
         self.newest_start = JobStart(0.0, 0)
 
     # --- what is stored ------------------------------------------------------------------------------------------
 
     def load(self, incidents: Iterable[Incident]) -> None:
-        """Take over the stored incidents of the run: a restarted server goes on with them and opens none twice."""
+        """Take the stored incidents of the run: a restarted server continues them."""
         for incident in incidents:
             if incident.kind == "process_death":
                 self._deaths.load(incident)
@@ -378,31 +377,31 @@ class LivenessMonitor(Stateful):
                 self._slow.load(_finding_of(incident))
 
     def restored(self) -> None:
-        """No agent has reached us yet. Call ``load``: an open hang or a lost agent is known from stored incidents."""
+        """Reset agents after a restart. Call ``load``: an open hang or a lost agent is in stored incidents."""
         for watch in self._ranks.values():
             watch.unseen()
 
     # --- what agents say -----------------------------------------------------------------------------------------
 
     def agent_connected(self, agent: str, now: float) -> None:
-        """Take note that an agent's connection opened."""
+        """Take an opened connection of an agent."""
         self._agents.connected(agent, now)
 
     def agent_disconnected(self, agent: str, now: float) -> None:
-        """Take note that an agent's connection closed; also call it for an agent that should be there and is not."""
+        """Take a closed connection, or the absence of an expected agent."""
         self._agents.disconnected(agent, now)
 
     def expect_agents(self, now: float) -> None:
-        """Wait for the agents of a job that was under way before a restart of the server: call it once all is read."""
+        """Wait for the agents of a job from before a restart of the server: call it once all is read."""
         running = [watch for watch in self._ranks.values() if watch.running]
         self._agents.expect(running, now, self.limits.agent_lost_s)
 
     def left_at(self, agent: str) -> float | None:
-        """Return when an agent's connection ended, unix seconds; None where it is there, or was never known."""
+        """Return the end of an agent's connection, unix seconds; None for an open or unknown one."""
         return self._agents.left_at(agent)
 
     def observe(self, health: AgentHealth, now: float) -> None:
-        """Take what an agent reports, received at ``now``."""
+        """Take an agent's report, received at ``now``."""
         clock = self._agents.of(health.agent).hear(health, now)
         for slot in health.ranks:
             self._observe_slot(slot, health, clock, now)
@@ -438,13 +437,13 @@ class LivenessMonitor(Stateful):
         self._deaths.runs_again(rank, watch.source, watch.step, now)
 
     def _other_process(self, slot: RankHealth, rank: int, known: RankWatch | None, now: float) -> RankWatch | None:
-        """Return the state of a process that is not the one we follow; None where it is an older one."""
+        """Return the state of another process of a rank; None for an older one."""
         source = slot.source
         lives = slot.alive is not False and slot.state in (None, "running")
         if known is not None and lives and known.running and now - known.seen_at <= SILENT_AFTER_S:
             self._duplicate_ranks.note(rank, known.source, source, now)
         if known is not None and not known.running and lives and not self._deaths.knows(source):
-            # The one that we knew is over, and this one lives, whatever the clock said when it started.
+            # The followed process is gone, and this one lives, whatever its clock at the start.
             self._deaths.runs_again(rank, source, -1, now, newer=True)
             self._ranks[rank] = watch = RankWatch(rank, source, known.stands)
             return watch
@@ -454,18 +453,18 @@ class LivenessMonitor(Stateful):
         return budget_of(watch, self._budgets, self.limits)
 
     def logged(self, rank: int, source: str, step: int, time: float, rows: int = 1) -> None:
-        """Take note of the newest row that a process logged.
+        """Take the newest row of a process.
 
         Args:
             rank, source: of the process. step: of the row. time: unix seconds of its own clock.
-            rows: how many it logged since the row that was reported before.
+            rows: logged since the last call.
         """
         watch = self._watch_of(rank, source)
         if watch is not None:
             watch.logged(step, time, rows, self._budgets)
 
     def logs_own_work(self, rank: int, now: float) -> None:
-        """Take note that a rank logs times of its own work, which the straggler detector compares better."""
+        """Take that a rank logs times of its own work, which the straggler detector compares better."""
         self._slow.logs_own_work(rank, now)
 
     def event(self, event: LineageEvent, now: float) -> None:
@@ -492,7 +491,7 @@ class LivenessMonitor(Stateful):
         if not of_agent and not watch.node:
             watch.node = event.source.node
         agent = self._agents.all.get(watch.agent)
-        # Who follows a log is on a machine of its own.
+        # A follower of a log is on a machine of its own.
         seen_on = "" if agent is not None and agent.log is not None else watch.node
         node = seen_on or event.source.node
         if kind == "start":
@@ -509,10 +508,10 @@ class LivenessMonitor(Stateful):
         elif watch.state == "finished":
             return
         else:
-            # Its slot may have said "left" before: sys.exit(3) runs the hooks of the exit first, the code comes last.
+            # Its slot may have had "left" before: sys.exit(3) runs the hooks of the exit first, the code comes last.
             watch.dead, watch.alive = True, False
         if kind in ("exception", "process_death", "preempted") and not data.get("ordered"):
-            # One that a restart ended is no trouble of its own: what that was ordered for is reported already.
+            # An end by a restart is no incident: the reason of the restart is one already.
             self._deaths.add(watch.source, rank, node, event, reported_by(kind, data), beside, now)
 
     def _running(self) -> list[int]:
@@ -521,11 +520,11 @@ class LivenessMonitor(Stateful):
     # --- reports -------------------------------------------------------------------------------------------------
 
     def tick(self, now: float, gpu_faults: Iterable[CriticalFault] = ()) -> list[Finding]:
-        """Return what changed since the last call, about once a second; ``gpu_faults`` as for ``broken_gpus``."""
+        """Return changed findings, about once a second; ``gpu_faults`` as for ``broken_gpus``."""
         return at_once(self.ticking(now, gpu_faults))
 
     def ticking(self, now: float, gpu_faults: Iterable[CriticalFault] = ()) -> Generator[None, None, list[Finding]]:
-        """``tick`` in slices: it yields where others may be served; the monitor must get nothing new meanwhile."""
+        """``tick`` in slices: it yields where others may be served, without updates of the monitor meanwhile."""
         self._gpu_faults = gpu_faults
         self._first_tick = min(self._first_tick, now)
         visible = self._visible(now)
@@ -533,7 +532,7 @@ class LivenessMonitor(Stateful):
         found = self._deaths.news(self._newest_step(), now, self._hang.finding)
         over = bool(self._ranks) and not any(watch.running for watch in self._ranks.values())
         yield
-        # Ranks that were ended on order are to come back: only then it is over.
+        # Ranks that a command ended are to come back: only then it is over.
         gone = over and not any(watch.dead for watch in self._ranks.values())
         found += yield from self._tick_hang(visible, gone, now)
         yield
@@ -548,7 +547,7 @@ class LivenessMonitor(Stateful):
         return found
 
     def wants(self) -> list[DumpRequest]:
-        """Return the dumps that shall be ordered, once each; call it after ``tick``."""
+        """Return the dumps to request, once each; call it after ``tick``."""
         return self.dumps.wants()
 
     def _tick_hang(self, visible: list[RankWatch], over: bool, now: float) -> Generator[None, None, list[Finding]]:
@@ -593,19 +592,19 @@ class LivenessMonitor(Stateful):
         )  # fmt: skip
 
     def announced_size(self) -> int:
-        """Return the ranks that a job has by its processes' own word; 0 where none has spoken."""
+        """Return the ranks of a job by its processes' own reports; 0 for none."""
         return max((watch.world_size for watch in self._ranks.values() if watch.running), default=0)
 
     def status(self, now: float) -> tuple[RunStatus, str]:
-        """Return the run's status word of ``docs/api.md`` and a note in plain words, empty when all is well."""
+        """Return the run's status of ``docs/api.md`` and a note, "" for none."""
         return self._with_duplicates(self._status(now), now)
 
     def phase(self, now: float) -> tuple[RunPhase, float | None]:
-        """Return what the job does where it is under way, and since when, unix seconds (``job_phase``)."""
+        """Return the phase of a job under way and its start, unix seconds (``job_phase``)."""
         return job_phase(self._visible(now))
 
     def ended(self, now: float) -> tuple[RunStatus, str] | None:
-        """Return the same of a job that is over, None of one that is not."""
+        """Return the same of an ended job, None for others."""
         ended = self._ended(lambda: self._visible(now))
         return None if ended is None else self._with_duplicates(ended, now)
 
@@ -617,11 +616,11 @@ class LivenessMonitor(Stateful):
         return how_it_ended(self._ranks.values(), visible, death)
 
     def is_settled(self, now: float) -> bool:
-        """Say whether nothing more is to be expected of processes that ended."""
+        """Return whether no more reports of ended processes are expected."""
         return self._deaths.is_settled(now)
 
     def duplicates(self, now: float) -> str:
-        """Return what is said of two living processes of one rank (two jobs under one run id), empty without any."""
+        """Return the note about two living processes of one rank (two jobs under one run id), "" for none."""
         return self._duplicate_ranks.note_for(self.run_id, now) or self._agents.duplicates()
 
     def _status(self, now: float) -> tuple[RunStatus, str]:
@@ -634,16 +633,16 @@ class LivenessMonitor(Stateful):
         return status, note or self._hang.note(self._newest_step())
 
     def allowance(self) -> Allowance:
-        """Return how long ranks may be stalled at this moment."""
+        """Return the present budgets."""
         return Allowance(self._budgets, self.limits)
 
     def budget_s(self, rank: int, source: str, allowed: Allowance | None = None) -> float | None:
-        """Return how long a process may stay where it is, seconds; None for an older one, or one without a pace."""
+        """Return the budget of a process, seconds; None for an older one, or one without a pace."""
         watch, allowed = self._ranks.get(rank), allowed or self.allowance()
         return allowed.of(watch) if watch is not None and watch.source == source and has_pace(watch) else None
 
     def placed(self, finding: Finding, known: Incident | None) -> Finding:
-        """Return a finding about a rank with its node and GPU, as its agent reports them, or as it is known."""
+        """Return a finding about a rank with its node and GPU, as reported by its agent, or as stored."""
         watch = None if finding.rank is None else self._ranks.get(finding.rank)
         node, gpus = (known.node, known.evidence.get("gpus")) if known is not None else (None, None)
         if watch is not None:
@@ -651,12 +650,12 @@ class LivenessMonitor(Stateful):
         return replace(finding, node=node, evidence=finding.evidence | ({"gpus": gpus} if gpus else {}))
 
     def statuses(self, culprits: Collection[int], now: float) -> RankStatuses:
-        """Return what each rank does, as of the last tick; ``culprits``: the ranks that open verdicts name."""
+        """Return the state of each rank, as of the last tick; ``culprits``: of open verdicts."""
         unheard, usual_s = self._agents.unheard(now), self._budgets.usual_step_s
         return judge_ranks(self._ranks.values(), unheard, self._overdue, culprits, usual_s)
 
     def _watch_of(self, rank: int, source: str) -> RankWatch | None:
-        """Return the state of a process, None for one that a newer process of its rank has replaced."""
+        """Return the state of a process, None for a replaced one."""
         watch = self._ranks.get(rank)
         if watch is not None and watch.source == source:
             return watch
@@ -670,7 +669,7 @@ class LivenessMonitor(Stateful):
         return watch
 
     def _visible(self, now: float) -> list[RankWatch]:
-        """Return the running ranks whose slots we see now, by rank; forget those that the job has no more."""
+        """Return the running ranks with arriving slots, by rank; drop those that left the job."""
         lost_after_s = self.limits.agent_lost_s
         here = self._agents.here(now, lost_after_s)
         fresh = [
@@ -688,5 +687,4 @@ class LivenessMonitor(Stateful):
 
 
 def _finding_of(incident: Incident) -> Finding:
-    """Return the finding that a stored incident was made of."""
     return Finding(**{field.name: getattr(incident, field.name) for field in fields(Finding)})

@@ -1,7 +1,7 @@
-"""Reports a followed log to which nothing is added: no proof of a hang, and nothing to take for healthy either.
+"""Followed logs without new rows: neither proof of a hang nor of health.
 
-Who follows a log sees neither process nor phase: a job that hangs, one that was killed, one that evaluates for long and
-one whose disk is full look the same. So it is a warning of its own, and no hang is claimed.
+A follower of a log sees neither process nor phase: a hang, a kill, a long evaluation and a full disk look the same. So
+it is a warning of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["QuietLogs", "quiet_text"]
 
 
 def quiet_text(log: LogFacts) -> str:
-    """Return what is said of a log that is quiet."""
+    """Return the sentence about a quiet log."""
     return (
         f"Nothing new in {log.name} for longer than {_span(log.limit_s)}, which is unusual for it; whether the job "
         "hangs, has died or is busy can't be seen from its log."
@@ -39,7 +39,7 @@ def _span(seconds: float) -> str:
 
 
 class QuietLogs:
-    """The open incidents about quiet logs of one run, by who follows the log."""
+    """The open incidents about quiet logs of one run, by follower."""
 
     def __init__(self) -> None:
         self._open: dict[str, Finding] = {}
@@ -49,7 +49,7 @@ class QuietLogs:
         self._open[facts(incident.evidence, QuietLogFacts).agent] = finding
 
     def tick(self, agents: Mapping[str, Agent], ranks: Collection[RankWatch], away: Collection[str]) -> list[Finding]:
-        """Return what is news.
+        """Return new findings.
 
         Args:
             agents: all of them, by name. ranks: the newest process of each rank. away: agents that are lost.

@@ -1,7 +1,7 @@
-"""What each rank does, in one word, as every page shows it. Pure; pages draw it and judge nothing again.
+"""State of each rank in one word, for all pages. Pure.
 
-``over`` is who is past its budget by the check that finds a hang (``hang/overdue.py``); of several such ranks those
-stay ``over`` for whom the others wait: whom an open verdict names, else those furthest back. The others ``waits``.
+``over`` is past its budget by the check that finds a hang (``hang/overdue.py``); of several such ranks those stay
+``over`` that the others wait for: the culprits of an open verdict, else those furthest back. The others are ``waits``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from stabilitybackend.schema.ranks import RankStatus
 
 __all__ = ["Overdue", "RankStatuses", "judge_ranks"]
 
-#: A rank that an open verdict names, or for which others may wait, is in trouble when it stalled for so long, seconds.
+#: Stall of a culprit, or of a possibly awaited rank, that counts as trouble, seconds.
 STALLED_S = 5.0
-#: Ranks are sampled once a second, not in one moment: so much may lie between two samples, seconds.
+#: Time between two samples of ranks, taken once a second, not at one moment, seconds.
 SAMPLES_S = 1.5
 
 
@@ -27,7 +27,7 @@ class Overdue:
     """The ranks past their budgets at the last tick, by source.
 
     Attributes:
-        sources: those that are overdue; excused: a rank is long under way, rightly, so that they only wait for it.
+        sources: overdue ones; excused: they only wait for a rank in a long phase.
         waiting: those that waited so and may not be overdue yet.
     """
 
@@ -39,7 +39,7 @@ class Overdue:
     def of(
         cls, overdue: Iterable[RankWatch], at_work: Collection[int], excused: bool, waiting: Collection[str]
     ) -> Overdue:
-        """Return it of the ranks past their budgets; while some of them are ``at_work`` the others wait for those."""
+        """Return it for the ranks past their budgets; those ``at_work`` are awaited by the others."""
         if not at_work:
             return cls({watch.source for watch in overdue}, excused, waiting)
         return cls(frozenset(), excused, {w.source for w in overdue if w.rank not in at_work} | set(waiting))
@@ -47,11 +47,11 @@ class Overdue:
 
 @dataclass(frozen=True)
 class RankStatuses:
-    """What the ranks of one run do.
+    """State of the ranks of one run.
 
     Attributes:
-        of: source of the process -> what it does; a process that another one has replaced is not in it.
-        waits_for: the ranks of open verdicts for which the others wait; empty where no verdict names any.
+        of: source of the process -> state; without replaced processes.
+        waits_for: culprits of open verdicts; empty for none.
     """
 
     of: dict[str, RankStatus] = field(default_factory=dict)
@@ -65,12 +65,12 @@ def judge_ranks(
     culprits: Collection[int],
     usual_step_s: float | None,
 ) -> RankStatuses:
-    """Return what each rank does.
+    """Return the state of each rank.
 
     Args:
         ranks: the process of each rank that counts. unheard: agents that are away or silent.
-        culprits: the ranks that open verdicts name.
-        usual_step_s: None while that is not known.
+        culprits: of open verdicts.
+        usual_step_s: None for unknown.
     """
     watches = [watch for watch in ranks if watch.agent]
     past, front = overdue.sources, max((watch.step for watch in watches if watch.running), default=-1)
@@ -86,7 +86,7 @@ def judge_ranks(
     ]
     if guilty and late:
         blamed = {watch.source for watch in guilty}
-        # Where the named can't be seen, those who are seen to be furthest back are in trouble all the same.
+        # With invisible culprits, the visible ranks furthest back are in trouble too.
         if all(found[watch.source] == "unheard" for watch in guilty):
             blamed |= {watch.source for watch in furthest_back(late)}
         found.update((watch.source, "over") for watch in guilty if found[watch.source] in ("running", "behind"))
@@ -105,7 +105,7 @@ def _waited_for(watches: Collection[RankWatch], found: Mapping[str, RankStatus])
 
 
 def _alone(watch: RankWatch, unheard: Collection[str], overdue: Overdue, least: int) -> RankStatus:
-    """Return what a rank does by itself; ``least``: the step below which it is behind."""
+    """Return the state of a rank by itself; ``least``: the step below which it is behind."""
     if not watch.running:
         return "finished" if watch.state == "finished" else "dead"
     if watch.agent in unheard:

@@ -1,4 +1,4 @@
-"""What is known of one rank's process from its slot: is it moving, and for how long has it been stalled."""
+"""One rank's process by its slot: moves and stalls."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from stabilitybackend.judging.liveness.budgets import Budgets, Limits, Seen, is_
 from stabilitybackend.schema.health import GpuOfRank, PhaseTimes, Proc, RankHealth, WaitSamples
 from stabilitybackend.schema.json_data import NAME_CHARS
 
-#: The beat grows once a second while Python runs. Standing still so long means: stopped, or the GIL is held, seconds.
+#: The beat grows once a second while Python runs. A longer standstill means: stopped, or the GIL is held, seconds.
 BEAT_STOPPED_AFTER_S = 5.0
-#: Weight of one report in the share of those in which the main thread had run and in what it uses of a core, and the
-#: share from which it is lively.
+#: Weight of one report in the share of those with a running main thread and in its use of a core, and the share of a
+#: lively one.
 LIVELY_FADE = 0.1
 LIVELY_SHARE = 0.4
-#: Agents report once a second. After a longer silence the first report may be of before it: what it shows as a hang
-#: counts only when the second report shows it too, seconds.
+#: Agents report once a second. After a longer silence the first report may be old: a hang in it counts only when the
+#: second report shows it too, seconds.
 GAP_S = 3.0
-#: Tables of phases are looked at every so many reports of an agent: phases shorter than this have the floor as budget.
+#: Reports of an agent between reads of a table of phases: shorter phases have the floor as budget.
 TABLE_EVERY = 5
 #: Names in a slot's table of phases.
 MAX_TABLE = 24
-#: Passes through a phase that a table must hold before it is believed at first sight (after a restart of the server).
+#: Fewest passes in a table that count at its first report (after a restart of the server).
 FIRST_SIGHT_PASSES = 3
-#: At first sight the longest pass is believed up to this many times the mean of the others: it may have been a compile.
+#: Largest ratio of the longest pass to the mean of the others at the first report: it may have been a compile.
 FIRST_SIGHT_FACTOR = 20.0
-#: Passes through a phase that took so much longer than the step so far were not all of this step, seconds.
+#: Passes through a phase that took so much longer than the step so far began before it, seconds.
 OUTLASTS_S = 0.05
-#: Largest rank that is believed.
+#: Largest valid rank.
 MAX_RANK = 1_000_000
-#: Largest number that is believed: no time and no counter is larger, and as a whole number JSON holds it.
+#: Largest valid number: no time and no counter is larger, and as a whole number JSON holds it.
 MAX_NUMBER = 1e18
 
-#: Order of the usual phases within a step: the rank that is furthest back is the one that the others wait for.
+#: Order of the usual phases within a step: the rank furthest back is the awaited one.
 PHASE_ORDER = ("data", "forward", "backward", "optimizer")
 _NO_PROC = Proc()
 _STATES = ("running", "finished", "left", "exception")
@@ -44,14 +44,14 @@ __all__ = ["PHASE_ORDER", "RankWatch", "number"]
 
 
 def number(value: object, default: float = 0.0) -> float:
-    """Return a number as it is, anything else and what is beyond MAX_NUMBER as ``default``."""
+    """Return a number, or ``default`` for anything else and beyond MAX_NUMBER."""
     if type(value) is int or type(value) is float:
         return value if -MAX_NUMBER <= value <= MAX_NUMBER else default
     return default
 
 
 class RankPlace(NamedTuple):
-    """Where a process was: step, phase, seconds since anything changed, when the step began (server's unix seconds)."""
+    """Position of a process: step, phase, seconds since a change, start of the step (server's unix seconds)."""
 
     step: int
     phase: str
@@ -71,11 +71,11 @@ class RankWatch:
     source: str
     #: The longest stall of this rank without a phase, over its processes.
     stands: Seen = field(default_factory=Seen)
-    #: It does not report each step: the others made several while it was stalled (``hang/overdue.py``).
+    #: It skips steps in its reports: the others made several while it was stalled (``hang/overdue.py``).
     sparse: bool = False
-    #: It reported no step though the others made several: only its phase says where it is (``hang/overdue.py``).
+    #: It reported no step though the others made several: only its phase is known (``hang/overdue.py``).
     stepless: bool = False
-    #: How often it was seen to move.
+    #: Number of observed moves.
     moves: int = 0
     agent: str = ""
     node: str = ""
@@ -89,12 +89,12 @@ class RankWatch:
     moved_at: float = 0.0
     first_step_done: bool = False
     dead: bool = False
-    #: Why the slot can't be read, empty where it can.
+    #: Why the slot can't be read, empty for no reason.
     trouble: str = ""
     world_size: int = 0
-    #: What the kernel said last.
+    #: The newest facts of the kernel.
     proc: Proc = field(default_factory=Proc)
-    #: Share of a core that its main thread used of late.
+    #: Recent share of a core of its main thread.
     main_cpu: float = 0.0
     gpu: GpuOfRank | None = None
     #: The newest table of phases.
@@ -121,49 +121,46 @@ class RankWatch:
 
     @property
     def running(self) -> bool:
-        """True while the process is there and has neither finished nor died."""
+        """True for a process that has neither finished nor died."""
         return self.alive and self.state == "running" and not self.dead
 
     @property
     def newest_step(self) -> int:
-        """The newest step that its slot or a row shows, -1 before any."""
+        """The newest step of its slot or a row, -1 before any."""
         return self.step if self._logged is None else max(self.step, self._logged[0])
 
     @property
     def since(self) -> float:
-        """Since when it is where it is, unix seconds of the server."""
+        """Start of its present position, unix seconds of the server."""
         return self._since[0]
 
     @property
     def in_long_phase(self) -> bool:
-        """True in a phase that may be long: a known long one, or one with a declared length."""
+        """True in a long phase: a listed one, or one with a declared length."""
         return self.expect_s > 0 or is_long(self.phase)
 
     @property
     def stalled_s(self) -> float:
-        """Seconds for which neither step nor phase had changed when the rank was last seen.
-
-        Not counted on from there: what we do not see is not claimed.
-        """
+        """Seconds without a change of step and phase up to the last report. Unobserved time does not count."""
         return self._stood_s
 
     @property
     def python_silent_s(self) -> float:
-        """Seconds for which the process's Python had given no sign, 0 below BEAT_STOPPED_AFTER_S."""
+        """Seconds without a sign of the process's Python, 0 below BEAT_STOPPED_AFTER_S."""
         silent_s = self._for(self._beat_since) if self._beat >= 0 else 0.0
         return silent_s if silent_s >= BEAT_STOPPED_AFTER_S else 0.0
 
     @property
     def main_silent_s(self) -> float | None:
-        """Seconds for which the main thread had run no Python (the pending calls), None where that is not known."""
+        """Seconds without Python in the main thread (the pending calls), None for unknown."""
         return self._for(self._pending_since) if self._pending >= 0 else None
 
     @property
     def lively(self) -> bool:
-        """Whether the main thread has run Python again and again of late, though it reported no progress.
+        """Whether the main thread ran Python repeatedly of late, though without progress.
 
-        One that waits for a batch or a rank that never comes does not, or once in 5 s: torch's loaders look after their
-        workers so often.
+        A rank that waits for a batch or an absent rank does not, or once in 5 s: torch's loaders check their workers so
+        often.
         """
         return self._main_ran >= LIVELY_SHARE
 
@@ -173,7 +170,7 @@ class RankWatch:
         """Take the newest slot of this process.
 
         Args:
-            agent, node: who says it.
+            agent, node: of the report.
             at: the same moment by the agent's steady clock, seconds.
             clock: the message's own time, on the clock of the slot's times.
             now: unix seconds of the server.
@@ -201,7 +198,7 @@ class RankWatch:
         ):  # fmt: skip
             self.moved_at = now
             self.moves += not first
-            # It moved between the last message and this one; the node's own clock says when, if that is believable.
+            # It moved between the last message and this one; the node's own clock has the moment, if plausible.
             ago = min(max(0.0, clock - max(step_start, phase_start)), passed_s) if step_start or phase_start else 0.0
             self._since = (now - ago, at - ago)
             self._stood_s = ago
@@ -236,7 +233,7 @@ class RankWatch:
         return max(0.0, min((self.seen_at if now is None else now) - since[0], self._at - since[1]))
 
     def _anchor(self, at: float, now: float) -> None:
-        """Go on with the clock of another agent: what passed in between is not counted."""
+        """Continue with the clock of another agent: the time in between does not count."""
         if self.seen_at:
             self._since = (now - self._stood_s, at - self._stood_s)
             self._beat_since = self._pending_since = (now, at)
@@ -245,11 +242,11 @@ class RankWatch:
     # --- learning ------------------------------------------------------------------------------------------------
 
     def learn(self, before: RankPlace, budgets: Budgets, limits: Limits, excused_until: float, now: float) -> None:
-        """Learn from what changed with the newest slot.
+        """Learn from the changes of the newest slot.
 
         Args:
-            before: where it was before ``observe``.
-            excused_until: when some rank was last in a long phase: who waited for it was not slow, unix seconds.
+            before: its position before ``observe``.
+            excused_until: last time of some rank in a long phase, unix seconds: waits for it were not slow.
         """
         moved = self.moved_at == now
         if moved and before.step >= 0 and not before.phase:
@@ -295,13 +292,13 @@ class RankWatch:
         self._learned_at = now
 
     def logged(self, step: int, time: float, rows: int, budgets: Budgets) -> None:
-        """Take a row that this process logged at ``time`` (its own clock): its first steps are done, and how fast.
+        """Take a row that this process logged at ``time`` (its own clock): its first steps are done, and its pace.
 
-        A process that stops within its first second shows only one slot, and after a restart of the server none that
+        A process that stops within its first second sends only one slot, and after a restart of the server none that
         moved.
 
         Args:
-            rows: how many came since the row that was taken before.
+            rows: logged since the last call.
         """
         before, self._logged = self._logged, (step, time)
         if before is None or step <= before[0]:
@@ -310,7 +307,7 @@ class RankWatch:
         self.first_step_done = True
 
     def unseen(self) -> None:
-        """Forget where the slot was seen: nobody has looked since. What the process reported and its pace stay."""
+        """Forget the last position of the slot: unobserved since. Reports and pace of the process stay."""
         self.agent, self.phase, self.expect_s, self.trouble = "", "", 0.0, ""
         self.seen_at = self.moved_at = self._step_start = self._phase_start = self._stood_s = 0.0
         self._beat, self._pending, self._at, self._learned_at = -1, -1, 0.0, 0.0
@@ -319,13 +316,12 @@ class RankWatch:
 
     @property
     def place(self) -> RankPlace:
-        """Where it is."""
         # A named tuple's own constructor costs three times as much.
         return tuple.__new__(RankPlace, (self.step, self.phase, self._stood_s, self._step_seen))
 
 
 def _outlasts(table: Mapping[str, PhaseTimes], seconds: float) -> bool:
-    """Say whether the passes through a phase took longer than the step has: then they began in an earlier one."""
+    """Return whether the passes through a phase took longer than the step: then they began in an earlier one."""
     return any(
         not is_long(name) and seen.count >= 2 and seen.total_s > max(0.0, seconds) + OUTLASTS_S
         for name, seen in islice(table.items(), MAX_TABLE)

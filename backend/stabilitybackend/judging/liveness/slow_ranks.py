@@ -1,12 +1,12 @@
-"""Names the rank whose own work takes longer than that of the others, by what the slots say of phases and of waiting.
+"""Ranks whose own work takes longer than the others', by the slots' phases and waiting.
 
-Each rank's slot counts the passes through each phase and their own time. Over a window of steps that gives every
-rank's seconds per step and phase, which the straggler detector judges as it does logged times. In synchronous training
-the sum is equal on all ranks: the fast ones wait, in a phase in which they meet the others. So only a phase that comes
-before the waiting tells, and it is one in which few ranks are slow while the many agree.
+Each rank's slot counts the passes through each phase and their own time. Over a window of steps that gives every rank's
+seconds per step and phase, judged by the straggler detector like logged times. In synchronous training the sum is equal
+on all ranks: the fast ones wait, in a phase in which they meet the others. So only a phase before the wait is evidence,
+in which few ranks are slow while the many agree.
 
-Without phases the waiting itself tells: the slots count in which part of the samples a rank's loop waited for others.
-The rest of a step is its own work, and who waits least is slow.
+Without phases the waiting itself is: the slots count the part of the samples in which a rank's loop waited for others.
+The rest of a step is its own work, and the rank with the least wait is slow.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from stabilitybackend.judging.liveness.rank_watch import MAX_TABLE, RankWatch
 from stabilitybackend.schema.evidence import StragglerFacts, facts
 from stabilitybackend.schema.health import PhaseTimes, WaitSamples
 
-#: A window lasts at least so many seconds and steps: slots are read once a second.
+#: Least length of a window in seconds and steps: slots are sampled once a second.
 WINDOW_S, WINDOW_STEPS = 10.0, 16
-#: Where few samples say nothing yet, they are added up: over so many seconds at most, from so many moments.
+#: Few samples are added up until they decide: over so many seconds at most, from so many moments.
 MOST_WAITING_S, MOST_STARTS = 640.0, 16
-#: How the own work of ranks is called that is known by their waiting only.
+#: Label of own work measured by waiting only.
 OWN_WORK = "its own work"
-#: Of a slow rank's past, what a server that starts again has to know: whether it changed, and for how long it is slow.
+#: Facts of a slow rank's past for a restarted server: whether it changed, and how long it is slow.
 KEPT_OF_PAST = ("before", "past_excess", "slow_windows", "slow_excess", "cost")
-#: A window is skipped while own-work times of ranks came within this time: the detector judges those, seconds.
+#: A window is skipped if own-work times of ranks arrived within this time, as the detector judges those, seconds.
 DETECTOR_S = 300.0
 
 __all__ = ["SlowRanks"]
@@ -44,7 +44,7 @@ __all__ = ["SlowRanks"]
 
 @dataclass(slots=True)
 class _WindowStart:
-    """Where a rank was when the window began."""
+    """A rank's position at the start of the window."""
 
     source: str
     step: int
@@ -53,7 +53,7 @@ class _WindowStart:
 
 @dataclass(slots=True)
 class _WaitStart:
-    """What was known of the ranks' waiting at a moment, by rank: source, step and samples."""
+    """The ranks' waiting at a moment, by rank: source, step and samples."""
 
     time: float
     ranks: dict[int, tuple[str, int, WaitSamples]]
@@ -93,7 +93,7 @@ class SlowRanks:
         #: Moments from which samples of waiting are added up, oldest first.
         self._wait_starts: list[_WaitStart] = []
         self._judge = StragglerDetector()
-        #: Keys of the detector's events -> ours.
+        #: Keys of the detector's events -> own keys.
         self._keys: dict[str, str] = {}
         self._own_work: dict[int, float] = {}
         #: Newest step of a finding: after a rollback the same rank may be slow again at a lower one.
@@ -115,13 +115,13 @@ class SlowRanks:
         self._newest_step = max(self._newest_step, finding.now_step)
 
     def logs_own_work(self, rank: int, now: float) -> None:
-        """Take note that a rank logs times of its own work: from two on the detector judges, not we."""
+        """Take that a rank logs times of its own work: from two on the detector judges them."""
         self._own_work[rank] = now
         while len(self._own_work) > 2:
             del self._own_work[next(iter(self._own_work))]
 
     def tick(self, visible: list[RankWatch], excused_until: float, over: bool, now: float) -> list[Finding]:
-        """Return what is news about slow ranks; ``over``: no process of the job runs any more."""
+        """Return new findings about slow ranks; ``over``: no process of the job runs any more."""
         if not visible:
             ended = self._judge.end(self._newest_step) if over else []
             return [self._dressed(finding, {}) for finding in ended]
@@ -149,9 +149,9 @@ class SlowRanks:
     # --- by waiting ------------------------------------------------------------------------------------------------
 
     def _compared_waits(self, visible: list[RankWatch], starts: list[_WaitStart], now: float) -> list[Finding]:
-        """Compare what ranks do when they do not wait, from the moment since which that shows a slow one best.
+        """Compare the own work of ranks, from the moment that shows a slow one best.
 
-        While it neither shows one nor that there is none, samples are added up further.
+        While it proves neither a slow one nor its absence, further samples are added up.
         """
         watches = {watch.rank: watch for watch in visible}
         works = [work for start in starts if (work := _own_work(watches, start, now)) is not None]
@@ -192,7 +192,7 @@ class SlowRanks:
                 if count <= old_count or total < old_total:
                     continue
                 whole += (total - old_total) / steps
-                # By the pass and not by the step: a pass that is under way is in no total.
+                # By the pass and not by the step: an unfinished pass is in no total.
                 means.setdefault(name, {})[watch.rank] = (total - old_total) / (count - old_count)
                 passes.setdefault(name, []).append((count - old_count) / steps)
             pace.steps_s[watch.rank] = whole
@@ -205,7 +205,7 @@ class SlowRanks:
     def _compared(
         self, pace: _RankSpeed, starts: Mapping[int, _WindowStart], watches: Mapping[int, RankWatch]
     ) -> list[Finding]:
-        """Compare the ranks in each phase, in the order in which those of a step come."""
+        """Compare the ranks in each phase, in the order within a step."""
         if not pace.steps_s:
             return []
         step_s, start = median(list(pace.steps_s.values())), min(starts[rank].step for rank in pace.steps_s)
@@ -220,7 +220,7 @@ class SlowRanks:
         return [self._dressed(finding, watches) for finding in found]
 
     def _dressed(self, finding: Finding, watches: Mapping[int, RankWatch]) -> Finding:
-        """Return a finding of the detector as one about processes that are known."""
+        """Return a finding of the detector as one about processes."""
         rank, phase, ranks = finding.rank or 0, finding.metric or "", [int(name) for name in finding.evidence["ranks"]]
         past = self._judge.past_of(phase, rank)
         self._newest_step = max(self._newest_step, finding.now_step)
@@ -251,7 +251,7 @@ class SlowRanks:
 
 
 def _passes(table: Mapping[str, PhaseTimes]) -> dict[str, tuple[float, float]]:
-    """Return name -> (passes, seconds) of a table of phases; one that was never passed is left out."""
+    """Return name -> (passes, seconds) of a table of phases, without those never passed."""
     named = islice(table.items(), MAX_TABLE)
     return {name: (seen.count, seen.total_s) for name, seen in named if seen.count > 0 and seen.total_s >= 0}
 
@@ -262,7 +262,7 @@ def _wait_start(visible: Iterable[RankWatch], now: float) -> _WaitStart:
 
 
 def _own_work(watches: Mapping[int, RankWatch], start: _WaitStart, now: float) -> _OwnWork | None:
-    """Return what the samples since a moment show, None where fewer than two ranks were sampled in enough steps."""
+    """Return the result of the samples since a moment, None where fewer than two ranks were sampled in enough steps."""
     shares: dict[int, float] = {}
     made: list[float] = []
     variances, fewest = 0.0, math.inf
@@ -281,7 +281,7 @@ def _own_work(watches: Mapping[int, RankWatch], start: _WaitStart, now: float) -
     if len(shares) < 2:
         return None
     step_s = (now - start.time) / median(made)
-    # Of the difference of two means of so many steps, none of which is known better than to one sample.
+    # Of the difference of two means of so many steps, each at best exact to one sample.
     error_s = step_s * math.sqrt(2 * (variances / len(shares) / fewest + fewest**-2))
     first, last = min(start.ranks[rank][1] for rank in shares), max(watches[rank].step for rank in shares)
     times = {rank: share * step_s for rank, share in shares.items()}

@@ -1,4 +1,4 @@
-"""How many ranks and GPUs the job had at each of its launches: a job that comes up on fewer is shown as such. Pure."""
+"""Ranks and GPUs of the job at each of its launches, to show one that starts on fewer. Pure."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class LaunchSize:
 class LaunchSizes(Stateful):
     """The launches of one run, and the GPUs of its nodes.
 
-    A launch counts before its first row, by the lowest rank that sent anything; ``TrainingIntervals`` holds only those
-    that logged, by the lowest rank that logs, which may be another one.
+    A launch counts before its first row, by the lowest connected rank; ``TrainingIntervals`` holds only those with
+    rows, by the lowest logging rank, which may be another one.
 
     Attributes:
         size: ranks of the newest launch.
@@ -55,7 +55,7 @@ class LaunchSizes(Stateful):
     _gpus: dict[str, int] = fresh(dict)
 
     def seen(self, source: SourceInfo) -> None:
-        """Take note of who sent a frame; late reports of an old launch change nothing of today's."""
+        """Take the sender of a frame; late reports of an old launch change nothing now."""
         if source.rank is None:
             return
         if source.started >= self._newest:
@@ -70,7 +70,7 @@ class LaunchSizes(Stateful):
             del self._launches[min(self._launches, key=lambda name: self._launches[name].started)]
 
     def is_of(self, rank: int) -> bool:
-        """Return whether more is kept of a rank than when it started."""
+        """Return whether more is kept of a rank than its start."""
         return self._rank is None or rank <= self._rank
 
     def knows(self, source: SourceInfo) -> bool:
@@ -80,27 +80,27 @@ class LaunchSizes(Stateful):
         return kept and (source.started < self._newest or same)
 
     def seen_again(self, sources: Iterable[SourceInfo]) -> None:
-        """Do what ``seen`` does for ranks of which no more is kept (``is_of``)."""
+        """Do the work of ``seen`` for ranks with nothing but a start (``is_of``)."""
         for source in sources:
             if source.started >= self._newest and (source.started, source.world_size) != (self._newest, self.size):
                 self.seen(source)
 
     def row(self, source: str, first_step: int, last_step: int) -> None:
-        """Take note of rows of a process."""
+        """Take rows of a process."""
         launch = self._launches.get(source)
         if launch is not None:
             launch.first_step = first_step if launch.first_step is None else min(launch.first_step, first_step)
             launch.last_step = last_step if launch.last_step is None else max(launch.last_step, last_step)
 
     def inventory(self, node: str, data: Mapping[str, Any]) -> None:
-        """Take a node's ``gpu_inventory`` (docs/wire.md): its GPUs that ranks use, all where none says so."""
+        """Take a node's ``gpu_inventory`` (docs/wire.md): its GPUs in use by ranks, all without that fact."""
         gpus = data["gpus"]
         if node in self._gpus or len(self._gpus) < MAX_NODES:
             self._gpus[node] = sum(1 for gpu in gpus if gpu.get("ranks")) or len(gpus)
 
     @property
     def newest_start(self) -> JobStart:
-        """Return when the newest launch began, and on how many ranks."""
+        """Return start and ranks of the newest launch."""
         return JobStart(self._newest, self.size if self._newest else 0)
 
     def launches(self) -> list[LaunchSize]:
@@ -108,10 +108,10 @@ class LaunchSizes(Stateful):
         return sorted(self._launches.values(), key=lambda launch: launch.started)
 
     def fruitless(self, checkpoints: Iterable[Checkpoint]) -> int:
-        """Return how many of the newest launches in a row brought nothing.
+        """Return the number of newest launches in a row without progress.
 
-        That is: no checkpoint of their own; of a job that announces none, no step beyond what was reached before. So a
-        launch that a plan sent back is judged by its checkpoints like any other, not by its steps.
+        That is: no checkpoint of their own; of a job that announces none, no step beyond the earlier ones. So a launch
+        that a plan sent back is judged by its checkpoints like any other, not by its steps.
         """
         saved = [checkpoint.time for checkpoint in checkpoints]
         launches, count = self.launches(), 0
@@ -125,7 +125,7 @@ class LaunchSizes(Stateful):
         return count
 
     def view(self, nodes: Container[str]) -> WorldSize:
-        """Return how many ranks the job has, and since when; ``nodes``: those whose agents are connected now."""
+        """Return the ranks of the job, and since when; ``nodes``: with connected agents."""
         launches = self.launches()
         sizes = [launch.world_size for launch in launches] or [self.size]
         at = len(sizes) - 1
@@ -142,7 +142,7 @@ class LaunchSizes(Stateful):
 
 
 def newest_starts(agents: Iterable[AgentHealth]) -> dict[str, int]:
-    """Return node -> when the newest of its ranks' processes started, ns, of the agents that are connected."""
+    """Return node -> newest start of its ranks' processes, ns, of the connected agents."""
     starts: dict[str, int] = {}
     for agent in agents:
         if agent.connected:
@@ -152,10 +152,10 @@ def newest_starts(agents: Iterable[AgentHealth]) -> dict[str, int]:
 
 
 def left_nodes(agents: Iterable[AgentHealth], left_at: Callable[[str], float | None]) -> dict[str, float]:
-    """Return node -> when the connection of its last agent ended, unix seconds, of nodes from which none is connected.
+    """Return node -> end of the connection of its last agent, unix seconds, of nodes without a connected one.
 
     Args:
-        left_at: returns that of one agent, None where it is not known.
+        left_at: returns that of one agent, None for unknown.
     """
     left: dict[str, float] = {}
     there = set()

@@ -1,1 +1,1 @@
-"""Finds processes that died: one incident for each death of the job, with its cause. Pure."""
+"""Dead processes: one incident for each death of the job, with its cause. Pure."""

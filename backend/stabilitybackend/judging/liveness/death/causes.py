@@ -1,4 +1,4 @@
-"""What ended a process: itself, another one that pulled it down, or a signal from outside. Pure."""
+"""Cause of a process's end: itself, another process, or a signal from outside. Pure."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from stabilitybackend.judging.liveness.rank_watch import RankWatch
 from stabilitybackend.schema.evidence import Death, DeathGpu
 from stabilityclient.wire import started_ns
 
-#: Exceptions by which people stop a job on purpose.
+#: Exceptions of a stop by hand.
 STOPPED_BY_HAND = frozenset({"KeyboardInterrupt"})
-#: Deaths so soon after the first one may be its consequence, seconds: collectives that fail, a launcher that ends all.
+#: A death so soon after the first one may be its effect, seconds: failing collectives, a launcher that ends all.
 CASCADE_S = 60.0
-#: Signals by which a launcher ends the other processes of a job that has lost one.
+#: Signals of a launcher that ends the other processes of a job.
 LAUNCHER_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGHUP"})
-#: Signals by which a scheduler, a launcher or a person ends a job from outside.
+#: Signals of a scheduler, a launcher or a person that ends a job from outside.
 OUTSIDE_SIGNALS = LAUNCHER_SIGNALS | {"SIGKILL"}
 #: Exceptions that a framework makes of such a signal: torch.distributed.elastic, Lightning.
 SIGNAL_EXCEPTIONS = frozenset({"SignalException", "SIGTERMException"})
 #: Exit codes by which a handler, or a shell, passes such a signal on: 128 + its number.
 _SIGNAL_CODES = frozenset(128 + signal.Signals[name] for name in LAUNCHER_SIGNALS)
-#: Whoever asks first (SIGTERM) waits so long at least before it kills, seconds: torchrun, Slurm and Kubernetes wait
-#: 30 s. A restart of ours waits 10 s and is no death at all.
+#: Least time between a request (SIGTERM) and a kill, seconds: torchrun, Slurm and Kubernetes wait 30 s. A restart by
+#: this server waits 10 s and is no death at all.
 LEAST_GRACE_S = 5.0
-#: What an exception says that only passes on the death of a peer, in lower case.
+#: Exceptions that pass on the death of a peer, in lower case.
 PASSED_ON = (
     "nccl", "gloo", "connection closed by peer", "connection reset by peer", "broken pipe", "connection refused",
     "remote process exited", "socket timeout", "processgroup", "distbackenderror", "distnetworkerror", "watchdog",
 )  # fmt: skip
-#: What an agent may say of how a process ended; "unknown" stands for anything else.
+#: An agent's causes; "unknown" for all others.
 _CAUSES = frozenset({"oom_kill", "signal", "crash", "exit_code", "exception"})
 
 __all__ = [
@@ -50,20 +50,20 @@ __all__ = [
 
 
 def root_of(by_time: list[Death]) -> Death:
-    """Return the death that the others follow from: the earliest that no other death explains.
+    """Return the death that causes the others: the earliest that no other death explains.
 
-    Clocks of nodes differ by seconds, and a launcher ends the peers within them: a peer that only passes on what
-    happened elsewhere, or that the launcher ended, is not the first while one within CASCADE_S has a cause of its own.
+    Clocks of nodes differ by seconds, and a launcher ends the peers within them: a death that only passes on another
+    one, or is a launcher's, is not the first while one within CASCADE_S has a cause of its own.
     """
     near = [death for death in by_time if death.time - by_time[0].time <= CASCADE_S]
     return next((death for death in near if not is_cascade(death)), near[0])
 
 
 def stopped_from_outside(by_time: list[Death]) -> bool:
-    """Say whether the ranks were asked to end, and nothing else ended any: a preemption, a cancel, a time limit.
+    """Return whether the ranks were only asked to end: a preemption, a cancel, a time limit.
 
-    A rank that is killed a grace period after the first one was asked did not leave in time. One that is killed at
-    once is what the launcher may have ended the others for.
+    A rank killed a grace period after the first request did not leave in time. One killed immediately may be the reason
+    for the others' end.
     """
     first = by_time[0]
     near = by_time[-1].time - first.time <= CASCADE_S
@@ -76,7 +76,7 @@ def _was_asked(death: Death, first: Death) -> bool:
 
 
 def asked_to_end(death: Death) -> bool:
-    """Say whether a process was asked to end (SIGTERM and its like), and died of that or left for it."""
+    """Return whether a process was asked to end (SIGTERM and its like), and died of that or left for it."""
     if death.preempted:
         return True
     if death.exception is not None:
@@ -85,7 +85,7 @@ def asked_to_end(death: Death) -> bool:
 
 
 def is_cascade(death: Death) -> bool:
-    """Say whether a death only passes on another one, or is a launcher's doing."""
+    """Return whether a death only passes on another one, or is a launcher's."""
     if death.exception is not None:
         message = f"{death.exception.type} {death.exception.message}".lower()
         return any(word in message for word in PASSED_ON)
@@ -96,19 +96,19 @@ def is_cascade(death: Death) -> bool:
 
 
 def weight_of(death: Death) -> int:
-    """Return 0 for a death with a cause of its own, 1 for one that names none, 2 for one that follows from another."""
+    """Return 0 for a death with a cause of its own, 1 for one without a cause, 2 for an effect of another."""
     if is_cascade(death):
         return 2
     return 0 if cause_of(death) in ("exception", "crash", "oom_kill", "signal", "preempted") else 1
 
 
 def passes_on(death: Death) -> bool:
-    """Say whether a process ended itself because others did not come: by what it says, it is no cause of theirs."""
+    """Return whether a process ended itself for missing peers, by its message."""
     return is_cascade(death) and not (death.signal_name in LAUNCHER_SIGNALS and death.exception is None)
 
 
 def from_outside(death: Death) -> bool:
-    """Say whether a signal from outside ended a process, Ctrl-C included, and nothing of its own."""
+    """Return whether a process was ended by a signal from outside only, Ctrl-C included."""
     if death.preempted:
         return True
     if death.exception is not None:
@@ -117,7 +117,7 @@ def from_outside(death: Death) -> bool:
 
 
 def known_beside(dead: RankWatch, ranks: Iterable[RankWatch]) -> dict[str, Any]:
-    """Return ``gpu``, ``over_before`` and ``job_step`` of a ``Death``, as far as they are known.
+    """Return ``gpu``, ``over_before`` and ``job_step`` of a ``Death``, where available.
 
     Args:
         ranks: the newest process of each rank.
@@ -135,7 +135,7 @@ def known_beside(dead: RankWatch, ranks: Iterable[RankWatch]) -> dict[str, Any]:
 
 
 def cause_of(death: Death) -> str:
-    """Return how a process ended: "preempted" where it said so, one of the agents' terms for it, else "unknown"."""
+    """Return the cause of an end: "preempted" where reported, an agent's term, or "unknown"."""
     if death.preempted:
         return "preempted"
     if death.exception is not None and death.cause not in ("oom_kill", "signal", "crash"):

@@ -1,8 +1,7 @@
-"""The errors that end training jobs most often, in plain words: meaning, usual cause, next step. Pure.
+"""The most frequent errors of training jobs: meaning, usual cause, next step. Pure.
 
-An entry is matched on whole phrases of the printed error, as their libraries print them, and on nothing else: an error
-that only looks alike has no explanation and is quoted as it is. The first entry that fits counts, so that the more
-precise one stands before the general one.
+An entry matches whole phrases of the error, as printed by their libraries: a similar error has no explanation and is
+quoted. The first match counts, so specific entries come before general ones.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ class KnownError:
     """One error and its explanation.
 
     Args:
-        name: of it, short.
-        phrases: alternatives; of one all phrases have to be in the printed text, upper and lower case as they are.
+        name: short.
+        phrases: alternatives; all phrases of one have to be in the printed text, case-sensitive.
         means, cause: a sentence each.
         next: lines to follow; the first one is the advice.
         source: of the explanation.
-        only: asked of the printed text beside the phrases, None for no more.
+        only: further condition on the printed text, None for none.
     """
 
     name: str
@@ -63,14 +62,14 @@ class KnownError:
 
 
 def printed(exception: Raised | None, fatal: str) -> str:
-    """Return what a process printed at its end, as far as it is known: its exception, else its fatal error."""
+    """Return the last output of a process: its exception, else its fatal error."""
     if exception is not None:
         return f"{exception.type}: {exception.message}"
     return fatal
 
 
 def explained(text: str) -> Explained:
-    """Return the explanation of a printed error; an empty one for an error that is not in the table.
+    """Return the explanation of a printed error; an empty one for an unlisted error.
 
     Example:
         >>> explained("OSError: [Errno 24] Too many open files").name
@@ -91,7 +90,7 @@ _MIB = {"bytes": 2.0**-20, "KiB": 2.0**-10, "MiB": 1.0, "GiB": 2.0**10}
 
 
 def _fragmented(text: str) -> bool:
-    """Return whether more memory lay unused in PyTorch's cache than was asked for: in pieces that were too small."""
+    """Return whether more memory was unused in PyTorch's cache than requested: in pieces too small."""
     asked, unused = _ASKED.search(text), _UNUSED.search(text)
     return asked is not None and unused is not None and _mib(unused) >= _mib(asked)
 
@@ -100,20 +99,20 @@ def _mib(found: re.Match[str]) -> float:
     return float(found[1]) * _MIB.get(found[2], 0.0)
 
 
-#: What DDP and torch.compile put before the names of weights.
+#: Prefixes of DDP and torch.compile before the names of weights.
 _WRAPPERS = ("module.", "_orig_mod.")
 _WEIGHT = re.compile(r'"([\w.]+)"')
 
 
 def _wrapped(text: str) -> bool:
-    """Return whether the weights of one side have a wrapper's prefix, and those of the other side have none."""
+    """Return whether the weights of one side only have a wrapper's prefix."""
     missing, _, unexpected = text.partition("Unexpected key(s) in state_dict")
     sides = [[name.startswith(_WRAPPERS) for name in _WEIGHT.findall(side)] for side in (missing, unexpected)]
     return all(sides) and any(all(one) and not any(other) for one, other in (sides, sides[::-1]))
 
 
 def _not_a_missing_repository(text: str) -> bool:
-    # The Hub answers 401 also for a repository that is not there.
+    # The Hub answers 401 also for a missing repository.
     return "Repository Not Found" not in text
 
 

@@ -1,4 +1,4 @@
-"""Gathers the deaths of a job's processes into one incident per job death: the first, and those that it pulled down."""
+"""One incident per death of a job: the first dead process, and those that it ended."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from stabilityclient.wire import started_ns
 
 __all__ = ["DeathMonitor", "meaning", "reported_by"]
 
-#: How an agent knows the end of a process (``how`` of docs/wire.md), in words.
+#: Source of an agent's observation (``how`` of docs/wire.md) as text.
 KNOWN_BY = {
     "pidfd": "by its exit status, which the kernel kept",
     "zombie": "by its exit status, read from the process",
@@ -43,12 +43,12 @@ KNOWN_BY = {
     "slot": "by what it wrote down before it ended",
 }
 
-#: Who asks a whole job to end, by SIGTERM and its like.
+#: Possible senders of SIGTERM to a whole job.
 WHO_ASKS = "a scheduler (preemption, time limit, eviction), a launcher or a person"
 
 
 def how_it_died(who: str, cause: str, death: Death) -> str:
-    """Say how a process died, without an end: "Rank 1 was killed by the kernel for memory (OOM)"."""
+    """Return "Rank 1 was killed by the kernel for memory (OOM)", without a stop."""
     who = who[:1].upper() + who[1:]
     name = death.signal_name or (f"signal {death.signal}" if death.signal else "a signal")
     if death.preempted:
@@ -65,18 +65,18 @@ def how_it_died(who: str, cause: str, death: Death) -> str:
 
 
 def gpu_text(death: Death) -> str:
-    """Return ", GPU 3" where it is known on which one a process was."""
+    """Return ", GPU 3", "" for unknown."""
     return "" if death.gpu is None or death.gpu.index is None else f", GPU {death.gpu.index}"
 
 
 def others_after(ranks: int, nodes: int) -> str:
-    """Say how many ranks followed: "63 ranks of 8 nodes died after it"."""
+    """Return "63 ranks of 8 nodes died after it"."""
     where = f" of {nodes} nodes" if nodes > 1 else ""
     return f"{ranks} {'rank' if ranks == 1 else 'ranks'}{where} died after it"
 
 
 def pulled(first: Death, others: Sequence[Death], more: int) -> str:
-    """Say who else died: "After it died: ranks 1, 2 and 61 more."."""
+    """Return "After it died: ranks 1, 2 and 61 more."."""
     after = [death.rank for death in others]
     shown = ", ".join(str(rank) for rank in after[:MAX_NAMED_RANKS])
     rest = more + len(after) - min(len(after), MAX_NAMED_RANKS)
@@ -95,7 +95,6 @@ def pulled(first: Death, others: Sequence[Death], more: int) -> str:
 def verdict_of(
     first: Death, others: Sequence[Death], cause: str, text: str, together: bool, hung: Hung | None
 ) -> Verdict:
-    """Return the verdict."""
     because = [] if hung is None else [f"the job hung before: {hung.title}"]
     blind = []
     if first.evidence:
@@ -132,7 +131,7 @@ def verdict_of(
 
 
 def meaning(known: Explained) -> str:
-    """Return the meaning of a known error as sentences behind others, "" for one that is not known."""
+    """Return the meaning of a known error as appended sentences, "" for none."""
     return f" {known.name}: {known.means} Usual cause: {known.cause}" if known.name else ""
 
 
@@ -141,18 +140,18 @@ def _apart(seconds: float) -> str:
 
 
 def where_it_was(death: Death) -> str:
-    """Say at which step; a process of less than a heartbeat reported none, and in many jobs only rank 0 reports."""
+    """Return the step; a process of less than a heartbeat reported none, and in many jobs only rank 0 reports."""
     of_job = "before its first step" if step_of(death) < 0 else f"while the job was at step {step_of(death)}"
     return f"at step {death.step}" if death.step >= 0 else of_job
 
 
 def step_of(death: Death) -> int:
-    """Return the step of a process that died, of one that reported none its job's."""
+    """Return the step of a dead process, or of its job."""
     return max(death.step, death.job_step)
 
 
 def fact_text(evidence: object) -> str:
-    """Return what the agent saw, in its own words where it has some."""
+    """Return the agent's observation, in its own text where it has one."""
     if isinstance(evidence, Mapping):
         text = evidence.get("text") or ", ".join(f"{name} {value}" for name, value in evidence.items())
         return cut(text)
@@ -164,43 +163,43 @@ def cut(text: object) -> str:
     return whole if len(whole) <= SENTENCE_CHARS else whole[: SENTENCE_CHARS - 1] + "…"
 
 
-#: The report of a death may come so long after its process was seen to be gone, and the hang with it was over, seconds.
+#: Longest time between a process's end and its report, and then the end of its hang, seconds.
 REPORT_S = 5.0
-#: No plan is made from deaths before so long after the newest, seconds: the first rank that is reported dead need not
-#: be the cause, and kernel, driver and the other ranks have their say within it.
+#: Wait after the newest death before a plan, seconds: the first reported rank need not be the cause, and reports of
+#: kernel, driver and other ranks arrive within it.
 LAST_MESSAGE_S = 3.0
-#: Facts of a ``process_death`` event that are kept (docs/wire.md).
+#: Retained facts of a ``process_death`` event (docs/wire.md).
 _FACTS = (
     "pid", "last_phase", "evidence", "cause", "signal", "signal_name", "exit_code", "oom", "fatal", "how",
 )  # fmt: skip
 
 
 class DeathMonitor(Stateful):
-    """The open death of a job, if there is one."""
+    """The open death of a job, if any."""
 
     _deaths: dict[int, Death] = fresh(dict)
     _more: int = 0
     _key: str = ""
-    #: Newest step that was reported of the open death: what starts again may be behind it and is news all the same.
+    #: Newest reported step of the open death: a new start behind it is news all the same.
     _reported_step: int = -1
     _changed: bool = False
     _over: dict[str, None] = fresh(dict)
-    #: When a new process was seen last, on its node's clock, and its start, ns.
+    #: Last new process, on its node's clock, and its start, ns.
     _over_at: float = float("-inf")
     _newest_start: int = 0
     _runs_again: str | None = None
-    #: The hang that was open newly, when that was, and the one that was open when the first of these deaths came.
+    #: The newest open hang, its time, and the one that was open at the first of these deaths.
     _hang: Hung | None = None
     _hang_at: float = 0.0
     _hung: Hung | None = None
-    #: One of the deaths that are not described was not by a signal from outside.
+    #: One of the undescribed deaths was not by a signal from outside.
     _more_by_itself: bool = False
-    #: Nodes of the dead, and of those that are described the one that explains least of the cause.
+    #: Nodes of the dead, and the described one that explains least of the cause.
     _nodes: set[str] = fresh(set)
     _least: tuple[int, float, int] | None = None
-    #: When the newest death of a job that runs again was, on its node's clock.
+    #: Newest death of a job that runs again, on its node's clock.
     _died_at: float = float("-inf")
-    #: A process was seen or reported to be over since ``news`` was asked, and when it was asked after the last one.
+    #: A process ended since the last call of ``news``, and the time of the first call after the last one.
     _ended: bool = False
     _ended_at: float = float("-inf")
 
@@ -210,23 +209,23 @@ class DeathMonitor(Stateful):
         return bool(self._deaths) and self._runs_again is None
 
     def ended(self) -> None:
-        """Take note that a process was seen or reported to be over."""
+        """Take the end of a process."""
         self._ended = True
 
     def is_settled(self, now: float) -> bool:
-        """Say whether all that is known was reported by ``news``, and nothing more of the dead is to be expected.
+        """Return whether ``news`` reported all deaths, and no more are expected.
 
         Args:
-            now: unix seconds of the clock that ``news`` is asked by; clocks of nodes differ.
+            now: unix seconds of the clock of ``news``; clocks of nodes differ.
         """
         return not (self._ended or self._changed) and not 0.0 <= now - self._ended_at < LAST_MESSAGE_S
 
     def knows(self, source: str) -> bool:
-        """Say whether this process is known to be dead."""
+        """Return whether this process is dead."""
         return source in self._over or any(death.source == source for death in self._deaths.values())
 
     def load(self, incident: Incident) -> None:
-        """Take over a stored ``process_death`` incident, open or over."""
+        """Take a stored ``process_death`` incident, open or closed."""
         known = facts(incident.evidence, DeathFacts)
         deaths = {death.rank: death for death in known.deaths}
         if incident.state != "open":
@@ -259,7 +258,7 @@ class DeathMonitor(Stateful):
 
         Args:
             reported: the answer of ``reported_by``.
-            beside: returns what else is known of the process; asked only of a death that is described.
+            beside: returns other facts of the process; called only for a described death.
         """
         step, time = -1 if event.step is None else event.step, event.time or now
         fresh = Death(source, rank, node, step, time, **reported)
@@ -281,9 +280,9 @@ class DeathMonitor(Stateful):
             self._changed = True
 
     def _is_late(self, death: Death) -> bool:
-        """Say whether a death is of a job that runs again: it was reported late, or its launcher has come to it now.
+        """Return whether a death is of a job that runs again: a late report, or a late end by its launcher.
 
-        Clocks of nodes differ, so what started with the new process or after it is none of them, whatever its time.
+        Clocks of nodes differ, so a process started with the new one or later is no such case, at any time.
         """
         if started_ns(death.source) >= self._newest_start:
             return False
@@ -296,7 +295,7 @@ class DeathMonitor(Stateful):
         return True
 
     def _make_room(self, fresh: Death) -> bool:
-        """Describe a death in the place of one that explains less of the cause; return whether there is one."""
+        """Describe a death in the place of one that explains less; return whether there is one."""
         if self._least is None:
             self._least = max(map(_order, self._deaths.values()))
         if _order(fresh) >= self._least:
@@ -306,18 +305,18 @@ class DeathMonitor(Stateful):
         return True
 
     def _leave_out(self, death: Death) -> None:
-        """Count a death that is not described."""
+        """Count an undescribed death."""
         self._more += 1
         self._more_by_itself |= not from_outside(death)
         self._remember([death])
         self._changed = True
 
     def runs_again(self, rank: int, source: str, step: int, time: float, *, newer: bool = False) -> None:
-        """Take note that a process is alive; one that is newer than a dead one of its rank ends the incident.
+        """Take a living process; one newer than a dead one of its rank ends the incident.
 
         Args:
-            rank, source, step: of the process, "" where the job came up without this rank. time: unix seconds.
-            newer: it is known to be newer, whatever its id says (a clock was put back between the two starts).
+            rank, source, step: of the process, "" where the job restarted without this rank. time: unix seconds.
+            newer: certainly newer, whatever its id (a clock was put back between the two starts).
         """
         death = self._deaths.get(rank)
         if death is None or self.knows(source):
@@ -330,11 +329,11 @@ class DeathMonitor(Stateful):
             self._runs_again = f"The job runs again: rank {rank} {how}."
 
     def open_finding(self, now_step: int) -> Finding | None:
-        """Return how the open death reads now, or None."""
+        """Return the finding of the open death, or None."""
         return self._finding(now_step) if self._deaths and self._runs_again is None else None
 
     def news(self, now_step: int, now: float, hang: Finding | None = None) -> list[Finding]:
-        """Return what changed since the last call; ``hang``: the open one, which somebody or a launcher may end."""
+        """Return the changes since the last call; ``hang``: the open one, possibly ended by a person or a launcher."""
         if self._ended:
             self._ended, self._ended_at = False, now
         if hang is not None:
@@ -359,7 +358,7 @@ class DeathMonitor(Stateful):
         return found
 
     def _before(self, death: Death) -> str:
-        """Say what was before the death of a rank that gave up waiting."""
+        """Return the clause about the death of a rank that gave up waiting."""
         if self._hung is not None:
             return f"the job hung before, {self._hung.title}"
         if death.over_before:
@@ -371,9 +370,9 @@ class DeathMonitor(Stateful):
         self._nodes, self._least = set(), None
 
     def _ended_hung(self, first_at: float) -> Hung | None:
-        """Return the hang that signals from outside ended, None where there was none or something else ended a rank.
+        """Return the hang that signals from outside ended, None for none, or for another cause of a death.
 
-        A death that came with the hang may be what the others wait for, though it is reported late: its agent was away.
+        A death at the time of the hang may be its cause, though reported late: its agent was away.
         """
         hung = self._hung
         if hung is None or self._more_by_itself or not all(map(from_outside, self._deaths.values())):
@@ -428,7 +427,7 @@ class DeathMonitor(Stateful):
                 text += f" It need not be the cause: {self._before(first)}."
             text += f" {pulled(first, pulled_down, self._more)}" if pulled_down else ""
         known = Explained() if stopped or hung is not None else explained(printed(exception, first.fatal))
-        # The first death seen names the incident, also when one that was earlier is reported later.
+        # The first reported death names the incident, also after a late report of an earlier one.
         named = next((death for death in by_time if self._key == f"process_death:{death.source}"), first)
         title = how_it_died(f"rank {rank}", cause, first)
         if together:
@@ -466,7 +465,7 @@ class DeathMonitor(Stateful):
 
 
 def reported_by(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a ``Death`` that the data of an ``exception`` or ``process_death`` gives, within bounds."""
+    """Return the fields of a ``Death`` in the data of an ``exception`` or ``process_death``, within bounds."""
     known = {name: _bounded(fact) for name, fact in data.items() if fact is not None}
     if kind == "process_death":
         return {name: known[name] for name in _FACTS if name in known}
@@ -479,12 +478,12 @@ def reported_by(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _asked_by(deaths: Sequence[Death]) -> str:
-    """Return who may have asked, where only a signal did; a job that names who did needs no guess."""
+    """Return possible senders of a lone signal, "" where the job named the sender."""
     return f" by {WHO_ASKS}" if any(death.signal_name for death in deaths) else ""
 
 
 def _short(hang: Finding) -> Hung:
-    """Return what is kept of a hang with the deaths that ended it."""
+    """Return the summary of a hang for the deaths that ended it."""
     known = facts(hang.evidence, HangFacts)
     verdict = known.verdict or Verdict()
     title = hang.title.removeprefix("The job hangs ")
@@ -492,7 +491,7 @@ def _short(hang: Finding) -> Hung:
 
 
 def _bounded(fact: Any) -> Any:
-    """Return a fact of an agent within bounds: it goes into the incident's evidence."""
+    """Return an agent's fact within bounds, for evidence."""
     if isinstance(fact, Mapping):
         return {str(name)[:TEXT_CHARS]: _bounded(one) for name, one in list(fact.items())[:MAX_LISTED]}
     if isinstance(fact, list | tuple):
@@ -501,5 +500,5 @@ def _bounded(fact: Any) -> Any:
 
 
 def _order(death: Death) -> tuple[int, float, int]:
-    """Return how much a death explains of all of them, the most first; its rank is the last."""
+    """Return the sort key of deaths, the most explaining first."""
     return weight_of(death), death.time, death.rank

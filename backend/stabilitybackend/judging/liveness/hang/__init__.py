@@ -1,1 +1,1 @@
-"""Finds a job that hangs: which ranks are overdue, whom the others wait for, and the verdict. Pure."""
+"""Hanging jobs: overdue ranks, awaited ranks, and the verdict. Pure."""

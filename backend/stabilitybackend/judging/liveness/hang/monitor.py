@@ -1,4 +1,4 @@
-"""Follows a hang from the first doubt to its end: verdict from free probes, dump, sharper verdict, recovery."""
+"""A hang from the first doubt to its end: verdict from free probes, dump, sharper verdict, recovery."""
 
 from __future__ import annotations
 
@@ -23,23 +23,20 @@ from stabilitybackend.schema.verdicts import Verdict
 
 __all__ = ["HangMonitor"]
 
-# Looks at a rank that is stalled outside of any phase before that is called a hang: it may be at work.
-#
-# Scripts that declare no phases save, merge, push and validate all the same, for minutes, and a cell of a notebook ends
-# with the process alive. No list of names knows all such work. So whoever is in no collective, waits for no data and
-# holds no lock is at work while it uses the processor or talks to the network, and the others wait for it. That is "no
-# row after step N" and no hang, at most as long as a declared phase may take that was never seen (``LONG_FLOOR_S``),
-# and
-# it is looked at again.
+# Check of a rank stalled outside of any phase: it may be at work. Scripts without declared phases save, merge, push and
+# validate too, for minutes, and a cell of a notebook ends with the process alive. No list of names covers such work. So
+# a rank in no collective, without a wait for data or a lock, is at work while it uses the processor or the network, and
+# the others wait for it. That is "no row after step N" and no hang, at most for the budget of a new declared phase
+# (``LONG_FLOOR_S``), with repeated checks.
 
-#: A hang that is explained is checked again after so long, seconds: who saved may have got stuck.
+#: Time between checks of an explained stall, seconds: a save may have got stuck.
 AGAIN_S = 60.0
-#: CPU seconds of a process with its threads and children are compared over so long, seconds.
+#: Interval of the comparison of CPU seconds of a process with its threads and children, seconds.
 COMPARE_S = 5.0
-#: Places in the kernel in which a thread waits for a peer of its connection.
+#: Kernel functions in which a thread waits for a peer of its connection.
 _NETWORK = frozenset({"inet_csk_accept", "sk_stream_wait_memory", "sk_wait_data", "wait_woken"})
 
-#: What a rank does that is idle by intent; any other work ends, or is a hang.
+#: A rank that is idle by intent; any other work ends, or is a hang.
 _AT_PROMPT = "its interpreter waits for input, as after a cell that ended or was interrupted"
 
 
@@ -50,33 +47,33 @@ class StackCheck:
         self._dumps = dumps
         self._request = ""
         self._asked_at = 0.0
-        #: Who is stalled, and where: the dump says nothing of another stall.
+        #: Stalled ranks and their locations: the dump holds for this stall only.
         self._place: frozenset[tuple[str, int, str]] = frozenset()
-        #: Ranks that ran Python before anybody was sent a signal (``JobSnapshot.busy``).
+        #: Ranks that ran Python before the first signal (``JobSnapshot.busy``).
         self.busy: frozenset[int] | None = None
-        #: As they were then: ranks whose main threads went on (``RankWatch.lively``), and those that used the processor
-        #: though they wait for no other rank.
+        #: At that time: ranks with a running main thread (``RankWatch.lively``), and users of the processor that wait
+        #: for no other rank.
         self._lively: frozenset[int] = frozenset()
         self._computing: frozenset[int] = frozenset()
-        #: CPU seconds of each rank's process with threads and children at an earlier sample, and when that was asked.
+        #: CPU seconds of each rank's process with threads and children at an earlier sample, and its time.
         self._cpu_s: dict[int, float | None] = {}
         self._cpu_at = 0.0
-        #: Ranks that are at work -> at what, as of the newest sample.
+        #: Ranks at work -> their work, as of the newest sample.
         self.at_work: dict[int, str] = {}
-        #: How long the job had been stalled when an interpreter was seen to wait for input last, seconds.
+        #: Stall of the job when an interpreter last waited for input, seconds.
         self._idle_s = 0.0
 
     def forget(self) -> None:
-        """Forget what explained a stall: the ranks go on."""
+        """Reset: the ranks continue."""
         self.at_work = {}
 
     def taken(self) -> tuple[str, float]:
-        """Return the sample that explained nothing and when it was asked for, "" where there is none; forget it."""
+        """Return the sample without an explanation and its time, "" for none; reset."""
         request, self._request = self._request, ""
         return request, self._asked_at
 
     def holds(self, job: JobSnapshot, now: float) -> bool:
-        """Say whether a hang is not to be reported yet; asks for stacks where they would show it."""
+        """Return whether a hang is not to be reported yet; asks for stacks where they would decide."""
         behind = furthest_back(job.visible) or job.visible
         place = frozenset((watch.source, watch.step, watch.phase) for watch in behind)
         if place != self._place:
@@ -108,7 +105,7 @@ class StackCheck:
         return True
 
     def note(self, step: int) -> str:
-        """Return what is said of the job meanwhile, "" while nothing explains that no row comes."""
+        """Return the note about the job meanwhile, "" without an explanation of missing rows."""
         if not self.at_work:
             return ""
         rank, work = min(self.at_work.items())
@@ -116,7 +113,7 @@ class StackCheck:
         return f"{where}. {capital(name_ranks([rank]))}: {work}."
 
     def _work_of(self, watch: RankWatch, dump: Dump, job: JobSnapshot) -> str:
-        """Return at what a rank is that may take long, "" where nothing shows that it works."""
+        """Return the long work of a rank, "" without evidence of any."""
         stack, rank = dump.stack_of(watch.rank), watch.rank
         if stack is None:
             return ""
@@ -143,7 +140,7 @@ class StackCheck:
         self._request = self._dumps.request_id("peek", now)
         self._asked_at, self.busy = now, job.all_busy()
         self._lively = frozenset(watch.rank for watch in job.visible if watch.lively)
-        # Who waits for a GPU or for other ranks may spin in a call into C: it runs no Python meanwhile.
+        # A wait for a GPU or for other ranks may spin in a call into C: it runs no Python meanwhile.
         self._computing = frozenset(
             watch.rank
             for watch in job.visible
@@ -154,38 +151,38 @@ class StackCheck:
 
 
 def _may_work(job: JobSnapshot, behind: Sequence[RankWatch]) -> bool:
-    """Say whether ranks may be in work that nobody declared: whoever is stopped, or gives no sign, is in none."""
+    """Return whether ranks may be in undeclared work: a stopped or silent one is in none."""
     return not any(
         watch.phase not in ("", AFTER_LOOP) or job.is_stopped(watch) or watch.python_silent_s for watch in behind
     )
 
 
 def _alone(job: JobSnapshot) -> bool:
-    """Say whether the job is of one process: it waits for no other rank."""
+    """Return whether the job is of one process."""
     return len(job.visible) == 1 and not (job.unseen or job.absent or job.over)
 
 
 def _may_compute_aside(job: JobSnapshot, watch: RankWatch, dump: Dump) -> bool:
-    """Say whether a rank's threads or children may be at work for it: those of other ranks spin while they wait."""
+    """Return whether a rank's threads or children may be at work for it: those of other ranks spin in their wait."""
     stack: Stack | None = dump.stack_of(watch.rank)
     return stack is not None and (stack.where == "idle" or (_alone(job) and stack.where in ("user", "native")))
 
 
 #: A hang is reported again when it has lasted this many times longer.
 NEWS_FACTOR = 2.0
-#: A hang that began so much earlier than is seen now was there before we looked again, seconds.
+#: A hang that began so much earlier than first observed predates the observation, seconds.
 AWAY_S = 5.0
 
-#: What the evidence keeps of what the kernel says of a rank; all of it is in the dump.
+#: Kernel's facts of a rank in the evidence; all of them are in the dump.
 _PROC = ("state", "cpu", "wchan", "threads")
 
-#: A dump's signal comes so long after its order at the earliest, and is forgotten so long after it, seconds.
+#: Earliest signal of a dump after its request, and its end, seconds.
 SIGNALLED_AFTER_S = 1.5
 SIGNAL_S = 20.0
 
 
 class HangMonitor:
-    """The open hang of a job, if there is one; ``dumps`` holds the agents' answers."""
+    """The open hang of a job, if any; ``dumps`` holds the agents' answers."""
 
     def __init__(self, dumps: DumpBook) -> None:
         self.finding: Finding | None = None
@@ -199,16 +196,16 @@ class HangMonitor:
         self._busy: frozenset[int] = frozenset()
         #: Another verdict than the reported one, seen once: free probes flicker.
         self._doubt: tuple[str, list[int]] | None = None
-        #: Sources of the ranks that are stalled, and where: who has left its place since has gone on.
+        #: Sources of the stalled ranks, and their locations: a rank elsewhere has continued.
         self._places: dict[int, tuple[str, int, str]] = {}
 
     @property
     def at_work(self) -> Collection[int]:
-        """The ranks that are stalled for longer than they may, and seen to be at work: it is no hang yet."""
+        """Ranks past their budgets and at work: no hang yet."""
         return self._stack_check.at_work
 
     def note(self, step: int) -> str:
-        """Return what is said of a job that makes no row after ``step``, and does not hang; "" where nothing is."""
+        """Return the note about a job without a row after ``step`` and without a hang; "" for none."""
         return self._stack_check.note(step)
 
     def load(self, finding: Finding) -> None:
@@ -228,13 +225,13 @@ class HangMonitor:
         budget: Allowance,
         now: float,
     ) -> Generator[None, None, list[Finding]]:
-        """Return what is news about the hang; yield where others may be served.
+        """Return new findings about the hang; yield where others may be served.
 
         Args:
-            job: the job as it is seen; None while nothing is seen of it.
-            overdue: ranks that are stalled for longer than their budget.
-            died: a process of the job is dead: what the others wait for is known.
-            excused: some rank is in a long phase, and not for too long.
+            job: its snapshot; None for an invisible job.
+            overdue: ranks past their budgets.
+            died: a process of the job is dead, the known cause of the wait.
+            excused: some rank is in a long phase, within its budget.
             over: no process of the job runs any more.
             budget: returns a rank's budget and the usual step time.
         """
@@ -277,7 +274,7 @@ class HangMonitor:
         return self.finding
 
     def _ask(self, key: str, step: int, job: JobSnapshot, now: float, request: str = "") -> str:
-        """Have the stacks of a hang at ``step`` collected, under a known id or a new one, which the incident keeps."""
+        """Request the stacks of a hang at ``step``, under a known id or a new one, which the incident keeps."""
         request = request or self._dumps.request_id(key, now)
         self._asked_at = now
         reason = f"the job hangs {f'at step {step}' if step >= 0 else 'before its first step'}"
@@ -327,12 +324,12 @@ class HangMonitor:
         return frozenset(watch.rank for watch in (*job.unseen, *job.over))
 
     def _restarted(self, job: JobSnapshot) -> bool:
-        """Say whether another process has taken the place of a stalled rank."""
+        """Return whether another process has replaced a stalled rank."""
         places = ((self._places.get(watch.rank), watch.source) for watch in job.visible)
         return any(known is not None and known[0] not in ("", source) for known, source in places)
 
     def _went_on(self, job: JobSnapshot) -> bool:
-        """Say whether a rank is somewhere else than where it stalled; a server that was away has not seen it move."""
+        """Return whether a rank has left the location of its stall; a restarted server has not seen it move."""
         for watch in job.visible:
             known = self._places.get(watch.rank)
             if known is None:
@@ -425,7 +422,7 @@ def _have_not_come(job: JobSnapshot, verdict: Diagnosis) -> bool:
 
 
 def _title(job: JobSnapshot, verdict: Diagnosis, step: int) -> str:
-    """Return who and where, and not for how long: the title stays on screens and in messages while that grows."""
+    """Return rank and location without the duration: the title stays on screens and in messages."""
     title = f"The job hangs at step {step}" if step >= 0 else "The job hangs before its first step"
     if verdict.kind == "node_lost":
         nodes = nodes_of(verdict.culprits) or ["unknown"]

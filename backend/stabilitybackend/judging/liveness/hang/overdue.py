@@ -1,7 +1,7 @@
-"""Which ranks are stalled too long, and whether that is excused: a long phase, a slow rank, a rank that reports little.
+"""Ranks stalled too long, and excuses: a long phase, a slow rank, a rank with few reports.
 
-Not every rank reports each step: in many jobs only rank 0 logs, or the others log one step in fifty. What is there is
-their reports and not the job: the others make steps meanwhile, which they can't while one of them hangs.
+Not every rank reports each step: in many jobs only rank 0 logs, or the others log one step in fifty. Then their reports
+stall, not the job: the others make steps, which they can't while one of them hangs.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from stabilitybackend.judging.liveness.budgets import AFTER_LOOP, Budgets, Limit
 from stabilitybackend.judging.liveness.hang.suspects import furthest_back
 from stabilitybackend.judging.liveness.rank_watch import RankWatch
 
-#: So often the others' newest step may grow while a rank is stalled that reports each step: ranks are a step or two
-#: apart.
+#: Growths of the others' newest step while a reporting rank is stalled: ranks are a step or two apart.
 PASSED_AFTER = 3
-#: Moves of a rank that does not report each step below which its own pace is not known.
+#: Fewest moves of a rank with few reports that give its own pace.
 FEW_MOVES = 8
 
 __all__ = ["Allowance", "StallDetection", "budget_of", "has_pace"]
 
 
 class Allowance:
-    """Returns how long a rank may be stalled, at one moment."""
+    """Budgets of ranks at one moment."""
 
     def __init__(self, budgets: Budgets, limits: Limits) -> None:
         self.usual_step_s = budgets.usual_step_s
@@ -42,14 +41,14 @@ class Allowance:
 
 
 def budget_of(watch: RankWatch, budgets: Budgets, limits: Limits) -> float:
-    """Return how long a rank may stay where it is, seconds."""
+    """Return a rank's budget, seconds."""
     return budgets.of(
         _declared(watch), watch.expect_s, limits, first_step_done=watch.first_step_done, stand_s=watch.stands.longest_s
     )
 
 
 def has_pace(watch: RankWatch) -> bool:
-    """Say whether a rank's own pace is known: not of one that reports no steps, or a few at its start."""
+    """Return whether a rank's own pace is known: not without reported steps, or with a few at its start."""
     return watch.in_long_phase or not watch.sparse or watch.moves >= FEW_MOVES
 
 
@@ -58,21 +57,21 @@ def _declared(watch: RankWatch) -> str:
 
 
 class StallDetection:
-    """Follows who moves, and who is passed by the others meanwhile."""
+    """Moves of the ranks, and those passed by the others."""
 
     def __init__(self) -> None:
-        #: Past their budgets at the last tick, and excused: another rank was rightly long under way, by source.
+        #: Past their budgets at the last tick, and excused by another rank's long phase, by source.
         self.waiting: set[str] = set()
         self._newest = -1
         self._front = 0
-        #: Rank -> when it moved last, and how often the newest step had grown by then.
+        #: Rank -> time of its last move, and growths of the newest step by then.
         self._marks: dict[int, tuple[float, int]] = {}
-        #: Steps by which the newest step has grown, and by how many it had when each rank's process was seen first.
+        #: Growth of the newest step, in total and at each rank's first report.
         self._made = 0
         self._made_before: dict[str, int] = {}
 
     def update(self, visible: Collection[RankWatch], now: float) -> None:
-        """Take note of who moved since the last call, and set ``sparse`` of each rank that is seen now."""
+        """Take the moves since the last call, and set ``sparse`` of each visible rank."""
         fresh = [watch for watch in visible if now - watch.seen_at <= SILENT_AFTER_S]
         newest = max((watch.step for watch in fresh), default=-1)
         if newest < self._newest:
@@ -108,11 +107,11 @@ class StallDetection:
         excused_until: float,
         now: float,
     ) -> tuple[list[RankWatch], bool]:
-        """Return the ranks that are stalled for longer than they may, and whether that is excused.
+        """Return the ranks past their budgets, and whether they are excused.
 
         Args:
             visible: running ranks whose slots arrive. every: all ranks.
-            excused_until: when some rank was last in a long phase, unix seconds.
+            excused_until: last time of some rank in a long phase, unix seconds.
         """
         overdue, excused = [], False
         self.waiting = set()
@@ -132,13 +131,13 @@ class StallDetection:
                 self.waiting.add(watch.source)
         if overdue and not excused:
             last = furthest_back([watch for watch in visible if now - watch.seen_at <= SILENT_AFTER_S])
-            # Whom the others wait for is under way, and not for too long: slow, not stuck.
+            # The awaited rank is within its budget: slow, not stuck.
             excused = _hidden_excuse(every, allowed, now) or (bool(last) and set(last).isdisjoint(overdue))
         return overdue, excused
 
 
 def _hidden_excuse(every: Iterable[RankWatch], allowed: Allowance, now: float) -> bool:
-    """Say whether a rank that is out of sight was last seen in a long phase that may still last."""
+    """Return whether an invisible rank was last in a long phase that may still last."""
     return any(
         watch.running and watch.in_long_phase and watch.agent and watch.seen_at
         and now - watch.seen_at > SILENT_AFTER_S and watch.stalled_s + now - watch.seen_at <= allowed.of(watch)

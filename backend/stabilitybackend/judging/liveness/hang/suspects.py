@@ -1,4 +1,4 @@
-"""Which rank do the others wait for? Each kind of evidence gives its own answer; the strongest that has one counts."""
+"""The awaited rank of a hang, by the strongest evidence with an answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Suspicion", "furthest_back", "suspicions"]
 
 
 class Suspicion(NamedTuple):
-    """One kind of evidence and the ranks that it points at.
+    """One kind of evidence and its ranks.
 
     Args:
         kind: ``recorder``, ``stopped``, ``python_silent``, ``over``, ``absent``, ``node``, ``busy``, ``stack``,
@@ -31,10 +31,7 @@ class Suspicion(NamedTuple):
 
 
 def suspicions(job: JobSnapshot) -> Generator[None, None, list[Suspicion]]:
-    """Return what points at a rank, the strongest evidence first. Empty when nothing tells the ranks apart.
-
-    It yields where others may be served.
-    """
+    """Return the evidence, strongest first; empty where no rank stands out. Yields where others may be served."""
     if len(job.visible) == 1 and not (job.unseen or job.over or job.absent):
         return []
     found = []
@@ -47,7 +44,7 @@ def suspicions(job: JobSnapshot) -> Generator[None, None, list[Suspicion]]:
     return found
 
 
-#: Ranks, and the clause of one rank; then that of several, where it reads otherwise.
+#: Ranks, and the clause for one rank; then that for several, if different.
 _Answer = tuple[Iterable[int], str] | tuple[Iterable[int], str, str] | None
 
 
@@ -89,8 +86,8 @@ def _over(job: JobSnapshot) -> _Answer:
 
 
 def _absent(job: JobSnapshot) -> _Answer:
-    # A job that is in its steps does not wait for them: its script calls init() on some ranks only. So it may be where
-    # few ranks did, unless one is seen to wait for others.
+    # A job in its steps does not wait for them: its script calls init() on some ranks only. So it may be with few
+    # connected ranks, unless one visibly waits for others.
     if any(watch.step >= 0 for watch in job.visible):
         return None
     waits = any(job.where(watch) == "collective" for watch in job.visible)
@@ -139,7 +136,7 @@ def _step(job: JobSnapshot) -> _Answer:
 
 
 def furthest_back(visible: Sequence[RankWatch]) -> list[RankWatch]:
-    """Return the ranks that the others wait for by the order of steps and phases; empty where it shows nothing."""
+    """Return the awaited ranks by the order of steps and phases; empty for none."""
     reporting = [watch for watch in visible if not watch.sparse]
     if not reporting:
         return []
@@ -155,7 +152,7 @@ def furthest_back(visible: Sequence[RankWatch]) -> list[RankWatch]:
 
 
 def _least_step(reporting: Sequence[RankWatch]) -> list[RankWatch]:
-    """Return the ranks of the least step, and those that may be at it because they report none."""
+    """Return the ranks of the least step, and those without steps that may be at it."""
     step = min((watch.step for watch in reporting if not watch.stepless), default=-1)
     return [watch for watch in reporting if watch.stepless or watch.step == step]
 
@@ -173,7 +170,7 @@ def _phase(job: JobSnapshot) -> _Answer:
 
 
 def _minority(job: JobSnapshot, ranks: list[RankWatch]) -> list[int]:
-    """Return the ranks that something is true of, nothing where it is true of more than half: it explains nothing."""
+    """Return the ranks with a property, none where more than half have it: no explanation then."""
     return [watch.rank for watch in ranks] if 2 * len(ranks) <= len(job.visible) else []
 
 
@@ -181,7 +178,7 @@ def _wait(ranks: list[int]) -> str:
     return "waits" if len(ranks) == 1 else "wait"
 
 
-#: Kind -> its judge, in the order of their weight.
+#: Kind -> its test, strongest first.
 _KINDS: tuple[tuple[str, Callable[[JobSnapshot], _Answer]], ...] = (
     ("stopped", _stopped),
     ("recorder", _recorder),

@@ -1,6 +1,6 @@
-"""What is wrong with a hung job, and with which rank: class, culprits and confidence by written rules.
+"""Verdict of a hang: class, culprits and confidence by written rules.
 
-The rules are in docs/liveness.md. Nothing is claimed that was not seen: what could not be seen is listed.
+The rules are in docs/liveness.md. Blind spots are listed, and nothing is claimed beyond evidence.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from stabilitybackend.schema.verdicts import Confidence, Verdict
 
 #: Evidence that suffices alone: the rank's own recorder, the kernel, a rank's own clean exit.
 _STRONG = frozenset({"recorder", "stopped", "python_silent", "over"})
-#: Evidence that is worth something alone, but has other readings.
+#: Evidence of some weight alone, with other readings.
 _MEDIUM = frozenset({"busy", "stack", "step", "node"})
-#: Classes that a rank's own probes show.
+#: Classes visible in a rank's own probes.
 _PLAIN = frozenset({"gil_held", "io", "livelock", "lock", "overdue", "stopped"})
 
-#: Class -> what the culprit does, after "rank 5 (node a, GPU 2) "; {place} is where it is.
+#: Class -> action of the culprit, after "rank 5 (node a, GPU 2) "; {place} is its location.
 _DOES = {
     "data_loader": "has been {place}",
     "peer_missing": "has not been where the others wait for it",
@@ -38,9 +38,9 @@ _DOES = {
     "overdue": "has been {place}",
     "node_lost": "has been on a silent node",
 }
-#: Words of a clause about one rank -> those about several.
+#: Singular -> plural in a clause.
 _SEVERAL = (("wait for it", "wait for them"),)
-#: Class -> one sentence where no rank is to blame.
+#: Class -> one sentence without a culprit.
 _ALL = {
     "data_loader": "All visible ranks wait for data: the source that they share may be stuck.",
     "collective_stuck": "Nobody is missing, so no rank is a suspect: the network, a link or one device may be stuck.",
@@ -59,7 +59,7 @@ __all__ = ["Diagnosis", "judging"]
 
 @dataclass(slots=True)
 class Diagnosis:
-    """What a verdict is made from, with the ranks themselves; ``why`` is the clause of the strongest evidence."""
+    """Input of a verdict, with the ranks themselves; ``why`` is the clause of the strongest evidence."""
 
     kind: str
     confidence: Confidence
@@ -69,13 +69,13 @@ class Diagnosis:
     because: list[str] = field(default_factory=list)
     blind: list[str] = field(default_factory=list)
     since: float = 0.0
-    #: When the ranks were seen last: the text's durations end then, unix seconds.
+    #: Last observation of the ranks, the end of the text's durations, unix seconds.
     seen_at: float = 0.0
     parts: _Parts = field(default_factory=list)
 
     @property
     def text(self) -> str:
-        """Return the sentences for people without how long it lasts: that grows, and ``parts`` has the moments."""
+        """Return the sentences without durations, which grow; ``parts`` has the moments."""
         lasting = zip(self.parts, [*self.parts[1:], ""], strict=True)
         return "".join(
             one.removesuffix(" for ") if isinstance(after, float) else one
@@ -84,11 +84,10 @@ class Diagnosis:
         )
 
     def gone(self, state: str) -> list[int]:
-        """Return the suspects that have left the job in order: ``finished`` (``run.finish()``), or ``left`` without."""
+        """Return the suspects that left the job in order: ``finished`` (``run.finish()``), or ``left`` without."""
         return [watch.rank for watch in self.culprits if watch.state == state]
 
     def as_verdict(self, decided_after_s: float, dump: str | None) -> Verdict:
-        """Return the verdict that people see."""
         return Verdict(
             kind=self.kind,
             text=self.text,
@@ -156,13 +155,13 @@ def _class(job: JobSnapshot, top: Suspicion | None, culprits: Sequence[RankWatch
     kinds = {_class_of(job, watch) for watch in job.visible}
     if len(kinds) == 1:
         kind = kinds.pop()
-        # Many ranks at one place, and nothing that says what they do there: they wait for each other.
+        # Many ranks at one place, without evidence of their action there: they wait for each other.
         return "collective_stuck" if kind == "blocked" and len(job.visible) > 1 else kind
     return "collective_stuck" if len(job.visible) > 1 else "blocked"
 
 
 def _class_of(job: JobSnapshot, watch: RankWatch) -> str:
-    """Return what one rank's probes, phase and stack say (the truth table of docs/liveness.md)."""
+    """Return the class of one rank by its probes, phase and stack (the truth table of docs/liveness.md)."""
     where, disk = job.where(watch), job.waits_for_disk(watch)
     if job.is_stopped(watch) or job.in_debugger(watch):
         return "stopped"
@@ -184,10 +183,10 @@ def _class_of(job: JobSnapshot, watch: RankWatch) -> str:
 def _confidence(job: JobSnapshot, found: Sequence[Suspicion], kind: str) -> Confidence:
     """Return ``high``, ``medium`` or ``low``.
 
-    High: evidence that suffices alone, ranks that never came while most did, or two kinds that name the same ranks, one
-    of them a stack. Medium: one kind that has other readings, two weak ones that agree, or evidence that would hold
-    alone beside other evidence against it. Low: the order of the phases alone, or nothing tells the ranks apart. Where
-    ranks are not seen, only evidence that suffices alone is high.
+    High: evidence that suffices alone, absent ranks while most arrived, or two kinds with the same ranks, one of them a
+    stack. Medium: one kind with other readings, two weak ones that agree, or strong evidence beside contrary evidence.
+    Low: the order of the phases alone, or no distinction of ranks. With invisible ranks, only evidence that suffices
+    alone is high.
     """
     if not found:
         if len(job.visible) == 1:
@@ -209,13 +208,13 @@ def _confidence(job: JobSnapshot, found: Sequence[Suspicion], kind: str) -> Conf
 
 
 def _against(found: Sequence[Suspicion]) -> list[Suspicion]:
-    """Return the hard evidence that names none of the ranks that the strongest one names."""
+    """Return the hard evidence against other ranks than those of the strongest one."""
     named = set(found[0].ranks) if found else set()
     return [one for one in found if one.kind in (*_STRONG, "stack") and named.isdisjoint(one.ranks)]
 
 
 def _beside(job: JobSnapshot, found: Sequence[Suspicion]) -> list[Suspicion]:
-    """Return who is seen to be stuck in its data while a silent node is suspected: no other node keeps it there."""
+    """Return a rank stuck in its data while a silent node is suspected: no other node keeps it there."""
     if not found or found[0].kind != "node":
         return []
     data = {watch.rank for watch in job.visible if is_data(watch.phase)}
@@ -254,7 +253,7 @@ def _because(
 
 
 def _gpus(job: JobSnapshot, ranks: Sequence[int], since: float) -> list[str]:
-    """Return which ranks sit on a broken GPU, the suspects first."""
+    """Return the ranks on a broken GPU, the suspects first."""
     broken = sorted(job.broken_gpus.items(), key=lambda one: (one[0] not in ranks, one[0]))
     return [
         f"rank {rank}: {gpu.words}, seen {abs(gpu.since - since):.0f} s "
@@ -264,7 +263,7 @@ def _gpus(job: JobSnapshot, ranks: Sequence[int], since: float) -> list[str]:
 
 
 def _probes(job: JobSnapshot, watch: RankWatch) -> list[str]:
-    """Return what the free probes say of a rank."""
+    """Return the free probes of a rank as text."""
     found, proc, who = [], job.proc(watch), f"rank {watch.rank}"
     if watch.python_silent_s:
         found.append(f"{who}: at the last look no heartbeat for {watch.python_silent_s:.0f} s")
@@ -328,7 +327,7 @@ def _parts(job: JobSnapshot, verdict: Diagnosis) -> _Parts:
 
 
 def _who(job: JobSnapshot, verdict: Diagnosis) -> _Parts:
-    """Say what the culprits do: "rank 5 (node gpu-03, GPU 2) has been in data for 74 s"."""
+    """Return "rank 5 (node gpu-03, GPU 2) has been in data for 74 s"."""
     culprits, kind = verdict.culprits, verdict.kind
     first = culprits[0]
     many = len(culprits) > MAX_NAMED
@@ -354,7 +353,7 @@ def _who(job: JobSnapshot, verdict: Diagnosis) -> _Parts:
 
 
 def _waiting(job: JobSnapshot, others: Sequence[RankWatch], after: bool, seen_at: float) -> list[_Parts]:
-    """Say where the other ranks wait: "the other 7 have waited in all_reduce #1841 of default_pg for 74 s"."""
+    """Return "the other 7 have waited in all_reduce #1841 of default_pg for 74 s"."""
     places: dict[str, list[RankWatch]] = {}
     for watch in others:
         places.setdefault(_waits_in(job, watch), []).append(watch)
@@ -374,7 +373,7 @@ def _waiting(job: JobSnapshot, others: Sequence[RankWatch], after: bool, seen_at
 
 
 def _place(job: JobSnapshot, watch: RankWatch, kind: str) -> str:
-    """Say where a rank is; at a lock, and of one that reports neither step nor phase, the job's innermost call does."""
+    """Return the location of a rank; at a lock, and without step and phase, the job's innermost call."""
     stack = None if job.dump is None else job.dump.stack_of(watch.rank)
     if kind == "lock" and stack is not None:
         taken = f"`{stack.lock}` " if stack.lock else ""

@@ -1,1 +1,1 @@
-"""Reads the stacks and Flight Recorders that agents collect. Pure."""
+"""Stacks and Flight Recorders from agents. Pure."""

@@ -1,8 +1,8 @@
-"""Says from the Flight Recorders of all ranks which collective is stuck, who has not joined it, and who waits for whom.
+"""The stuck collective, its missing ranks, and who waits for whom, by the Flight Recorders of all ranks.
 
 The rules are those of NVRx's ``CollectiveAnalyzer``, Meta's analyzer and ``torchfrtrace`` (docs/liveness.md): in each
-process group the lowest number that not all have joined; members that never enqueued it are missing; where groups are
-chained, a missing rank that itself waits in another group is no culprit, the one that it waits for is.
+process group the lowest number that not all have joined; members that never enqueued it are missing; in chained groups,
+a missing rank that itself waits in another group is no culprit, the one that it waits for is.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from stabilitybackend.schema.ranks import StuckCollective
 #: Process groups and active collectives read of one rank: a rank of a 4D parallel job is in about ten.
 MAX_GROUPS = 32
 MAX_ACTIVE = 16
-#: Recorders compared in one go.
+#: Recorders compared in one slice.
 RECORDERS_AT_ONCE = 512
 
 #: Operations in which every member must give the same sizes. Others may differ by rank and are compared by name only.
 _SAME_SIZES = frozenset({"all_reduce", "allreduce", "broadcast", "reduce", "barrier"})
-#: Operations between two ranks: their numbers do not show who is missing.
+#: Operations between two ranks: their numbers do not show a missing one.
 _BETWEEN_TWO = re.compile(r"^(i?send|i?recv|batch_isend_irecv|coalesced)\b|[ _](send|recv)\b")
 
 __all__ = ["Active", "Group", "Joined", "Wavefront", "finding_wavefront", "read"]
 
 
 class Group(NamedTuple):
-    """A process group as one rank reports it: its key, its description and its members' global ranks, sorted.
+    """A process group in one rank's report: its key, description and its members' global ranks, sorted.
 
-    Description and members are empty where the rank does not know them: gloo names them with its entries only.
+    Description and members are empty where unreported: gloo names them with its entries only.
     """
 
     key: str
@@ -62,7 +62,7 @@ class Active(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """How far one rank is in one group: numbers of the newest collective that it enqueued and completed."""
+    """Progress of one rank in one group: numbers of the newest collective that it enqueued and completed."""
 
     group: Group
     enqueued: int
@@ -70,7 +70,7 @@ class Joined(NamedTuple):
 
 
 class Recorder(NamedTuple):
-    """What the Flight Recorder of one rank says."""
+    """The Flight Recorder of one rank."""
 
     groups: tuple[Joined, ...]
     active: tuple[Active, ...]
@@ -84,9 +84,9 @@ class Collective:
     number: int
     op: str
     joined: list[int] = field(default_factory=list)
-    #: Members whose own recorder says that they have not enqueued it.
+    #: Members that have not enqueued it, by their own recorder.
     missing: list[int] = field(default_factory=list)
-    #: Members of which no recorder was read.
+    #: Members without a readable recorder.
     unknown: list[int] = field(default_factory=list)
 
     @property
@@ -95,19 +95,18 @@ class Collective:
         return f"{self.op or 'collective'} #{self.number}" + (f" of {self.group.name}" if self.group.name else "")
 
     def shown(self) -> StuckCollective:
-        """Return it as the API has it."""
         return StuckCollective(self.group.name, self.number, self.op, self.joined, self.missing, self.unknown)
 
 
 @dataclass(slots=True)
 class Wavefront:
-    """Where the job's collectives are stuck.
+    """The stuck collectives of a job.
 
     Attributes:
-        stuck: collectives that are stuck, those with missing ranks first.
-        culprits: ranks that others wait for and that wait for nobody, by their own recorders.
-        silent: ranks that others wait for and whose recorder was not read.
-        desync: one sentence where ranks run different collectives under one number, else empty.
+        stuck: those with missing ranks first.
+        culprits: awaited ranks that wait for no other, by their own recorders.
+        silent: awaited ranks without a readable recorder.
+        desync: one sentence on different collectives under one number, else empty.
         odd: ranks in the minority of a desync.
         circle: ranks that wait for each other in different groups.
     """
@@ -121,23 +120,23 @@ class Wavefront:
     _waits: dict[int, Collective] | None = None
 
     def waiting(self, rank: int) -> Collective | None:
-        """Return the collective that a rank waits in; ask when all that are stuck are known."""
+        """Return the collective that a rank waits in; call it when all stuck ones are known."""
         if self._waits is None:
             self._waits = {rank: one for one in reversed(self.stuck) for rank in one.joined}
         return self._waits.get(rank)
 
     @property
     def all_joined(self) -> bool:
-        """True when a collective is stuck in which nobody is missing."""
+        """True for a stuck collective without missing members."""
         return bool(self.stuck) and not any(one.missing or one.unknown for one in self.stuck)
 
 
 def read(report: object, shared: dict[Group, Group]) -> Recorder | None:
-    """Return what a rank's ``collectives`` say (docs/wire.md), None where they say nothing that can be read.
+    """Return a rank's ``collectives`` (docs/wire.md), None for unreadable ones.
 
     Args:
-        report: the field, whatever came.
-        shared: groups that are known already: one object serves all ranks.
+        report: the field, of any content.
+        shared: groups so far: one object serves all ranks.
     """
     if not isinstance(report, Mapping):
         return None
@@ -176,10 +175,7 @@ def _entries(value: object, most: int) -> Iterable[Mapping[str, Any]]:
 
 
 def finding_wavefront(recorders: Mapping[int, Recorder]) -> Generator[None, None, Wavefront]:
-    """Return where the collectives of a job are stuck, by the Flight Recorders that were read: rank -> what it says.
-
-    It yields where others may be served.
-    """
+    """Return the stuck collectives of a job, by rank -> Flight Recorder. Yields where others may be served."""
     found = Wavefront()
     members: dict[Group, dict[int, Joined]] = {}
     active: dict[Group, dict[int, Active]] = {}
@@ -207,7 +203,7 @@ def finding_wavefront(recorders: Mapping[int, Recorder]) -> Generator[None, None
 
 
 def _same_groups(recorders: Iterable[Recorder]) -> Callable[[Group, int], Group]:
-    """Return what names one group for all its members, however much each of them knows of it."""
+    """Return the identity of a group for all its members, with any amount of facts."""
     known: dict[str, dict[tuple[int, ...], str]] = {}
     for group in {joined.group for recorder in recorders for joined in recorder.groups}:
         by_ranks = known.setdefault(group.key, {})
@@ -232,7 +228,7 @@ def _same_groups(recorders: Iterable[Recorder]) -> Callable[[Group, int], Group]
 
 
 def _stuck(group: Group, ranks: Mapping[int, Joined], active: Mapping[int, Active]) -> Collective | None:
-    """Return the lowest collective of a group that somebody waits in, None where nobody does."""
+    """Return the lowest collective of a group with a waiting member, None for none."""
     waiting = {rank: one for rank, one in active.items() if not _BETWEEN_TWO.search(one.op)}
     if not waiting:
         return None
@@ -251,7 +247,7 @@ def _stuck(group: Group, ranks: Mapping[int, Joined], active: Mapping[int, Activ
 
 
 def _desync(group: Group, active: Mapping[int, Active], found: Wavefront) -> None:
-    """Note ranks that run different collectives under one number."""
+    """Record ranks with different collectives under one number."""
     by_number: dict[int, dict[tuple[str, str], list[int]]] = {}
     for rank, one in active.items():
         if not _BETWEEN_TWO.search(one.op):
@@ -271,7 +267,7 @@ def _desync(group: Group, active: Mapping[int, Active], found: Wavefront) -> Non
 
 
 def _blame(found: Wavefront) -> None:
-    """Follow the edges from who waits to whom it waits for; who waits for nobody is what all wait for."""
+    """Follow the edges from waiting to awaited ranks; those without a wait are the culprits."""
     wanted: set[int] = set()
     waiting: set[int] = set()
     for one in found.stuck:

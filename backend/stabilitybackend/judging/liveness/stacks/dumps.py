@@ -1,4 +1,4 @@
-"""Keeps what agents collect on suspicion: stacks, collectives and /proc of each rank, grouped by identical stack."""
+"""Stacks, collectives and /proc of each rank, collected by agents on suspicion, grouped by identical stack."""
 
 from __future__ import annotations
 
@@ -36,21 +36,18 @@ from stabilitybackend.schema.ranks import DumpedRank, RankStacks, StackFrame, St
 
 __all__ = ["DUMP_WAIT_S", "Dump", "DumpBook", "DumpRequest", "Stack", "ranks_of"]
 
-# Reads ``stacks`` events (docs/wire.md): one for all ranks of a node, or, as older agents send them, one for each.
-#
-# What comes may be anything: references that lead nowhere are passed over, and nothing that is written once and
-# referred
-# to many times may grow without bound here.
+# Reader of ``stacks`` events (docs/wire.md): one for all ranks of a node, or one for each. Any content is possible:
+# dangling references are ignored, and shared parts that are referred to many times may not grow without bound.
 
 #: Ranks read of one event: an agent follows 256.
 MAX_EVENT_RANKS = 1_024
-#: Members of process groups that the runs of one event may stand for; groups beyond tell no members. A node of 8 ranks
+#: Members of process groups that the runs of one event may expand to; groups beyond have no members. A node of 8 ranks
 #: in a job of 2,048 has some ten groups a rank, of which those of all ranks are the same.
 MAX_EVENT_MEMBERS = 500_000
 
 
 def ranks_of(data: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Return what an event says of each rank, in the form of an older event: one whole text, members as a list.
+    """Return an event's report of each rank, in the per-rank form: one whole text, members as a list.
 
     Args:
         data: of the event, in either form.
@@ -73,7 +70,7 @@ def ranks_of(data: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _joined(threads: list[Any], places: list[Any]) -> str:
-    """Return the text of some threads; of one that is too long the end, where the main thread is."""
+    """Return the text of some threads; of a long one the end, with the main thread."""
     parts: list[str] = []
     room = MAX_CHARS
     for place in reversed(places[-MAX_CHARS:]):
@@ -96,7 +93,7 @@ class _Groups:
         self._room = MAX_EVENT_MEMBERS
 
     def of(self, places: list[Any]) -> list[Any]:
-        """Return some groups with their members; one that is not in the table but is here itself is left so."""
+        """Return some groups with their members; one outside the table, itself complete, is left so."""
         found = []
         for place in places[:MAX_GROUPS]:
             if type(place) is not int:
@@ -141,17 +138,17 @@ MAX_TEXT_CHARS = 1_000_000
 MAX_RANK_CHARS = 60_000
 MAX_FACTS_CHARS = 4_000
 
-#: Stacks that have not come after so long are not waited for, seconds: a node needs at most 3.
+#: Longest wait for stacks, seconds: a node needs at most 3.
 DUMP_WAIT_S = 8.0
 
 
 @dataclass(frozen=True, slots=True)
 class DumpRequest:
-    """Agents shall dump the stacks of their ranks.
+    """Request for the stacks of all ranks.
 
     Attributes:
         request: id, also that of the command: the same for the same event, so that a restarted server asks once.
-        reason: why, one clause for people.
+        reason: one clause for people.
     """
 
     request: str
@@ -160,7 +157,7 @@ class DumpRequest:
 
 @dataclass(slots=True)
 class RankSample:
-    """What was seen of one rank. ``proc`` and ``slot`` are JSON texts, which take a fifth of the memory."""
+    """Sample of one rank. ``proc`` and ``slot`` are JSON texts, which take a fifth of the memory."""
 
     node: str
     pid: int
@@ -173,10 +170,10 @@ class RankSample:
 
 @dataclass(slots=True)
 class Stack:
-    """One main thread's stack, and what it means; ranks with the same one share it.
+    """One main thread's stack, and its meaning; ranks with the same one share it.
 
     Attributes:
-        lock: how the lock that it waits for is taken, as ``with cache``; "" where it waits for none of its own code.
+        lock: the call that takes the awaited lock, as ``with cache``; "" for none in its own code.
     """
 
     frames: tuple[ParsedFrame, ...]
@@ -187,7 +184,7 @@ class Stack:
 
 @dataclass(slots=True)
 class Dump:
-    """What the agents answered to one request."""
+    """Answers of the agents to one request."""
 
     request: str
     reason: str = ""
@@ -203,11 +200,11 @@ class Dump:
 
     @property
     def complete(self) -> bool:
-        """Whether every rank that was expected has answered."""
+        """Whether every expected rank has answered."""
         return bool(self.expected) and self.expected <= self.samples.keys()
 
     def take(self, rank: int, data: Mapping[str, Any], node: str) -> None:
-        """Take what was seen of one rank; a second report replaces the first."""
+        """Take the sample of one rank; a second report replaces the first."""
         if rank not in self.samples and len(self.samples) >= MAX_RANKS:
             self.not_kept += 1
             return
@@ -252,12 +249,11 @@ class Dump:
         return at
 
     def stack_of(self, rank: int) -> Stack | None:
-        """Return a rank's stack, None where there is none."""
+        """Return a rank's stack, None for none."""
         sample = self.samples.get(rank)
         return None if sample is None or sample.stack < 0 else self.stacks[sample.stack]
 
     def proc_of(self, rank: int) -> dict[str, Any]:
-        """Return a rank's ``proc``."""
         sample = self.samples.get(rank)
         return _object(sample.proc) if sample is not None else {}
 
@@ -272,9 +268,9 @@ class Dump:
         return [(self.stacks[at], who) for at, who in order]
 
     def odd(self) -> list[int]:
-        """Return the ranks that do something else than those that wait: what the others may be waiting for.
+        """Return the ranks outside the common wait: candidates of the awaited one.
 
-        Who is in a collective waits, as long as somebody else is not. Where all are, or none is, the ranks beside the
+        A rank in a collective waits, as long as another one is not. Where all are, or none is, the ranks beside the
         stack that more than half of them share are odd. Two equal halves are not told apart.
         """
         groups = self.groups()
@@ -288,7 +284,7 @@ class Dump:
         return sorted(rank for _, ranks in groups[1:] for rank in ranks) if 2 * most > every else []
 
     def wavefront(self) -> Wavefront:
-        """Return where the collectives are stuck, by the Flight Recorders that were read."""
+        """Return the stuck collectives, by the Flight Recorders that were read."""
         return at_once(self.finding_wavefront())
 
     def finding_wavefront(self) -> Generator[None, None, Wavefront]:
@@ -298,7 +294,7 @@ class Dump:
         )
 
     def shown(self) -> RankStacks:
-        """Return it as the API has it."""
+        """Return the API form."""
         front, odd = self.wavefront(), set(self.odd())
         groups = []
         for stack, ranks in self.groups():
@@ -335,7 +331,7 @@ class Dump:
 
 @dataclass(slots=True)
 class _Saved:
-    """A dump as it is saved: thousands of ranks name a group of thousands of ranks by its number."""
+    """A saved dump: thousands of ranks name a group of thousands of ranks by its number."""
 
     dump: Dump
     groups: list[Group]
@@ -344,7 +340,6 @@ class _Saved:
 
     @classmethod
     def of(cls, dump: Dump) -> _Saved:
-        """Return the saved form of ``dump``."""
         numbers = {group: at for at, group in enumerate(dump._groups)}
         recorders = {
             rank: (
@@ -358,7 +353,6 @@ class _Saved:
         return cls(replace(dump, samples=samples, _groups={}), list(dump._groups), recorders)
 
     def whole(self) -> Dump:
-        """Return the dump."""
         self.dump._groups = {group: group for group in self.groups}
         for rank, (groups, active) in self.recorders.items():
             joined = tuple(Joined(self.groups[at], *numbers) for at, *numbers in groups)
@@ -380,7 +374,7 @@ class DumpBook(Stateful):
         super().__init__()
         self.run_id = ""
         self._dumps: dict[str, Dump] = {}
-        #: To be ordered from the agents.
+        #: To be requested from the agents.
         self._wanted: list[DumpRequest] = []
 
     def saved_values(self) -> list[Any]:
@@ -391,14 +385,14 @@ class DumpBook(Stateful):
         self._saved = []
 
     def request_id(self, key: str, now: float) -> str:
-        """Return the id of a dump of what ``key`` names, at ``now`` (unix seconds): one a second."""
+        """Return the id of a dump about ``key`` at ``now`` (unix seconds): one a second."""
         return "d-" + hashlib.sha256(f"{self.run_id}\0{key}\0{now:.0f}".encode()).hexdigest()[:16]
 
     def ask(self, request: str, reason: str, expected: Iterable[int], now: float) -> None:
-        """Have a dump ordered.
+        """Request a dump.
 
         Args:
-            request: its id. reason: why, one clause for people.
+            request: its id. reason: one clause for people.
             expected: the ranks that should answer.
         """
         self._wanted.append(DumpRequest(request, reason))
@@ -407,17 +401,17 @@ class DumpBook(Stateful):
         dump.expected = frozenset(expected)
 
     def wants(self) -> list[DumpRequest]:
-        """Return the dumps to order, once each."""
+        """Return the dumps to request, once each."""
         wanted, self._wanted = self._wanted, []
         return wanted
 
     def take(
         self, data: Mapping[str, Any], node: str, time: float, expected: Callable[[], Iterable[int]] = tuple
     ) -> str | None:
-        """Take a ``stacks`` event of either form (docs/wire.md); return its request, None where it says nothing.
+        """Take a ``stacks`` event of either form (docs/wire.md); return its request, None for an empty one.
 
         Args:
-            expected: returns the ranks that run now; asked once of a dump that somebody else ordered.
+            expected: returns the running ranks; called once for a foreign request.
         """
         request = data.get("request")
         if not isinstance(request, str) or not request:
@@ -449,16 +443,16 @@ class DumpBook(Stateful):
             del self._dumps[next(name for name in self._dumps if name != newest.request)]
 
     def held(self) -> list[Dump]:
-        """Return those that somebody has answered, newest first."""
+        """Return the answered dumps, newest first."""
         return [dump for dump in list(self._dumps.values())[::-1] if dump.samples]
 
     def get(self, request: str) -> RankStacks | None:
-        """Return one dump as the API has it, None where nobody has answered it."""
+        """Return one dump in API form, None without an answer."""
         dump = self.dump(request)
         return None if dump is None else dump.shown()
 
     def dump(self, request: str) -> Dump | None:
-        """Return one dump as it is held, None where nobody has answered it."""
+        """Return one dump, None without an answer."""
         dump = self._dumps.get(request)
         return None if dump is None or not dump.samples else dump
 

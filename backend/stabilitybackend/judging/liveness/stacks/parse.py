@@ -1,4 +1,4 @@
-"""Reads what ``faulthandler`` writes about a process, and says what the main thread was doing. Takes any text."""
+"""Reader of ``faulthandler``'s output, and the action of the main thread by its frames. Takes any text."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ MAX_THREAD_FRAMES = 100
 MAX_CHARS = 100_000
 #: Characters kept of a file's path, its end.
 MAX_FILE_CHARS = 200
-#: Frames, from the innermost, in which the reason for the hang is looked for.
+#: Innermost frames with the reason for the hang.
 DEPTH = 24
 
 _THREAD = re.compile(
     r"^(Current thread|Thread) 0x[0-9a-fA-F]+(?: \[.*\])? \(most recent call first\):[ \t\r]*$", re.MULTILINE
 )
 _FRAME = re.compile(r'^[ \t]+File "(.*)", line (\d{1,9}|\?\?\?) in (.*)$', re.MULTILINE)
-#: Under the innermost frame: the call into C that it is in (docs/wire.md). faulthandler does not write it.
+#: Under the innermost frame: its call into C (docs/wire.md). faulthandler does not write it.
 _CALL = re.compile(r"^[ \t]+~ (.{1,80})$", re.MULTILINE)
 
-#: Paths in a frame's file -> what it means; the first that fits counts. Checkpoints before collectives:
+#: Paths in a frame's file -> meaning; the first match counts. Checkpoints before collectives:
 #: ``torch/distributed/checkpoint`` is both.
 _BY_FILE: tuple[tuple[str, Where], ...] = (
     ("torch/distributed/checkpoint", "checkpoint"),
@@ -62,33 +62,33 @@ _BY_FUNCTION: tuple[tuple[re.Pattern[str], Where], ...] = (
     (re.compile(r"^(next|get|load|fetch|read)_(next_)?(batch|batches|sample|samples|shard)$"), "data"),
     (re.compile(r"^(all_?reduce|all_?gather|reduce_?scatter|barrier|broadcast)(_\w+)?$"), "collective"),
 )  # fmt: skip
-#: Files whose frames only say that the thread waits; what for is further out.
+#: Files of a mere wait; its reason is further out.
 _WAITING = ("/threading.py", "/selectors.py", "/multiprocessing/connection.py", "/socket.py", "/subprocess.py")
-#: Files whose code waits for a lock, where the function says so, and names of calls into C that do.
+#: Files whose code waits for a lock, if the function does, and such calls into C.
 _LOCKS = re.compile(r"/(threading|multiprocessing/synchronize|filelock/\w+)\.py$")
 _LOCK_FUNCTIONS = frozenset({"acquire", "__enter__"})
 _LOCK_CALL = re.compile(r"^with |(^|\.)(acquire|acquire_lock|flock|lockf)$")
-#: Files of Python's event loops: a main thread that rests there has nothing to do.
+#: Files of Python's event loops: a main thread that rests there is idle.
 _LOOPS = ("/asyncio/", "/concurrent/futures/")
-#: Frames of compilers, of a child process that is waited for, and of transfers: the work is where we do not look.
+#: Frames of compilers, of a child process that is waited for, and of transfers: the work is invisible here.
 _WORKS_ELSEWHERE = re.compile(
     r"/torch/(_dynamo|_inductor|_functorch|utils/cpp_extension\.py|jit)|/triton/|/tensorrt|/jax/|/numba/|/subprocess\.py$"
     r"|/ssl\.py$|/http/client\.py$|/(aiohttp|boto3|botocore|fsspec|google/(cloud|resumable_media)|httpcore|httpx"
     r"|huggingface_hub|paramiko|requests|s3transfer|urllib3)/"
 )
-#: The outer frames of interpreters that people type into: with nothing of the job inside them their cell has ended.
+#: The outer frames of interactive interpreters: without frames of the job inside them their cell has ended.
 _PROMPTS = ("/ipykernel/", "/IPython/terminal/", "/_pyrepl/", "/code.py")
 #: Installed code that is not the job's own.
 _INSTALLED = ("/site-packages/", "/dist-packages/", "/lib/python3")
 
-#: Frameworks whose loop is the job's: their saves and validations, by the words of a function or of its file.
+#: Frameworks whose loop is the job's: their saves and validations, by names of functions and files.
 _FRAMEWORKS = (
     "/accelerate/", "/composer/", "/deepspeed/", "/fastai/", "/ignite/", "/lightning/", "/megatron/", "/mmengine/",
     "/nemo/", "/pytorch_lightning/", "/torchtitan/", "/torchtune/", "/transformers/", "/trl/", "/ultralytics/",
 )  # fmt: skip
 _SAVES_OR_VALIDATES = frozenset({"eval", "evaluate", "evaluation", "save", "validate", "validation"})
-#: What else a name says does not count where it is that of the loop itself (``train_and_eval``), or of a part of each
-#: step: ``checkpoint_forward`` stores no checkpoint.
+#: Other parts of a name do not count in that of the loop itself (``train_and_eval``), or of a part of each step:
+#: ``checkpoint_forward`` stores no checkpoint.
 _LOOP = frozenset({"finetune", "fit", "pretrain", "train"})
 _IN_A_STEP = frozenset({"activation", "backward", "forward", "gradient", "recompute"})
 
@@ -99,7 +99,7 @@ __all__ = [
 
 
 class ParsedFrame(NamedTuple):
-    """One call of a stack; ``line`` is 0 where it is not known."""
+    """One call of a stack; ``line`` is 0 for unknown."""
 
     function: str
     file: str
@@ -107,22 +107,22 @@ class ParsedFrame(NamedTuple):
 
 
 def main_thread(text: str) -> tuple[ParsedFrame, ...]:
-    """Return the frames of the main thread, innermost first; empty where the text shows none."""
+    """Return the frames of the main thread, innermost first; empty for none."""
     return _frames(_main_block(text))[:MAX_FRAMES]
 
 
 def main_call(text: str) -> str:
-    """Return the call into C that the main thread's innermost frame is in, "" where the text does not say."""
+    """Return the call into C of the main thread's innermost frame, "" for unknown."""
     called = _CALL.search(_main_block(text))
     return "" if called is None else called[1]
 
 
 def _main_block(text: str) -> str:
-    """Return the part of a text that is about the main thread, "" where it shows none.
+    """Return the part of a text about the main thread, "" for none.
 
-    faulthandler lists the newest thread first, so that the main thread comes last; what was started by ``threading``
-    shows so at its outer end. Of several dumps in one text the last one counts. A text that was cut in the middle of
-    the threads gives the one that took the signal, which is nearly always the main thread.
+    faulthandler lists the newest thread first, so the main thread is last; threads of ``threading`` show it at their
+    outer end. Of several dumps in one text the last one counts. A text cut in the middle of the threads gives the one
+    that took the signal, which is nearly always the main thread.
     """
     text = text[-MAX_CHARS:]
     heads = list(_THREAD.finditer(text))
@@ -139,7 +139,7 @@ def _main_block(text: str) -> str:
 
 
 def _frames(block: str) -> tuple[ParsedFrame, ...]:
-    """Return the frames of one thread; what is no frame is passed over."""
+    """Return the frames of one thread; other lines are ignored."""
     return tuple(
         ParsedFrame(
             sys.intern(match[3][:NAME_CHARS]),
@@ -151,12 +151,12 @@ def _frames(block: str) -> tuple[ParsedFrame, ...]:
 
 
 def classify(frames: Sequence[ParsedFrame], phase: str = "", call: str = "") -> Where:
-    """Say what a main thread with these frames does.
+    """Return the action of a main thread with these frames.
 
     Args:
         frames: innermost first.
         phase: of the slot, empty for none: user code in a data phase is data.
-        call: the call into C that the innermost frame is in, "" where that is not known.
+        call: the call into C of the innermost frame, "" for unknown.
     """
     if not frames:
         return "unknown"
@@ -177,26 +177,26 @@ def classify(frames: Sequence[ParsedFrame], phase: str = "", call: str = "") -> 
 
 
 def lock_of(frames: Sequence[ParsedFrame], call: str) -> str:
-    """Return how the job's own code takes the lock that it waits for, e.g. ``with cache``; "" where it waits for none.
+    """Return the job's own call that takes the awaited lock, e.g. ``with cache``; "" for none.
 
-    A lock of Python's own has no frame: its call stands at the line of the job.
+    A lock of Python's own has no frame: its call is at the line of the job.
     """
     return call if frames and _is_own(frames[0].file) and _LOCK_CALL.search(call) else ""
 
 
 def _in_lock(frames: Sequence[ParsedFrame]) -> bool:
-    """Say whether a thread is in the code of a lock that is built on another: a semaphore, one of processes, a file."""
+    """Return whether a thread is in the code of a compound lock: a semaphore, one of processes, a file."""
     inner = [frame for frame in frames[:4] if _LOCKS.search("/" + frame.file.replace("\\", "/"))]
     return inner[:1] == list(frames[:1]) and any(frame.function in _LOCK_FUNCTIONS for frame in inner)
 
 
 def in_long_work(frames: Sequence[ParsedFrame], where: Where, *, outside: bool, lively: bool = False) -> bool:
-    """Say whether a main thread is in work that may take long, a save or a validation, and is not stuck in it.
+    """Return whether a main thread is in long work, a save or a validation, and is not stuck in it.
 
     Args:
         frames: innermost first. where: ``classify`` of them.
-        outside: it has left the loop of its steps: anything else may be long there.
-        lively: it runs Python again and again: what it waits for, data or another rank, comes.
+        outside: it has left the loop of its steps: other work may be long there.
+        lively: it runs Python repeatedly: its data, or the other rank, arrives.
     """
     if not frames or (where in ("collective", "data") and not lively):
         return False
@@ -206,14 +206,15 @@ def in_long_work(frames: Sequence[ParsedFrame], where: Where, *, outside: bool, 
 
 
 def works_elsewhere(frames: Sequence[ParsedFrame]) -> bool:
-    """Say whether a main thread waits for a compiler, a child process or a transfer over the network."""
+    """Return whether a main thread waits for a compiler, a child process or a transfer over the network."""
     return any(_WORKS_ELSEWHERE.search(frame.file) for frame in frames[:DEPTH])
 
 
 def at_prompt(frames: Sequence[ParsedFrame]) -> bool:
-    """Say whether a main thread waits for its user's next input: the cell of a notebook has ended, or was interrupted.
+    """Return whether a main thread waits for its user's next input: the cell of a notebook has ended, or was
+    interrupted.
 
-    Of code that a cell runs the innermost frames are that code's, not those of the event loop.
+    In a running cell the innermost frames are the cell's, not those of the event loop.
     """
     files = ["/" + frame.file.replace("\\", "/") for frame in frames]
     if not files or not any(part in file for part in _PROMPTS for file in files):
@@ -222,7 +223,7 @@ def at_prompt(frames: Sequence[ParsedFrame]) -> bool:
 
 
 def collective_of(frames: Sequence[ParsedFrame]) -> str:
-    """Return the name of the collective that a stack is in, e.g. ``all_reduce``; empty where it shows none."""
+    """Return the name of the collective in a stack, e.g. ``all_reduce``; empty for none."""
     for frame in frames[:DEPTH]:
         inside = "torch/distributed/" in frame.file.replace("\\", "/")
         if inside and not frame.function.startswith(("_", "wrap", "wait")):
@@ -231,7 +232,7 @@ def collective_of(frames: Sequence[ParsedFrame]) -> str:
 
 
 def calls_of(frames: Sequence[ParsedFrame]) -> str:
-    """Return the innermost call, and the job's own that led to it: "select (selectors.py:415), from main (a.py:3)"."""
+    """Return the innermost call, and the job's own around it: "select (selectors.py:415), from main (a.py:3)"."""
     return ", from ".join(dict.fromkeys((_call(frames[0]), own_call(frames))))
 
 
@@ -245,9 +246,9 @@ def _call(frame: ParsedFrame) -> str:
 
 
 def _rests(files: Sequence[str]) -> bool:
-    """Say whether a main thread leaves the work to others: in an event loop, or at the end of a thread.
+    """Return whether a main thread leaves the work to others: in an event loop, or at the end of a thread.
 
-    Whoever waits for a child (``subprocess.run``) or at a pipe is at the job's own call, though that polls, too.
+    A wait for a child (``subprocess.run``) or at a pipe is the job's own call, though it polls, too.
     """
     polls = files[0].endswith("/selectors.py")
     looks = files[1:] if polls else files[:1]
@@ -277,7 +278,7 @@ def _is_own(file: str) -> bool:
 
 @lru_cache(maxsize=8_192)
 def _is_long_work(file: str, function: str) -> bool:
-    """Say whether a function saves or validates, by its name: one of the job, or of a framework that trains for it."""
+    """Return whether a function of the job, or of a training framework, saves or validates, by its name."""
     path, words = file.replace("\\", "/"), function.lower().split("_")
     if _is_own(path):
         loop = words[0] in _LOOP or ("and" in words and not _LOOP.isdisjoint(words))
