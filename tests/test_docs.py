@@ -312,13 +312,25 @@ def test_each_word_of_the_glossary_is_used_and_its_code_is_there() -> None:
         ("docs/journeys/incident.md", 20),
         ("docs/journeys/rollback.md", 18),
         ("docs/page.md", 5),
+        ("benchmarks/README.md", 45),
+        ("examples/laboratory/README.md", 10),
     ],
 )
-def test_the_files_that_a_walk_through_the_code_names_are_there(page: str, least: int) -> None:
+def test_the_files_that_a_page_names_are_there(page: str, least: int) -> None:
     named = set(re.findall(r"`([\w/]+\.(?:py|lua|js|css))`", (REPOSITORY / page).read_text()))
+    beside = (REPOSITORY / page).parent
 
     assert len(named) > least
-    assert sorted(place for place in named if not is_there(place)) == []
+    assert sorted(place for place in named if not (beside / place).exists() and not is_there(place)) == []
+
+
+def test_the_page_of_the_benchmarks_names_each_program() -> None:
+    folder = REPOSITORY / "benchmarks"
+    page = (folder / "README.md").read_text()
+
+    programs = [file.name for file in folder.glob("*.py") if "argparse" in file.read_text()]
+    assert len(programs) > 40
+    assert [name for name in programs if f"`{name}`" not in page] == []
 
 
 def test_the_map_names_every_room_and_file_of_the_backend() -> None:
