@@ -56,7 +56,7 @@ class Judged:
 
 def ours(path: Path) -> list[Alarm]:
     """Return what people would have seen of one log; what is no alarm is marked as quiet."""
-    from stabilityplugins.backtest.run import backtest
+    from stabilitybackend.runs.backtest import backtest
     from stabilityplugins.backtest.sources import read_files
 
     log = next(iter(read_files([path])))

@@ -213,7 +213,7 @@ def _backtest_of(variant: Variant) -> Any:
     for name in [name for name in sys.modules if name.partition(".")[0] in ("stabilitybackend", "stabilityplugins")]:
         del sys.modules[name]
     sys.meta_path.insert(0, _Replacing({name: text for name, text in variant.items() if ":" in name}))
-    from stabilityplugins.backtest.run import backtest
+    from stabilitybackend.runs.backtest import backtest
 
     return backtest
 

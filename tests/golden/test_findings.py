@@ -15,8 +15,8 @@ import pytest
 from golden import stored
 from stabilitybackend.judging.detectors.engine.base import Finding
 from stabilitybackend.judging.detectors.registry import DETECTORS
+from stabilitybackend.runs.backtest import backtest
 from stabilitybackend.runs.state import RunState
-from stabilityplugins.backtest.run import backtest
 from stabilityplugins.backtest.sources import read_files
 
 TRACES = sorted((Path(__file__).parents[1] / "traces").glob("*.jsonl.gz"))

@@ -12,9 +12,9 @@ import httpx
 import orjson
 import pytest
 
+from stabilitybackend.runs.backtest import backtest
 from stabilitybackend.schema.incidents import decoded
 from stabilityclient.wire import Frame
-from stabilityplugins.backtest.run import backtest
 from support.eventful_run import as_frames, eventful_rows, facts
 from support.gateway_stack import RawAgent
 from support.processes import Server

@@ -100,7 +100,7 @@ ALERT_ROUTES = "sb:alerting:routes"
 ALERT_RATINGS = "sb:alerting:ratings"
 #: Hash: id of a mute -> Mute as JSON.
 ALERT_MUTES = "sb:alerting:mutes"
-#: Stream: sign-ins that are at the OpenID provider now (people/oidc/flows.py). Goes ten minutes after the last began.
+#: Stream: sign-ins that are at the OpenID provider now (the plug-in oidc). Goes ten minutes after the last began.
 SIGN_INS = "sb:sign_ins"
 #: A stream that nobody writes: who waits on it notices that Redis goes away.
 QUIET = "sb:quiet"

@@ -22,10 +22,10 @@ from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.serving import bind, serve, stops_as_exit, url_of
 from stabilitybackend.plugins import Plugins
 from stabilitybackend.storage.redis_link import check_server, examine_redis, make_redis, shown_url
+from stabilitybackend.storage.redis_link.server_claim import ServerClaim
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from stabilitybackend.storage.redis_server.folder_lock import FolderLock
-from stabilityplugins.scale.membership.members import refuse_beside_members
-from stabilityplugins.scale.membership.server_claim import ServerClaim
+from stabilityplugins.scale.members import refuse_beside_members
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

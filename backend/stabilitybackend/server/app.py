@@ -47,11 +47,11 @@ from stabilitybackend.server.api.access import check_run
 from stabilitybackend.server.api.answers import complete
 from stabilitybackend.server.api.people import alerting, proposals, ratings
 from stabilitybackend.server.api.people import audit as audit_calls
-from stabilitybackend.server.api.people import oidc as sign_in_calls
 from stabilitybackend.server.http_guard import HttpGuard, security_headers
 from stabilitybackend.server.stage import Server, Stage
 from stabilitybackend.storage.redis_link import as_unavailable
 from stabilityfrontend import PagesError, attach
+from stabilityplugins.oidc import calls as sign_in_calls
 
 __all__ = ["create_app", "stages_of"]
 

@@ -57,11 +57,11 @@ from stabilitybackend.server.stage import Stage
 from stabilitybackend.storage.archive.cache import ByteCache
 from stabilitybackend.storage.archive.location import open_location
 from stabilitybackend.storage.redis_link import check_server, make_redis
+from stabilitybackend.storage.redis_link.server_claim import ServerClaim
 from stabilitybackend.storage.storing import Storing
 from stabilitybackend.storage.views import SavedViews
 from stabilityplugins.oidc.refusals import Refusals
 from stabilityplugins.oidc.sign_in import OidcSignIn
-from stabilityplugins.scale.membership.server_claim import ServerClaim
 
 MIB = 1024 * 1024
 #: Redis connections for storing frames (one writer) and for what comes before: keys, and an agent's numbers.

@@ -9,10 +9,10 @@ from typing import Any
 from stabilitybackend.base.errors import StabilityBoardError
 from stabilitybackend.judging.detection.naming.watched_report import watched_of
 from stabilitybackend.judging.detectors.engine.base import SEVERITIES
+from stabilitybackend.runs.backtest import backtest
 from stabilitybackend.schema.incidents import Incident, as_json
 from stabilitybackend.schema.watched import Watched
 from stabilityplugins.backtest.curves import Curve, curves_of
-from stabilityplugins.backtest.run import backtest
 from stabilityplugins.backtest.sources import Log
 from stabilityplugins.importers.troubles import Reading
 

@@ -11,8 +11,8 @@ from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.checkup import ask
 from stabilitybackend.hooks import CheckResult
 from stabilitybackend.storage.redis_link import check_server
-from stabilityplugins.scale.membership.members import Member, Members
-from stabilityplugins.scale.membership.versions import allowed, taking_no_part
+from stabilityplugins.scale.members import Member, Members
+from stabilityplugins.scale.versions import allowed, taking_no_part
 
 
 def processes(settings: Settings) -> CheckResult | None:

@@ -32,7 +32,7 @@ from stabilitybackend.server.stages import (
     Storage,
 )
 from stabilitybackend.storage.redis_link import make_redis
-from stabilityplugins.scale.membership.members import Member, Members
+from stabilityplugins.scale.members import Member, Members
 from stabilityplugins.scale.relay.pages import Relay
 from stabilityplugins.scale.relayed_actions import RelayedActions
 from stabilityplugins.scale.roles.door import Door

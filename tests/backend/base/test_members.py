@@ -7,8 +7,8 @@ import asyncio
 from redis.asyncio import Redis
 
 from stabilitybackend.base.keys import MEMBERS
-from stabilityplugins.scale.membership.members import EXPIRY_S, FORGET_S, Member, Members
-from stabilityplugins.scale.membership.versions import allowed, taking_no_part
+from stabilityplugins.scale.members import EXPIRY_S, FORGET_S, Member, Members
+from stabilityplugins.scale.versions import allowed, taking_no_part
 
 
 def made(redis: Redis, name: str, *roles: str, version: str = "0.1.0") -> Members:

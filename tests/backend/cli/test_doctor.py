@@ -18,7 +18,7 @@ from stabilitybackend.cli.checkup import examine
 from stabilitybackend.hooks import CheckResult
 from stabilitybackend.plugins import load
 from stabilityplugins.scale.checkup import processes
-from stabilityplugins.scale.membership.members import Member, Members
+from stabilityplugins.scale.members import Member, Members
 from support.cli_program import Program
 from support.nvml.fake_nvml import GPU_IS_LOST, FakeNvml
 from support.oidc.fake import FakeProvider

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stabilitybackend.base.errors import Conflict, NotFound, Unavailable
-from stabilityplugins.backtest.run import backtest
+from stabilitybackend.runs.backtest import backtest
 from support.eventful_run import as_frames, eventful_rows, facts
 from support.job_frames import Job
 from support.manager_stack import KEYS, WINDOW_BYTES, Lossy, Stage, points, rows

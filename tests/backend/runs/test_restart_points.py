@@ -16,9 +16,9 @@ from stabilitybackend.judging.detectors.registry import DETECTORS
 from stabilitybackend.runs.archiving import restart_points
 from stabilitybackend.runs.archiving.restart_files import RestartFiles
 from stabilitybackend.runs.archiving.window import RunWindow
+from stabilitybackend.runs.backtest import backtest
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.server.problems import lost
-from stabilityplugins.backtest.run import backtest
 from support.eventful_run import as_frames, eventful_rows, facts
 from support.job_frames import Job
 from support.manager_stack import KEYS, WINDOW_BYTES, Stage, points, rows

@@ -16,10 +16,10 @@ from stabilitybackend.base.errors import ArchiveError
 from stabilitybackend.runs.archiving import restart_points
 from stabilitybackend.runs.archiving.restart_points import RestartPoints
 from stabilitybackend.runs.archiving.window import RunWindow
+from stabilitybackend.runs.backtest import backtest
 from stabilitybackend.runs.ownership.fence import ANY, Ownership
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.storage.points.unloaded import LOADING
-from stabilityplugins.backtest.run import backtest
 from support.eventful_run import as_frames, eventful_rows, facts
 from support.job_frames import Job
 from support.manager_stack import KEYS, Stage, points, rows

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stabilitybackend.judging.detectors.registry import DETECTORS
+from stabilitybackend.runs.backtest import Backtest, backtest
 from stabilitybackend.storage.export.jsonl import jsonl_export
 from stabilitybackend.storage.export.parquet import parquet_export
-from stabilityplugins.backtest.run import Backtest, backtest
 from stabilityplugins.backtest.sources import read_files
 from support.eventful_run import Row, as_frames, eventful_rows, facts, story_frames, write_lines
 from support.imported_run import export_of

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stabilitybackend.base.errors import BadRequest
+from stabilitybackend.runs.backtest import Backtest, backtest
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.storage.export.jsonl import jsonl_export
 from stabilitybackend.storage.export.parquet import parquet_export
 from stabilityclient.wire import PointsBlock
-from stabilityplugins.backtest.run import Backtest, backtest
 from stabilityplugins.backtest.sources import Log, read_files
 from support.imported_run import export_of
 from support.job_frames import Job

@@ -24,7 +24,7 @@ from stabilitybackend.server import stages
 from stabilitybackend.storage.redis_link import make_redis
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import Error, Health, Hello, Message, decode_message, encode_message
-from stabilityplugins.scale.membership.members import BEAT_S, Member, Members
+from stabilityplugins.scale.members import BEAT_S, Member, Members
 from support.gateway_stack import log_frames
 from support.job_frames import Job
 from support.server_stack import RunningServer

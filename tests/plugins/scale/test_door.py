@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 from stabilitybackend.base.errors import Unavailable
 from stabilitybackend.base.keys import RunKeys
 from stabilityclient.wire import CommandMessage, Health, Hello
-from stabilityplugins.scale.membership.members import Member, Members
+from stabilityplugins.scale.members import Member, Members
 from stabilityplugins.scale.roles.door import ASK_EVERY_S, UNFOLLOWED_BYTES, Door
 from stabilityplugins.scale.roles.inbox import Order, Outbox
 from stabilityplugins.scale.roles.reports import Connected, RunReports

@@ -19,7 +19,7 @@ from stabilitybackend.access.origins import Origins
 from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.server.http_guard import HttpGuard
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
-from stabilityplugins.scale.membership.members import Member, Members
+from stabilityplugins.scale.members import Member, Members
 from stabilityplugins.scale.relay.forwarding import READER_HEADER, Forwarding
 from stabilityplugins.scale.relay.owners import Owners
 from stabilityplugins.scale.relay.seal import HEADER, Seal, Unsealing

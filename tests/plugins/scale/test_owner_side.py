@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from stabilitybackend.base.keys import inbox_key
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.schema.commands import CommandRequest
-from stabilityplugins.scale.membership.members import Member, Members
+from stabilityplugins.scale.members import Member, Members
 from stabilityplugins.scale.roles import owner_side
 from stabilityplugins.scale.roles.inbox import Outbox
 from stabilityplugins.scale.roles.owner_side import OwnerSide

@@ -9,7 +9,7 @@ import pytest
 
 from stabilitybackend.runs.archiving.recovery import Recovery
 from stabilitybackend.runs.index import RunIndex
-from stabilityplugins.scale.membership.members import Member, Members
+from stabilityplugins.scale.members import Member, Members
 from stabilityplugins.scale.roles.inbox import Outbox
 from stabilityplugins.scale.roles.placer import FIRST_RETRY_S, MOST_RETRY_S, Placer
 from support.job_frames import Job

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stabilityplugins.scale.membership.members import EXPIRY_S
+from stabilityplugins.scale.members import EXPIRY_S
 from support.processes import Ranks, Server
 from support.roles.servers import RoleServers
 from support.waiting import wait_until

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 from redis.exceptions import OutOfMemoryError, RedisError
 
-from stabilityplugins.scale.membership.members import EXPIRY_S
+from stabilityplugins.scale.members import EXPIRY_S
 from support.agent.store_proxy import Mood, StoreProxy
 from support.outside.black_hole import black_hole
 from support.plain_redis import PlainRedis

@@ -14,12 +14,12 @@ from redis import Redis
 
 from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.base.streams import stream_order
+from stabilitybackend.runs.backtest import backtest
 from stabilitybackend.storage.archive.cache import ByteCache
 from stabilitybackend.storage.archive.location import open_location
 from stabilitybackend.storage.archive.part import Part, PartReader
 from stabilityclient.node_frames import frames_in
 from stabilityclient.wire import Frame, PointsBlock
-from stabilityplugins.backtest.run import backtest
 from support.roles.planted import ACCEPTED
 
 __all__ = ["ENDS", "OF_TIME", "Checker"]

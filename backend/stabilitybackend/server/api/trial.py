@@ -12,6 +12,7 @@ from pydantic import Field
 from stabilitybackend.base.errors import ArchiveError, Conflict, Unavailable
 from stabilitybackend.judging.detectors.registry import DETECTORS
 from stabilitybackend.runs.archiving.replay import Stopped, replay
+from stabilitybackend.runs.backtest import Backtest, backtest
 from stabilitybackend.runs.detector_settings import checked
 from stabilitybackend.schema.detectors import SeverityCounts, Trial
 from stabilitybackend.schema.incidents import Incident, shown
@@ -19,7 +20,6 @@ from stabilitybackend.server.api.access import Reader, RedisClients, Worker
 from stabilitybackend.server.api.answers import answer, answers
 from stabilitybackend.server.api.detectors import SettingsBody
 from stabilitybackend.server.api.reading import ReadingPart
-from stabilityplugins.backtest.run import Backtest, backtest
 
 __all__ = ["TrialBody", "router"]
 

@@ -13,7 +13,7 @@ from stabilitybackend.base.errors import TakesNoPart, Unavailable
 from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.runs.ownership.placement import choices
 from stabilitybackend.storage.redis_link import redis_errors
-from stabilityplugins.scale.membership.members import Members
+from stabilityplugins.scale.members import Members
 
 __all__ = ["Owners", "Target"]
 

@@ -12,7 +12,7 @@ from stabilitybackend.access.auth import Authenticator
 from stabilitybackend.runs.archiving.retention import Retention
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
-from stabilityplugins.scale.membership.members import Members
+from stabilityplugins.scale.members import Members
 from stabilityplugins.scale.relay.calls import Calls
 from stabilityplugins.scale.relay.feeds import Feeds
 from stabilityplugins.scale.relay.forwarding import Forwarding

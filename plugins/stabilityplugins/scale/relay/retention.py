@@ -16,7 +16,7 @@ from stabilitybackend.access.auth import Principal
 from stabilitybackend.base.errors import BadRequest, Unavailable
 from stabilitybackend.runs.archiving.retention import Retention, check_days
 from stabilitybackend.schema.server import RetainedRun
-from stabilityplugins.scale.membership.members import Members
+from stabilityplugins.scale.members import Members
 from stabilityplugins.scale.relay.calls import Calls
 from stabilityplugins.scale.relay.owners import Owners, Target
 

@@ -24,7 +24,7 @@ from stabilitybackend.runs.ownership.placement import choices
 from stabilitybackend.schema.commands import Command
 from stabilitybackend.storage.redis_link import redis_errors
 from stabilityclient.wire import CommandMessage, Health, Hello, Output
-from stabilityplugins.scale.membership.members import Members
+from stabilityplugins.scale.members import Members
 from stabilityplugins.scale.roles.inbox import Order, Outbox
 from stabilityplugins.scale.roles.reports import RunReports
 

@@ -19,7 +19,7 @@ from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.storage.redis_link import as_unavailable
 from stabilityclient.wire import CommandMessage, Health
-from stabilityplugins.scale.membership.members import Members
+from stabilityplugins.scale.members import Members
 from stabilityplugins.scale.roles.inbox import Order, Outbox
 from stabilityplugins.scale.roles.placer import Placer
 from stabilityplugins.scale.roles.reports import (

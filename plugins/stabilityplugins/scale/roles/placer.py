@@ -23,7 +23,7 @@ from stabilitybackend.base.quiet_log import QuietLog
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.ownership.placement import placed
-from stabilityplugins.scale.membership.members import Members
+from stabilityplugins.scale.members import Members
 from stabilityplugins.scale.roles.inbox import Outbox
 
 __all__ = ["Placer", "replaceable_by"]

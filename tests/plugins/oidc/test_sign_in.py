@@ -1,5 +1,5 @@
 """Sign-in at a provider through the real server: who comes in, who does not and why. The provider is a fake that bends
-what no good one does; `test_oidc_real.py` has a real one."""
+what no good one does; `test_real.py` has a real one."""
 
 from __future__ import annotations
 

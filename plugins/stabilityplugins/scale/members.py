@@ -21,7 +21,7 @@ from stabilitybackend.base.errors import RedisStartError, TakesNoPart
 from stabilitybackend.base.keys import MEMBERS
 from stabilitybackend.base.quiet_log import QuietLog
 from stabilitybackend.schema.runs import StoringProblem
-from stabilityplugins.scale.membership.versions import allowed, taking_no_part
+from stabilityplugins.scale.versions import allowed, taking_no_part
 
 __all__ = ["EXPIRY_S", "TAKES_NO_PART", "Member", "Members", "refuse_beside_members"]
 

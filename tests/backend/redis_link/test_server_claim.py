@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from stabilitybackend.base.errors import RedisStartError
 from stabilitybackend.base.keys import SERVER
-from stabilityplugins.scale.membership.server_claim import ServerClaim
+from stabilitybackend.storage.redis_link.server_claim import ServerClaim
 from support.forked_program import ForkedProgram
 from support.plain_redis import PlainRedis
 from support.waiting import wait_until

@@ -1,1 +1,0 @@
-"""Who works on a Redis: one server alone, or processes with roles."""
