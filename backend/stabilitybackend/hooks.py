@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import pluggy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     import typer
     from fastapi import APIRouter
+    from redis.asyncio import Redis
 
     from stabilityalerting import Sink
     from stabilitybackend.base.settings import Settings
@@ -108,6 +109,16 @@ def importers() -> Iterable[Any]:
 def channels() -> Iterable[type[Sink]]:
     """Return further channels of alerts; their names are new."""
     return ()
+
+
+@_seam
+def before_start(settings: Settings, redis: Redis, location: str) -> Awaitable[None] | None:
+    """Return a check that ``up`` awaits before the server starts, None for none; StartError prevents the start.
+
+    Args:
+        redis: of the runs. location: of it, for messages.
+    """
+    return None
 
 
 @_seam

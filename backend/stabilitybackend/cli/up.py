@@ -25,7 +25,6 @@ from stabilitybackend.storage.redis_link import check_server, examine_redis, mak
 from stabilitybackend.storage.redis_link.server_claim import ServerClaim
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from stabilitybackend.storage.redis_server.folder_lock import FolderLock
-from stabilityplugins.scale.members import refuse_beside_members
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -66,7 +65,7 @@ def run_up(settings: Settings, on_up: Callable[[str, str], None], plugins: Plugi
             if settings.role and settings.advertise_url is None:
                 settings = dataclasses.replace(settings, advertise_url=_reached_at(bound))
         stop.check()
-        server, installation = asyncio.run(_check(settings, url, claim))
+        server, installation = asyncio.run(_check(settings, url, claim, plugins))
         stop.check()
         app = _made(settings, url, claim, installation, plugins)
         try:
@@ -105,17 +104,20 @@ async def _note(redis: Redis, url: str) -> None:
         _log.warning("%s. %s", note.text, note.advice)
 
 
-async def _check(settings: Settings, url: str, claim: ServerClaim | None) -> tuple[str, Installation | None]:
+async def _check(
+    settings: Settings, url: str, claim: ServerClaim | None, plugins: Plugins
+) -> tuple[str, Installation | None]:
     redis = make_redis(url)
     try:
         server = await check_server(redis, url)
         if settings.redis_url is not None:
             await _note(redis, url)
         await check_exposure(settings, KeyRing(redis))
+        for check in plugins.call("before_start", settings=settings, redis=redis, location=shown_url(url)):
+            await check
         if settings.role:
             await ServerClaim.refuse_beside(redis, shown_url(url))
         elif claim is not None:
-            await refuse_beside_members(redis, shown_url(url))
             await claim.take(redis, shown_url(url))
         installation = None
         if not settings.role or "worker" in settings.role:

@@ -51,15 +51,13 @@ from stabilitybackend.server.http_guard import HttpGuard, security_headers
 from stabilitybackend.server.stage import Server, Stage
 from stabilitybackend.storage.redis_link import as_unavailable
 from stabilityfrontend import PagesError, attach
-from stabilityplugins.oidc import calls as sign_in_calls
 
 __all__ = ["create_app", "stages_of"]
 
 #: Calls of processes with a role "worker" or "pages"; probes are answered by every process.
 _CALLS = (
     login, runs, about, output, run_table, notes, attempts, autopilot, batches, compare, commands, detectors, trial,
-    fleet, incidents, storage, export, views, alerting, ratings, proposals, audit_calls,
-    sign_in_calls, live,
+    fleet, incidents, storage, export, views, alerting, ratings, proposals, audit_calls, live,
 )  # fmt: skip
 
 _log = logging.getLogger(__name__)

@@ -20,12 +20,19 @@ from stabilitybackend.access.origins import Origins
 from stabilitybackend.access.people.proxy import person_of
 from stabilitybackend.base.errors import BadRequest, StabilityBoardError
 from stabilitybackend.server.addresses.refused_page import refused_page
-from stabilityplugins.scale.relay.seal import RELAYED
 
 __all__ = [
-    "MAX_BODY_BYTES", "MAX_LOGIN_BYTES", "MAX_PAGERDUTY_BYTES", "MAX_SLACK_BYTES", "HttpGuard", "security_headers",
-]  # fmt: skip
+    "MAX_BODY_BYTES",
+    "MAX_LOGIN_BYTES",
+    "MAX_PAGERDUTY_BYTES",
+    "MAX_SLACK_BYTES",
+    "RELAYED",
+    "HttpGuard",
+    "security_headers",
+]
 
+#: Key of a request's scope: another process of this server has checked it.
+RELAYED = "stability.relayed"
 #: Longest body of a request, bytes. Data comes over the agents' WebSocket: what is sent here are settings and orders.
 MAX_BODY_BYTES = 1024 * 1024
 #: Longest body of a request without a known key, bytes: a key is 55 characters.

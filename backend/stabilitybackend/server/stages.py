@@ -23,7 +23,7 @@ from stabilitybackend.alerts.proposals import ProposalBook
 from stabilitybackend.alerts.ratings import Ratings
 from stabilitybackend.alerts.service import alert_rules, alerting_service, heartbeat, receivers
 from stabilitybackend.base.collector import CycleCollector
-from stabilitybackend.base.errors import RedisStartError
+from stabilitybackend.base.errors import RedisStartError, SettingsError
 from stabilitybackend.base.judging_lag import JudgingLag
 from stabilitybackend.base.loop_lag import LoopLag
 from stabilitybackend.base.settings import ROLES, Settings
@@ -49,7 +49,7 @@ from stabilitybackend.runs.ownership.fence import ANY, Ownership
 from stabilitybackend.schema.health import TYPED_HEALTH
 from stabilitybackend.schema.runs import StoringProblem
 from stabilitybackend.schema.series import ExportProgress
-from stabilitybackend.schema.server import ErrorFacts, RetainedRun
+from stabilitybackend.schema.server import ErrorFacts, OidcWay, RetainedRun
 from stabilitybackend.server.metrics import ServerMetrics, registry
 from stabilitybackend.server.problems import in_one_line, server_problems
 from stabilitybackend.server.reading import ReadingThreads, Trials
@@ -60,8 +60,6 @@ from stabilitybackend.storage.redis_link import check_server, make_redis
 from stabilitybackend.storage.redis_link.server_claim import ServerClaim
 from stabilitybackend.storage.storing import Storing
 from stabilitybackend.storage.views import SavedViews
-from stabilityplugins.oidc.refusals import Refusals
-from stabilityplugins.oidc.sign_in import OidcSignIn
 
 MIB = 1024 * 1024
 #: Redis connections for storing frames (one writer) and for what comes before: keys, and an agent's numbers.
@@ -101,6 +99,15 @@ class Options:
         """Where other processes reach this one."""
         return self.settings.advertise_url or f"http://{self.settings.host}:{self.settings.port}"
 
+    def check_replaced(self, stage: Stage, by_default: type[Stage], setting: str, plug_in: str) -> None:
+        """Raise SettingsError where a setting needs a stage of a plug-in, and the stage is that of the core."""
+        if getattr(self.settings, setting) and type(stage) is by_default:
+            raise SettingsError(
+                f"setting {setting} needs the plug-in {plug_in}, which is not loaded",
+                hint=f"name {plug_in} in STABILITY_INSTALLED_PLUGINS, or unset that",
+                setting=setting,
+            )
+
     def has(self, *roles: str) -> bool:
         """Return whether this process has one of some roles; without any set it has all."""
         return bool({*roles} & {*(self.settings.role or ROLES)})
@@ -137,6 +144,7 @@ class Membership(Stage):
     """How this process takes runs: alone, under the claim of its server on the Redis."""
 
     def __init__(self, options: Options, connections: Connections) -> None:
+        options.check_replaced(self, Membership, "role", "scale")
         self._claim = options.claim
         self._connections = connections
         self.ownership = Ownership(replaceable=self._may_replace)
@@ -185,19 +193,22 @@ class Storage(Stage):
 
 
 class SignIn(Stage):
-    """Sign-in at a provider; without one nobody signs in except with a key."""
+    """Sign-in with keys; a plug-in replaces it for sign-in at a provider."""
 
     def __init__(self, options: Options, connections: Connections) -> None:
-        self.oidc = OidcSignIn.of(options.settings, connections.ingest)
+        options.check_replaced(self, SignIn, "oidc_issuer", "oidc")
 
     def principal(self, person: SignedIn) -> Principal | None:
         """Return the rights of a person who signed in before, None for none any more."""
-        return None if self.oidc is None else self.oidc.may(person)
+        return None
 
-    async def stop(self) -> None:
-        """Close the connection to the provider."""
-        if self.oidc is not None:
-            await self.oidc.provider.close()
+    async def provider(self, refused: str) -> OidcWay | None:
+        """Return the provider for the page of the login, None for none. ``refused``: code of a refused sign-in."""
+        return None
+
+    async def sign_out_url(self, person: SignedIn) -> str | None:
+        """Return the provider's page that ends a sign-in there."""
+        return None
 
 
 class Access(Stage):
@@ -212,7 +223,6 @@ class Access(Stage):
         self.authenticator = Authenticator(self._ring, self.sessions, key_needed=key_needed, people=sign_in.principal)
         self.origins = Origins.of(settings)
         self.audit = AuditLog(connections.redis)
-        self.refusals = Refusals(self.audit)
 
     async def start(self) -> None:
         """Refuse to serve other machines without a key. Raises SettingsError."""

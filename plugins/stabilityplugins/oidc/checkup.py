@@ -17,7 +17,6 @@ def sign_in(settings: Settings) -> CheckResult | None:
 
     async def asked() -> str:
         way = OidcSignIn.of(settings, make_redis("redis://127.0.0.1"))  # which is asked nothing
-        assert way is not None
         try:
             await way.provider.ready()
         finally:

@@ -1,4 +1,4 @@
-"""The sign-in at the provider from the button to the person: what the routes of api/people/oidc.py ask."""
+"""The sign-in at the provider from the button to the person: for the routes of ``api.py``."""
 
 from __future__ import annotations
 
@@ -38,15 +38,14 @@ class OidcSignIn:
     roles: Roles
 
     @classmethod
-    def of(cls, settings: Settings, redis: Redis) -> OidcSignIn | None:
-        """Return what the settings say, None where no provider signs anybody in. Nothing is asked yet.
+    def of(cls, settings: Settings, redis: Redis) -> OidcSignIn:
+        """Return the sign-in at the provider ``oidc_issuer``, which is set. Nothing is asked yet.
 
         Raises:
             SettingsError: a setting is missing or wrong, or the packages for it are not installed.
         """
         wanted = OidcSettings.of(settings)
-        if wanted is None:
-            return None
+        assert wanted is not None
         roles = Roles.of(settings, "oidc_issuer")
         try:
             from stabilityplugins.oidc.provider import Provider  # needs the extra, and 50 ms

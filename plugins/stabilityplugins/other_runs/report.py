@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
 
 from stabilitybackend.judging.detectors.engine.base import Finding, State
-from stabilitybackend.schema.batches import SharedData
-from stabilitybackend.schema.evidence import BY_OTHER_RUNS, SHARED_DATA, SharedDataFacts, facts
+from stabilitybackend.schema.evidence import BY_OTHER_RUNS, SHARED_DATA, SharedDataFacts
 from stabilitybackend.schema.incidents import Incident
 from stabilityplugins.other_runs.search import Place, Stretch
 
-__all__ = ["Origin", "alarm", "note", "origin_of", "over", "shared_data"]
+__all__ = ["Origin", "alarm", "note", "origin_of", "over"]
 
 #: Where a run says which weights it began with: the key of its config, spelled as W&B's argument of ``init``.
 ORIGIN_KEY = "fork_from"
@@ -75,25 +74,6 @@ def over(incident: Incident, now_step: int) -> Finding:
     fields = {name: getattr(incident, name) for name in Finding.__dataclass_fields__}
     text = incident.text + f" It ended before step {now_step:,}."
     return replace(Finding(**fields), state="recovered", now_step=now_step, recovered_step=now_step, text=text)
-
-
-def shared_data(incidents: Iterable[Incident]) -> list[SharedData]:
-    """Return what incidents say of other runs, newest first."""
-    ours = [one for one in incidents if one.detector == BY_OTHER_RUNS and not one.dead]
-    found = [(one, facts(one.evidence, SharedDataFacts)) for one in ours]
-    return [
-        SharedData(
-            first=one.onset_step,
-            other_run=known.other_run,
-            other_name=known.other_name,
-            other_step=known.other_step,
-            by=known.by,
-            r=known.r,
-            learned=one.kind != SHARED_DATA,
-            incident_id=one.incident_id,
-        )
-        for one, known in sorted(found, key=lambda pair: -pair[0].opened)
-    ]
 
 
 def _how(place: Place) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from stabilitybackend.hooks import hook
 
 if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from stabilitybackend.base.settings import Settings
     from stabilitybackend.server.stage import Stage
     from stabilitybackend.server.stages import Options
 
@@ -26,3 +29,13 @@ def stages(options: Options) -> Iterable[type[Stage]]:
     from stabilityplugins.scale.shared_stages import SharedMembership, SharedWork
 
     return (SharedMembership, SharedWork)
+
+
+@hook
+def before_start(settings: Settings, redis: Redis, location: str) -> Awaitable[None] | None:
+    """Refuse a server without roles beside processes with roles; the embedded Redis has none."""
+    if settings.role or settings.redis_url is None:
+        return None
+    from stabilityplugins.scale.members import refuse_beside_members
+
+    return refuse_beside_members(redis, location)

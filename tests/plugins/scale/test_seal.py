@@ -14,7 +14,8 @@ from stabilitybackend.access.auth import Principal
 from stabilitybackend.access.people.proxy import PERSON
 from stabilitybackend.base.errors import Forbidden
 from stabilitybackend.base.keys import RELAY
-from stabilityplugins.scale.relay.seal import HEADER, LASTS_S, RELAYED, Seal, Unsealing
+from stabilitybackend.server.http_guard import RELAYED
+from stabilityplugins.scale.relay.seal import HEADER, LASTS_S, Seal, Unsealing
 
 PATH = b"/api/v1/runs/r/commands?limit=3"
 PERSON_AT_EDGE = Principal("ada", frozenset({"read"}), project="p", proxied=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from stabilitybackend.judging.batches.fold import BatchFold
 from stabilitybackend.lineage.tree import PathRange
 from stabilitybackend.schema.batches import Batches, DatasetSamples, NewSamples, Overlap, Repeated, SharedData
+from stabilitybackend.schema.evidence import BY_OTHER_RUNS, SHARED_DATA, SharedDataFacts, facts
+from stabilitybackend.schema.incidents import Incident
 
-__all__ = ["Stretch", "view_of"]
+__all__ = ["Stretch", "shared_data", "view_of"]
 
 #: Bins over the run for the count of new samples: a strip on the page, each some pixels wide.
 MAX_BINS = 80
@@ -64,6 +66,25 @@ def view_of(
         )
 
     return answer
+
+
+def shared_data(incidents: Iterable[Incident]) -> list[SharedData]:
+    """Return the runs that had the same data, by their incidents, newest first."""
+    here = [one for one in incidents if one.detector == BY_OTHER_RUNS and not one.dead]
+    found = [(one, facts(one.evidence, SharedDataFacts)) for one in here]
+    return [
+        SharedData(
+            first=one.onset_step,
+            other_run=known.other_run,
+            other_name=known.other_name,
+            other_step=known.other_step,
+            by=known.by,
+            r=known.r,
+            learned=one.kind != SHARED_DATA,
+            incident_id=one.incident_id,
+        )
+        for one, known in sorted(found, key=lambda pair: -pair[0].opened)
+    ]
 
 
 def _notes(fold: BatchFold) -> list[str]:

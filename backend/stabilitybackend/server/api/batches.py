@@ -11,11 +11,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from stabilitybackend.base.errors import BadRequest, NotFound
-from stabilitybackend.judging.batches.view import Stretch, view_of
+from stabilitybackend.judging.batches.view import Stretch, shared_data, view_of
 from stabilitybackend.schema.batches import BatchAnswers, Batches, BatchSamples
 from stabilitybackend.server.api.access import Commander, Reader, Recorded, Worker
 from stabilitybackend.server.api.answers import answer, answers
-from stabilityplugins.other_runs.report import shared_data
 
 __all__ = ["router"]
 

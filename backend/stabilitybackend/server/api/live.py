@@ -19,8 +19,8 @@ from stabilitybackend.base.tasks import end
 from stabilitybackend.runs.feed.pubsub import Channel, Subscriber
 from stabilitybackend.schema.runs import StoringProblem
 from stabilitybackend.server.api.access import check_project, identify, server_of, until_refused
+from stabilitybackend.server.http_guard import RELAYED
 from stabilitybackend.server.stages import Neighbours, Runs
-from stabilityplugins.scale.relay.seal import RELAYED
 
 __all__ = ["router"]
 

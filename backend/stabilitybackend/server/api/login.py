@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from stabilitybackend.access.auth import Principal
 from stabilitybackend.access.sessions import login_cookie, logout_cookies, session_of
 from stabilitybackend.base.errors import Unauthorized
-from stabilitybackend.schema.server import LoggedOut, Me
+from stabilitybackend.schema.server import LoggedOut, Me, SignInWays
 from stabilitybackend.server.api.access import Caller, audit, server_of
 from stabilitybackend.server.api.answers import answer, answers
 from stabilitybackend.server.stages import Access, Options, SignIn
@@ -56,9 +57,8 @@ async def logout(request: Request) -> Response:
     then: str | None = None
     if text is not None:
         session = await access.sessions.find(text)
-        oidc = server_of(request)[SignIn].oidc
-        if session is not None and session.person is not None and oidc is not None:
-            then = await oidc.sign_out_url(session.person)
+        if session is not None and session.person is not None:
+            then = await server_of(request)[SignIn].sign_out_url(session.person)
         try:
             identity = await access.authenticator.authenticate(request.headers, request.cookies)
         except Unauthorized:
@@ -70,6 +70,15 @@ async def logout(request: Request) -> Response:
     for cookie in logout_cookies(request.headers, request.scope.get("root_path", "")):
         response.headers.append("set-cookie", cookie)
     return response
+
+
+@router.get("/sign_in", responses=answers(SignInWays))
+async def ways(
+    request: Request,
+    refused: Annotated[str, Query(description="code of a sign-in that was refused")] = "",
+) -> Response:
+    """Return the provider for sign-ins besides keys, whether it answers, and why a sign-in was refused."""
+    return answer(SignInWays(await server_of(request)[SignIn].provider(refused)))
 
 
 @router.get("/me", responses=answers(Me))

@@ -19,9 +19,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from stabilitybackend.access.auth import Principal
 from stabilitybackend.access.people.proxy import PERSON
 from stabilitybackend.base.errors import NotFound, StabilityBoardError, TakesNoPart, Unavailable
+from stabilitybackend.server.http_guard import RELAYED
 from stabilityplugins.scale.relay.clients import MAX_REFUSAL_BYTES, PAUSE_S, RETRY_S, make_client, refusal_of, whole
 from stabilityplugins.scale.relay.owners import Owners, Target
-from stabilityplugins.scale.relay.seal import HEADER, RELAYED, Seal, refuse, target_of
+from stabilityplugins.scale.relay.seal import HEADER, Seal, refuse, target_of
 
 __all__ = ["Calls", "Work"]
 

@@ -26,10 +26,11 @@ from stabilitybackend.base.errors import BadRequest, StabilityBoardError, Unavai
 from stabilitybackend.base.keys import check_run_id
 from stabilitybackend.base.tasks import end
 from stabilitybackend.runs.reading.reader import no_worker
+from stabilitybackend.server.http_guard import RELAYED
 from stabilitybackend.storage.redis_link import as_unavailable
 from stabilityplugins.scale.relay.clients import MAX_REFUSAL_BYTES, PAUSE_S, RETRY_S, code_of, make_client, whole
 from stabilityplugins.scale.relay.owners import Owners, Target
-from stabilityplugins.scale.relay.seal import HEADER, RELAYED, Seal, refuse, target_of
+from stabilityplugins.scale.relay.seal import HEADER, Seal, refuse, target_of
 
 __all__ = ["READER_HEADER", "Forwarding"]
 

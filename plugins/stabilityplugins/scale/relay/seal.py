@@ -29,14 +29,13 @@ from stabilitybackend.access.auth import Principal
 from stabilitybackend.access.people.proxy import PERSON
 from stabilitybackend.base.errors import Forbidden, StabilityBoardError, Unavailable
 from stabilitybackend.base.keys import RELAY
+from stabilitybackend.server.http_guard import RELAYED
 from stabilitybackend.storage.redis_link import redis_errors
 
-__all__ = ["HEADER", "LASTS_S", "RELAYED", "Seal", "Unsealed", "Unsealing"]
+__all__ = ["HEADER", "LASTS_S", "Seal", "Unsealed", "Unsealing"]
 
 #: The header, lower-case. It reaches no route.
 HEADER = b"x-stability-relayed"
-#: Where a request's scope says that a process of ours has let it in already.
-RELAYED = "stability.relayed"
 #: A signature holds for so long, seconds, to either side: less than anybody waits for an answer, more than a pause.
 LASTS_S = 10.0
 #: How often time and secret are read from Redis, seconds; and the latter at most, where a signature is wrong.

@@ -17,12 +17,12 @@ from stabilitybackend.access.sessions import (
     sign_in_of,
 )
 from stabilitybackend.base.errors import NotFound, Unavailable
-from stabilitybackend.schema.server import OidcWay, SignInWays
 from stabilitybackend.server.api.access import server_of
-from stabilitybackend.server.api.answers import answer, answers
+from stabilitybackend.server.api.answers import answers
 from stabilitybackend.server.stages import Access, Options, SignIn
 from stabilityplugins.oidc.flows import FLOW_S
-from stabilityplugins.oidc.refusals import SignInRefused, sentence
+from stabilityplugins.oidc.provider_stage import ProviderSignIn
+from stabilityplugins.oidc.refusals import SignInRefused
 from stabilityplugins.oidc.sign_in import OidcSignIn
 
 __all__ = ["router"]
@@ -30,32 +30,13 @@ __all__ = ["router"]
 router = APIRouter(prefix="/api/v1", tags=["server"])
 
 
-def _way(request: Request) -> OidcSignIn:
-    way = server_of(request)[SignIn].oidc
-    if way is None:
+def _stage(request: Request) -> ProviderSignIn:
+    stage = server_of(request)[SignIn]
+    if not isinstance(stage, ProviderSignIn):
         raise NotFound(
             "nobody signs in at a provider here", hint="log in with a key at /login, or set STABILITY_OIDC_ISSUER"
         )
-    return way
-
-
-@router.get("/sign_in", responses=answers(SignInWays))
-async def ways(
-    request: Request,
-    refused: Annotated[str, Query(description="code of a sign-in that was refused")] = "",
-) -> Response:
-    """Say where people sign in besides with a key, whether that answers now, and why a sign-in was refused."""
-    way = server_of(request)[SignIn].oidc
-    if way is None:
-        return answer(SignInWays(None))
-    its = way.settings
-    trouble = ""
-    try:
-        await way.provider.ready()
-    except SignInRefused as away:
-        trouble = sentence(away.code, its.name, its.public_url)
-    refusal = sentence(refused, its.name, its.public_url)
-    return answer(SignInWays(OidcWay(its.name, f"{its.public_url}/api/v1/oidc/start", trouble, refusal)))
+    return stage
 
 
 @router.get("/oidc/start", status_code=303, response_class=Response, responses=answers(None, 303, media_types=()))
@@ -66,7 +47,7 @@ async def start(
 ) -> Response:
     """Begin a sign-in: go to the provider's page."""
     try:
-        url, browser = await _way(request).begin(next, other=other)
+        url, browser = await _stage(request).oidc.begin(next, other=other)
     except (SignInRefused, Unavailable) as error:
         return await _refuse(request, error)
     return _go(request, url, browser)
@@ -75,7 +56,7 @@ async def start(
 @router.get("/oidc/callback", status_code=303, response_class=Response, responses=answers(None, 303, media_types=()))
 async def callback(request: Request) -> Response:
     """End a sign-in: the provider sends a person back. Opens a session, as a login with a key does."""
-    way = _way(request)
+    way = _stage(request).oidc
     try:
         person, then = await way.finish(request.query_params, sign_in_of(request.headers, request.cookies))
         text = await _open(request, way, person)
@@ -109,7 +90,7 @@ async def _refuse(request: Request, error: SignInRefused | Unavailable) -> Respo
     """Go to the page that says why; what the page says is known by the code alone."""
     refused = error if isinstance(error, SignInRefused) else SignInRefused("store_away", error.message)
     try:
-        await server_of(request)[Access].refusals.note(refused, _address(request))
+        await _stage(request).refusals.note(refused, _address(request))
     except Unavailable:  # the log is in the same store: this one is in the server's own log alone
         pass
     query = urlencode({"refused": refused.code, "next": refused.then})
