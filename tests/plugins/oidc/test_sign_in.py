@@ -16,7 +16,7 @@ import pytest
 
 from stabilitybackend.access.auth import KeyRing
 from stabilitybackend.base.keys import SIGN_INS
-from stabilitybackend.server.stages import Access
+from stabilitybackend.server.stages import SignIn
 from stabilitybackend.storage.redis_link import make_redis
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from support.oidc.fake import FakeProvider, new_key
@@ -99,7 +99,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 def stage(kept: Stage) -> Stage:
     kept.provider.reset()
     # Of each reason one refusal a minute is in the log: each test has its own minute.
-    kept.server.app.server[Access].refusals._seen.clear()
+    kept.server.app.server[SignIn].refusals._seen.clear()
     return kept
 
 
