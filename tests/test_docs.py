@@ -333,6 +333,19 @@ def test_the_page_of_the_benchmarks_names_each_program() -> None:
     assert [name for name in programs if f"`{name}`" not in page] == []
 
 
+@pytest.mark.parametrize("package", [*_PEOPLE, "tests", "benchmarks", "examples", "deploy"])
+def test_the_pages_that_code_names_are_there(package: str) -> None:
+    files = [
+        file for file in (REPOSITORY / package).rglob("*") if file.suffix in {".py", ".js", ".lua", ".sh", ".yaml"}
+    ]
+    named = {
+        page for file in files for page in re.findall(r"\bdocs/[\w/-]+\.\w+", file.read_text()) if "//" not in page
+    }
+
+    assert files
+    assert [page for page in sorted(named) if not (REPOSITORY / page).exists()] == []
+
+
 def test_the_map_names_every_room_and_file_of_the_backend() -> None:
     page = (REPOSITORY / "docs/architecture.md").read_text().split("Backend; imports point")[1].split("\n## ")[0]
     backend = REPOSITORY / "backend/stabilitybackend"

@@ -77,7 +77,7 @@ class Settings:
         hang_ceiling_s: longest learned budget of a usual phase, seconds, >= the floor.
         agent_lost_s: seconds that an agent may be silent, > 0.
         log_level: ``critical``, ``error``, ``warning``, ``info`` or ``debug``.
-        alert_routes: YAML file of routes of alerts (docs/routes.md). None: those that people wrote on the page.
+        alert_routes: YAML file of routes of alerts (docs/alerting.md). None: those that people wrote on the page.
         public_url: ``https://board.example.org`` or ``https://hub.example.org/user/x/proxy/8080``, where people open
             the pages: a proxy's address, and the one in alerts. With a name beyond loopback every call needs a key.
         root_path: ``/user/x/proxy/8080``, the path below which a proxy serves the board, whether it passes the path on
