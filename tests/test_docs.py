@@ -335,12 +335,9 @@ def test_the_page_of_the_benchmarks_names_each_program() -> None:
 
 @pytest.mark.parametrize("package", [*_PEOPLE, "tests", "benchmarks", "examples", "deploy"])
 def test_the_pages_that_code_names_are_there(package: str) -> None:
-    files = [
-        file for file in (REPOSITORY / package).rglob("*") if file.suffix in {".py", ".js", ".lua", ".sh", ".yaml"}
-    ]
-    named = {
-        page for file in files for page in re.findall(r"\bdocs/[\w/-]+\.\w+", file.read_text()) if "//" not in page
-    }
+    kinds = {".py", ".js", ".lua", ".sh", ".yaml"}
+    files = [file for file in (REPOSITORY / package).rglob("*") if file.suffix in kinds]
+    named = {page for file in files for page in re.findall(r"(?<![/\w])docs/[\w/-]+\.md\b", file.read_text())}
 
     assert files
     assert [page for page in sorted(named) if not (REPOSITORY / page).exists()] == []
