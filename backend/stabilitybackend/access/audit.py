@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import orjson
 from redis.asyncio import Redis
 
 from stabilitybackend.base.keys import AUDIT, RunKeys
@@ -130,7 +129,7 @@ def _read(run_id: str, fields: Mapping[bytes, bytes]) -> Iterator[AuditEntry]:
     for kind, data in fields.items():
         make = _KINDS.get(kind)
         if make is not None:
-            made = make(orjson.loads(data))
+            made = make(msgspec.json.decode(data))
             yield msgspec.structs.replace(made, run=run_id)
 
 
@@ -152,7 +151,9 @@ def _proposal(one: Any) -> AuditEntry:
 
 
 def _settings(one: Any) -> AuditEntry:
-    return AuditEntry(one["time"], one["who"], None, "settings.detectors", "", orjson.dumps(one["settings"]).decode())
+    return AuditEntry(
+        one["time"], one["who"], None, "settings.detectors", "", msgspec.json.encode(one["settings"]).decode()
+    )
 
 
 def _category(one: Any) -> AuditEntry:
@@ -170,7 +171,7 @@ def _annotation(one: Any) -> AuditEntry:
 
 def _about(one: Any) -> AuditEntry:
     given = {name: value for name, value in one.items() if name not in ("who", "time") and value is not None}
-    return AuditEntry(one["time"], one["who"], None, "run.edit", "", orjson.dumps(given).decode()[:300])
+    return AuditEntry(one["time"], one["who"], None, "run.edit", "", msgspec.json.encode(given).decode()[:300])
 
 
 def _policy(one: Any) -> AuditEntry:

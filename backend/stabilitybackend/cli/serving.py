@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import resource
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import msgspec
 import uvicorn
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
@@ -157,8 +157,8 @@ def serve(
 def read_server_file(data_dir: Path) -> dict[str, Any]:
     """Return ``{"url", "pid"}`` of the server that runs on ``data_dir``, or an empty dict."""
     try:
-        facts = json.loads((data_dir / SERVER_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        facts = msgspec.json.decode((data_dir / SERVER_FILE).read_bytes())
+    except (OSError, msgspec.MsgspecError):
         return {}
     return facts if isinstance(facts, dict) else {}
 
@@ -201,7 +201,7 @@ class _AnnouncingServer(uvicorn.Server):
 def _announce(data_dir: Path, url: str, on_up: Callable[[str], None]) -> None:
     path = data_dir / SERVER_FILE
     new = path.with_suffix(".new")
-    new.write_text(json.dumps({"url": url, "pid": os.getpid()}), encoding="utf-8")
+    new.write_bytes(msgspec.json.encode({"url": url, "pid": os.getpid()}))
     new.replace(path)  # whole or not at all, for those who read it meanwhile
     on_up(url)
 

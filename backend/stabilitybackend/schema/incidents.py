@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
-import orjson
 
 from stabilitybackend.schema.evidence import CurveFacts, JudgedFacts, facts
 from stabilitybackend.schema.kinds import About, IncidentKind, kind_of
@@ -278,7 +277,7 @@ def decoded(data: bytes) -> Incident:
         Misfit: it is none.
     """
     try:
-        stored = orjson.loads(data)
+        stored = msgspec.json.decode(data)
         evidence = stored["evidence"]
         for name in ("key", "detector", "now_step", "closed_step", "no_rollback"):
             if name in evidence:
@@ -288,5 +287,5 @@ def decoded(data: bytes) -> Incident:
                 field: evidence.pop(name) for name, field in _ROLLED_BACK.items() if name in evidence
             }
         return msgspec.convert(stored, Incident)
-    except (KeyError, TypeError, AttributeError, ValueError, msgspec.ValidationError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, msgspec.MsgspecError) as error:
         raise Misfit(f"{data[:SHOWN_BYTES]!r} came, expected an incident ({type(error).__name__}: {error})") from error

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
+import orjson
+
 from stabilitybackend.base.errors import BadRequest
 
 #: A logged value: a number, or the name of a non-finite one.
@@ -16,6 +18,14 @@ def json_number(value: float) -> Number:
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+
+
+def json_with_arrays(document: object) -> bytes:
+    """Return JSON of a document with NumPy arrays, whose non-finite values are null.
+
+    The one use of orjson: 600 kB of arrays take it 0.6 ms, and msgspec 1.6 ms as lists.
+    """
+    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 #: Ranks, and GPUs, of a job that are followed; more are only counted.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import orjson
 
 from stabilitybackend.base.errors import BadRequest, NotFound
 from stabilitybackend.base.keys import VIEWS
@@ -76,7 +75,7 @@ class SavedViews(InRedis):
 
 def _field(kind: str, project: str, name: str) -> bytes:
     assert kind in VIEW_KINDS
-    return orjson.dumps([kind, project, name])
+    return msgspec.json.encode([kind, project, name])
 
 
 def _of(project: str) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
-import orjson
 from fastapi import APIRouter, Query, Response
 
 from stabilitybackend.base.errors import BadRequest
 from stabilitybackend.runs.worker import RunWorker
+from stabilitybackend.schema.json_data import json_with_arrays
 from stabilitybackend.schema.metric_roles import GRAD_NORM
 from stabilitybackend.schema.series import Comparison, SpikeScores
 from stabilitybackend.server.api.access import Manager, Reader, check_project
@@ -54,7 +54,7 @@ async def compared(
     workers = await asyncio.gather(*(manager.read(name) for name in names))
     runs = [_compared(worker, request, at, by) for worker, at, by in zip(workers, forks, shifts, strict=True)]
     found = await asyncio.gather(*(threads.run(partial(compare, one, runs[0], request, align)) for one in runs))
-    return Response(orjson.dumps({"align": align, "runs": found}, option=orjson.OPT_SERIALIZE_NUMPY), media_type=JSON)
+    return Response(json_with_arrays({"align": align, "runs": found}), media_type=JSON)
 
 
 def _compared(worker: RunWorker, request: SeriesRequest, fork: int | None, shift: int) -> ComparedRun:

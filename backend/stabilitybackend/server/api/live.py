@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 import msgspec
-import orjson
 from fastapi import APIRouter, WebSocket
 from fastapi.responses import JSONResponse
 from starlette.websockets import WebSocketDisconnect
@@ -74,7 +73,7 @@ class _OneProject(Subscriber):
         self._project = project
 
     def put(self, message: bytes) -> None:
-        content = orjson.loads(message)
+        content = msgspec.json.decode(message)
         about = content["run"] if content["type"] == "run" else content.get("incident")
         if about is None or about["project"] == self._project:
             super().put(message)
@@ -99,7 +98,7 @@ class _Feed:
             try:
                 message = await asyncio.wait_for(self._subscriber.get(), PING_EVERY_S)
             except TimeoutError:
-                message = orjson.dumps({"type": "ping", "server_time": time.time()})
+                message = msgspec.json.encode({"type": "ping", "server_time": time.time()})
             try:
                 await asyncio.wait_for(self._socket.send_text(message.decode()), SEND_TIMEOUT_S)
             except (TimeoutError, WebSocketDisconnect, RuntimeError):

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from stabilitybackend.base.errors import BadRequest
@@ -55,7 +55,7 @@ def _chunks(export: Export) -> Generator[bytes, None, None]:
         for row in _lines(export, piece):
             if header is not None:
                 row["export"], header = header, None
-            waiting += orjson.dumps(row, option=orjson.OPT_NON_STR_KEYS)
+            waiting += msgspec.json.encode(row)
             waiting += b"\n"
             export.progress.rows += 1
             if len(waiting) >= _CHUNK_BYTES:

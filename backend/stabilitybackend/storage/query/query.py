@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from stabilitybackend.base.errors import BadRequest
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.schema.json_data import Number, json_number
+from stabilitybackend.schema.json_data import Number, json_number, json_with_arrays
 from stabilitybackend.storage.archive.aggregates import EMPTY_AGGS, Aggs, aggregate, means
 from stabilitybackend.storage.archive.series import Extent, Rows, SeriesKey, join_rows
 from stabilitybackend.storage.points.memtable import series_key
@@ -213,7 +212,7 @@ class Answer:
             "complete": self.complete,
             "problems": self.problems,
         }
-        return orjson.dumps(facts | more, option=orjson.OPT_SERIALIZE_NUMPY)
+        return json_with_arrays(facts | more)
 
 
 def _json_array(values: NDArray[np.float64]) -> NDArray[np.float64] | list[Number]:
