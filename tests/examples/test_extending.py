@@ -73,7 +73,15 @@ def log(server: Server, run_id: str, metric: str, values: list[float]) -> None:
 def test_the_server_lists_the_plug_ins_that_it_loaded(server: Server) -> None:
     said = (server.data_dir.parent / "server.log").read_text()
 
-    names = ("full_disk.py", "lost_steps.py", "ntfy.py", "remapped_rows.py", "slow_data.py", "text_log.py")
+    names = (
+        "free_disk.py",
+        "full_disk.py",
+        "lost_steps.py",
+        "ntfy.py",
+        "remapped_rows.py",
+        "slow_data.py",
+        "text_log.py",
+    )
     assert f"Plug-ins: {', '.join(str(FOLDER / name) for name in names)}" in said
 
 
@@ -144,6 +152,15 @@ def test_the_gpu_condition_of_two_files_is_reported_by_the_node_and_judged_by_th
     assert "2 memory rows replaced" in incident["text"] + incident["title"]
 
 
+def test_the_stage_of_a_file_works_in_the_background_with_a_call_a_command_and_a_check(server: Server) -> None:
+    server.wait_for("/free_disk", lambda r: r["gib"] > 0, "it is measured")
+    shown = cli(server, "disk")
+    doctor = json.loads(cli(server, "doctor", "--json", url=False).stdout)
+
+    assert (shown.returncode, shown.stdout.endswith(" GiB\n")) == (0, True), shown
+    assert "disk" in [check["name"] for check in doctor["checks"]]
+
+
 @pytest.mark.soak
 def test_the_task_of_a_file_runs_on_each_node_and_an_unknown_one_on_none(server: Server, tmp_path: Path) -> None:
     plan = json.dumps({"stop": 100_000, "period_s": 0.05})
@@ -160,10 +177,10 @@ def test_the_task_of_a_file_runs_on_each_node_and_an_unknown_one_on_none(server:
     assert answer["detail"] == "there is no task 'rm_rf' on this node, expected one of: disk_space"
 
 
-def cli(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
+def cli(server: Server, *arguments: str, url: bool = True) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "stabilitybackend.cli", *arguments, "--url", server.url],
-        env=os.environ | {"STABILITY_PLUGINS": str(FOLDER)},
+        [sys.executable, "-m", "stabilitybackend.cli", *arguments, *(["--url", server.url] if url else [])],
+        env=os.environ | {"STABILITY_PLUGINS": str(FOLDER), "STABILITY_DATA_DIR": str(server.data_dir)},
         capture_output=True,
         text=True,
         check=False,

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import httpx
+import pytest
 
 from support.outside.receiver_thread import ReceiverThread
 from support.ports import free_port
@@ -14,6 +15,7 @@ from support.processes import Ranks, Server
 ONSET = 220
 
 
+@pytest.mark.soak
 def test_a_server_without_plug_ins_takes_a_job_finds_its_spike_alerts_and_rolls_it_back(tmp_path: Path) -> None:
     (checkpoints := tmp_path / "checkpoints").mkdir()
     enough = tmp_path / "enough"
