@@ -128,6 +128,15 @@ def routes() -> Iterable[APIRouter]:
 
 
 @_seam
+def signed_requests() -> Mapping[str, int]:
+    """Return paths whose requests carry a signature in place of a key -> longest body, bytes.
+
+    The route of such a path checks the signature.
+    """
+    return {}
+
+
+@_seam
 def pages() -> Iterable[Callable[..., Any]]:
     """Return functions that draw pages and panels: below ``@page`` or ``@panel`` of ``stabilityfrontend.extend``.
 

@@ -1741,12 +1741,12 @@ export interface Overlap {
 }
 
 /**
- * Outcome of a webhook of PagerDuty.
+ * The outcome of a webhook.
  *
  * Attributes:
- *     outcome: ``acknowledged``; ``noted``: in the audit log; ``ignored``: no use here; ``repeated``: a duplicate;
- *         ``unknown``: without an incident sent to PagerDuty.
- *     text: the same for people.
+ *     outcome: ``acknowledged``; ``noted``: in the audit log; ``ignored``: of no use here; ``repeated``: applied
+ *         before; ``unknown``: not an incident of this server.
+ *     text: the same for display.
  */
 export interface PagerDutyAnswer {
   outcome: "acknowledged" | "ignored" | "noted" | "repeated" | "unknown";
@@ -3116,10 +3116,10 @@ export interface SkipCheck {
 }
 
 /**
- * Slack's action for an answered question; no body for none.
+ * Answer to a submitted question; a press has an empty one.
  *
  * Attributes:
- *     response_action: ``clear`` closes it, ``update`` shows ``view`` in its place, as of Slack's Block Kit.
+ *     response_action: ``clear`` closes it, ``update`` shows ``view`` in its place, in Slack's Block Kit.
  */
 export interface SlackAnswer {
   response_action: "clear" | "update";

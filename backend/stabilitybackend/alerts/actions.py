@@ -152,7 +152,7 @@ class AlertActions:
         )
 
     async def roll_back(self, wanted: RollbackRequest) -> CommandNews | Proposed:
-        """RollbackRequest a rollback, or propose it, if what the person was shown still holds."""
+        """Issue a rollback, or propose it, if the facts shown to the person still hold."""
         worker = await _spoken(self._manager.get(wanted.run_id))
         state = await _spoken(worker.ready())
         if (issued := state.commands.find(wanted.key)) is not None:
@@ -184,7 +184,7 @@ class AlertActions:
         return _news(issued)
 
     async def approve(self, run_id: str, proposal_id: str, who: str, person: str) -> CommandNews:
-        """RollbackRequest what another person proposed."""
+        """Issue a command proposed by another person."""
         worker = await _spoken(self._manager.get(run_id))
         approving = Person(who, _key_of(person))
         made = await _spoken(self._book.approve(worker, proposal_id, approving, two_persons=self._two_persons))

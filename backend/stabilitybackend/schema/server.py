@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -24,30 +24,6 @@ class ErrorAnswer(msgspec.Struct):
     """Every answer with a status of 400 or more, but for the probes."""
 
     error: ErrorFacts
-
-
-class SlackAnswer(msgspec.Struct, omit_defaults=True):
-    """Slack's action for an answered question; no body for none.
-
-    Attributes:
-        response_action: ``clear`` closes it, ``update`` shows ``view`` in its place, as of Slack's Block Kit.
-    """
-
-    response_action: Literal["clear", "update"]
-    view: dict[str, Any] | None = None
-
-
-class PagerDutyAnswer(msgspec.Struct):
-    """Outcome of a webhook of PagerDuty.
-
-    Attributes:
-        outcome: ``acknowledged``; ``noted``: in the audit log; ``ignored``: no use here; ``repeated``: a duplicate;
-            ``unknown``: without an incident sent to PagerDuty.
-        text: the same for people.
-    """
-
-    outcome: Literal["acknowledged", "noted", "ignored", "repeated", "unknown"]
-    text: str
 
 
 class Alive(msgspec.Struct):

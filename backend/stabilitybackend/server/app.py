@@ -142,6 +142,7 @@ class Application(FastAPI):
             "kinds": kinds.served(), "statuses": msgspec.to_builtins(STATUSES), "verdicts": verdicts.WORDS,
             "ranks": RANKS, "gpus": GPUS, "appearances": severity.served(),
         }  # fmt: skip
+        self._signed = {path: most for found in options.plugins.call("signed_requests") for path, most in found.items()}
         self._headers = security_headers(attach(self, tables=tables, added=options.plugins.of("pages")))
 
     def build_middleware_stack(self) -> ASGIApp:
@@ -150,7 +151,7 @@ class Application(FastAPI):
         app = super().build_middleware_stack()
         for stage in self.server.stages:
             app = stage.inside(app)
-        app = HttpGuard(app, access.origins, access.authenticator, self._headers)
+        app = HttpGuard(app, access.origins, access.authenticator, self._headers, self._signed)
         for stage in self.server.stages:
             app = stage.around(app)
         return app

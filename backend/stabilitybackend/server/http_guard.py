@@ -7,7 +7,7 @@ request is kept in memory before it is known that it may come.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
@@ -21,15 +21,7 @@ from stabilitybackend.access.people.proxy import person_of
 from stabilitybackend.base.errors import BadRequest, StabilityBoardError
 from stabilitybackend.server.addresses.refused_page import refused_page
 
-__all__ = [
-    "MAX_BODY_BYTES",
-    "MAX_LOGIN_BYTES",
-    "MAX_PAGERDUTY_BYTES",
-    "MAX_SLACK_BYTES",
-    "RELAYED",
-    "HttpGuard",
-    "security_headers",
-]
+__all__ = ["MAX_BODY_BYTES", "MAX_LOGIN_BYTES", "RELAYED", "HttpGuard", "security_headers"]
 
 #: Key of a request's scope: another process of this server has checked it.
 RELAYED = "stability.relayed"
@@ -44,17 +36,8 @@ BODY_TIMEOUT_S = 20.0
 #: again, so that it fits its scripts, whose addresses hold a hash.
 _NO_STORE, _NO_CACHE = b"no-store", b"no-cache"
 
-#: Longest body of what Slack posts, bytes: it holds the whole message in which somebody pressed a button.
-MAX_SLACK_BYTES = 256 * 1024
-
-#: Longest webhook of PagerDuty, bytes: it drops longer ones itself.
-MAX_PAGERDUTY_BYTES = 256 * 1024
-
-#: Calls with a body that need no key -> its longest body. What comes from Slack or PagerDuty is signed instead.
-_OPEN = {
-    "/api/v1/login": MAX_LOGIN_BYTES, "/api/v1/logout": MAX_LOGIN_BYTES, "/api/v1/slack": MAX_SLACK_BYTES,
-    "/api/v1/pagerduty": MAX_PAGERDUTY_BYTES,
-}  # fmt: skip
+#: Calls with a body and without a key -> longest body.
+_OPEN = {"/api/v1/login": MAX_LOGIN_BYTES, "/api/v1/logout": MAX_LOGIN_BYTES}
 #: Browser features that no page of ours uses.
 _FEATURES = ("camera", "microphone", "geolocation", "payment", "usb", "serial", "midi", "display-capture")
 
@@ -94,15 +77,25 @@ def security_headers(script_hashes: Iterable[str]) -> list[tuple[bytes, bytes]]:
 
 
 class HttpGuard:
-    """Lets in what may come, and sends out what is safe to show; every answer gets ``headers``."""
+    """Checks each request, and adds ``headers`` to each answer.
+
+    Args:
+        signed: paths whose requests carry a signature in place of a key -> longest body, bytes.
+    """
 
     def __init__(
-        self, app: ASGIApp, origins: Origins, authenticator: Authenticator, headers: list[tuple[bytes, bytes]]
+        self,
+        app: ASGIApp,
+        origins: Origins,
+        authenticator: Authenticator,
+        headers: list[tuple[bytes, bytes]],
+        signed: Mapping[str, int] | None = None,
     ) -> None:
         self._app = app
         self._origins = origins
         self._authenticator = authenticator
         self._headers = headers
+        self._open = _OPEN | dict(signed or {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request or WebSocket."""
@@ -141,8 +134,8 @@ class HttpGuard:
             Unauthorized: a key is needed, and none or a wrong one came.
             BadRequest: the body is too large (413) or too slow (408).
         """
-        most = _OPEN.get(scope["path"], MAX_BODY_BYTES)
-        if scope["path"] not in _OPEN:
+        most = self._open.get(scope["path"], MAX_BODY_BYTES)
+        if scope["path"] not in self._open:
             connection = HTTPConnection(scope)
             await self._authenticator.authenticate(connection.headers, connection.cookies, person_of(scope))
         announced = Headers(scope=scope).get("content-length", "")

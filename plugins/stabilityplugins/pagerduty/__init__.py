@@ -24,3 +24,10 @@ def routes() -> list[APIRouter]:
     from stabilityplugins.pagerduty.api import router
 
     return [router]
+
+
+@hook
+def signed_requests() -> dict[str, int]:
+    from stabilityplugins.pagerduty.api import MAX_PAGERDUTY_BYTES
+
+    return {"/api/v1/pagerduty": MAX_PAGERDUTY_BYTES}

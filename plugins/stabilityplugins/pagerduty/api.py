@@ -1,4 +1,4 @@
-"""What people do in PagerDuty, as its webhooks tell it (docs/alerting.md)."""
+"""The route of PagerDuty's webhooks."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ from fastapi import APIRouter, Request, Response
 
 from stabilityalerting import ActionRefused
 from stabilitybackend.base.errors import BadRequest, NotFound, Unauthorized, Unavailable
-from stabilitybackend.schema.server import PagerDutyAnswer
 from stabilitybackend.server.api.access import AlertingPart
 from stabilitybackend.server.api.answers import answer, answers
 from stabilitybackend.storage.redis_link import redis_errors
 from stabilityplugins.pagerduty.channel import PagerDutySink
-from stabilityplugins.pagerduty.webhooks import BadWebhook
+from stabilityplugins.pagerduty.webhooks import BadWebhook, PagerDutyAnswer
 
-__all__ = ["router"]
+__all__ = ["MAX_PAGERDUTY_BYTES", "router"]
+
+#: Longest webhook, bytes: PagerDuty drops longer ones itself.
+MAX_PAGERDUTY_BYTES = 256 * 1024
 
 router = APIRouter(prefix="/api/v1", tags=["alerting"])
 
 
 @router.post("/pagerduty", responses=answers(PagerDutyAnswer))
 async def pagerduty(request: Request, alerting: AlertingPart) -> Response:
-    """Take a webhook that PagerDuty signed, once: who acknowledges or resolves there acknowledges here."""
+    """Apply a signed webhook once: an acknowledgement or a resolution there acknowledges here."""
     taking = [
         sink.webhooks
         for sink in alerting.service.sinks
@@ -29,9 +31,10 @@ async def pagerduty(request: Request, alerting: AlertingPart) -> Response:
     if not taking:
         raise NotFound(
             "this server takes nothing from PagerDuty",
-            hint="set STABILITY_PAGERDUTY_WEBHOOK_SECRET: docs/alerting.md",
+            hint="set STABILITY_PAGERDUTY_WEBHOOK_SECRET: README of the PagerDuty plug-in",
         )
-    body, signatures = await request.body(), request.headers.get("x-pagerduty-signature", "")
+    body = await request.body()
+    signatures = request.headers.get("x-pagerduty-signature", "")
     signed = next((webhooks for webhooks in taking if webhooks.signed(signatures, body)), None)
     if signed is None:
         raise Unauthorized(
@@ -41,9 +44,8 @@ async def pagerduty(request: Request, alerting: AlertingPart) -> Response:
         )
     try:
         with redis_errors():
-            result = await signed.take(body)
+            return answer(await signed.take(body))
     except BadWebhook as error:
-        raise BadRequest(str(error), hint="it takes PagerDuty's webhooks alone: docs/alerting.md", status=400) from None
+        raise BadRequest(str(error), hint="it takes PagerDuty's webhooks alone", status=400) from None
     except ActionRefused as error:
         raise Unavailable(str(error), hint="PagerDuty sends it again") from None
-    return answer(PagerDutyAnswer(result.outcome, result.text))

@@ -39,7 +39,7 @@ MAX_SIGNATURES = 8
 
 Outcome = Literal["acknowledged", "noted", "ignored", "repeated", "unknown"]
 
-__all__ = ["PAGERDUTY_API_URL", "BadWebhook", "IncidentAlerts", "Outcome", "WebhookResult", "Webhooks"]
+__all__ = ["PAGERDUTY_API_URL", "BadWebhook", "IncidentAlerts", "Outcome", "PagerDutyAnswer", "Webhooks"]
 
 _log = logging.getLogger(__name__)
 
@@ -48,11 +48,10 @@ class BadWebhook(AlertingError):
     """A signed request that is no webhook of version 3."""
 
 
-@dataclass(frozen=True, slots=True)
-class WebhookResult:
+class PagerDutyAnswer(msgspec.Struct, frozen=True):
     """The outcome of a webhook.
 
-    Args:
+    Attributes:
         outcome: ``acknowledged``; ``noted``: in the audit log; ``ignored``: of no use here; ``repeated``: applied
             before; ``unknown``: not an incident of this server.
         text: the same for display.
@@ -160,7 +159,7 @@ class Webhooks:
         ]
         return any(hmac.compare_digest(one, mac) for one in given for mac in right)
 
-    async def take(self, body: bytes) -> WebhookResult:
+    async def take(self, body: bytes) -> PagerDutyAnswer:
         """Apply a signed webhook.
 
         Raises:
@@ -169,42 +168,42 @@ class Webhooks:
         """
         event = _read(body, self._clock())
         if event.type == "pagey.ping":
-            return WebhookResult("noted", "PagerDuty and this server know each other.")
+            return PagerDutyAnswer("noted", "PagerDuty and this server know each other.")
         if event.age_s > MAX_AGE_S:
-            return WebhookResult("ignored", f"It is {event.age_s / 3600:,.0f} h old.")
+            return PagerDutyAnswer("ignored", f"It is {event.age_s / 3600:,.0f} h old.")
         if await self._memory.is_applied(event.id):
-            return WebhookResult("repeated", "It came before.")
+            return PagerDutyAnswer("repeated", "It came before.")
         incidents = await self._incidents(event)
         if not incidents:
-            return WebhookResult("unknown", f"{event.type}: none of the incidents that this receiver sent is in it.")
+            return PagerDutyAnswer("unknown", f"{event.type}: none of the incidents that this receiver sent is in it.")
         results = [await self._act(event, own) for own in incidents]
         await self._memory.applied(event.id)  # at the end: one that failed half way is repeated
         return next((one for one in results if one.outcome == "acknowledged"), results[0])
 
-    async def _act(self, event: _Event, own: OwnIncident) -> WebhookResult:
+    async def _act(self, event: _Event, own: OwnIncident) -> PagerDutyAnswer:
         act = _ACTS.get(event.type)
         if act is None:
-            return WebhookResult("ignored", f"{event.type} changes nothing here.")
+            return PagerDutyAnswer("ignored", f"{event.type} changes nothing here.")
         try:
             return await act(self, event, own)
         except ActionRefused as refused:
             if refused.passing:
                 raise
-            return WebhookResult("unknown", str(refused))
+            return PagerDutyAnswer("unknown", str(refused))
 
-    async def _acknowledged(self, event: _Event, own: OwnIncident) -> WebhookResult:
+    async def _acknowledged(self, event: _Event, own: OwnIncident) -> PagerDutyAnswer:
         if not event.by_person:
-            return WebhookResult("ignored", "No person acknowledged it.")
+            return PagerDutyAnswer("ignored", "No person acknowledged it.")
         who = f"pagerduty:{event.who}"
         await self._memory.acknowledged(own, who)
         holder = await self._actions.acknowledge(*own, who, f"in PagerDuty: {event.url}")
         if holder != who:
-            return WebhookResult("noted", f"{holder} takes care of it already.")
-        return WebhookResult("acknowledged", f"{who} takes care of it.")
+            return PagerDutyAnswer("noted", f"{holder} takes care of it already.")
+        return PagerDutyAnswer("acknowledged", f"{who} takes care of it.")
 
-    async def _resolved(self, event: _Event, own: OwnIncident) -> WebhookResult:
+    async def _resolved(self, event: _Event, own: OwnIncident) -> PagerDutyAnswer:
         if "integration" in event.agent:
-            return WebhookResult("ignored", "An integration resolved it.")
+            return PagerDutyAnswer("ignored", "An integration resolved it.")
         await self._memory.resolved(own)
         who = f"pagerduty:{event.who}"
         if event.by_person:
@@ -212,22 +211,22 @@ class Webhooks:
             await self._actions.acknowledge(*own, who, f"resolved in PagerDuty: {event.url}")
         note = "It was resolved in PagerDuty; here it ends when the data say so."
         await self._actions.note(*own, "incident.resolved_in_pagerduty", who, f"{note} {event.url}")
-        return WebhookResult("acknowledged" if event.by_person else "noted", note)
+        return PagerDutyAnswer("acknowledged" if event.by_person else "noted", note)
 
-    async def _reopened(self, event: _Event, own: OwnIncident) -> WebhookResult:
+    async def _reopened(self, event: _Event, own: OwnIncident) -> PagerDutyAnswer:
         await self._memory.reopened(own)
         note = "It was opened again in PagerDuty."
         await self._actions.note(*own, "incident.reopened_in_pagerduty", f"pagerduty:{event.who}", note)
-        return WebhookResult("noted", note)
+        return PagerDutyAnswer("noted", note)
 
-    async def _unacknowledged(self, event: _Event, own: OwnIncident) -> WebhookResult:
+    async def _unacknowledged(self, event: _Event, own: OwnIncident) -> PagerDutyAnswer:
         note = "It is acknowledged no more in PagerDuty, which pages on by its own rules; here it stays acknowledged."
         await self._actions.note(*own, "incident.unacknowledged_in_pagerduty", f"pagerduty:{event.who}", note)
-        return WebhookResult("noted", note)
+        return PagerDutyAnswer("noted", note)
 
-    async def _annotated(self, event: _Event, own: OwnIncident) -> WebhookResult:
+    async def _annotated(self, event: _Event, own: OwnIncident) -> PagerDutyAnswer:
         await self._actions.note(*own, "incident.note_in_pagerduty", f"pagerduty:{event.who}", event.note)
-        return WebhookResult("noted", "The note is in the audit log.")
+        return PagerDutyAnswer("noted", "The note is in the audit log.")
 
     async def _incidents(self, event: _Event) -> list[OwnIncident]:
         """Return the own incidents in an incident of PagerDuty."""

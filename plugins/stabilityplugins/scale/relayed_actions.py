@@ -96,14 +96,14 @@ class RelayedActions(Actions):
         return done.now
 
     async def roll_back(self, request: RollbackRequest) -> CommandNews | Proposed:
-        """RollbackRequest a rollback, or propose it, if what the person was shown still holds."""
+        """Issue a rollback, or propose it, if the facts shown to the person still hold."""
         done = await self._ask(_Asked("roll_back", request.run_id, request=request))
         found = done.news or done.proposed
         assert found is not None
         return found
 
     async def approve(self, run_id: str, proposal_id: str, who: str, person: str) -> CommandNews:
-        """RollbackRequest what another person proposed."""
+        """Issue a command proposed by another person."""
         done = await self._ask(_Asked("approve", run_id, [proposal_id, who, person]))
         assert done.news is not None
         return done.news

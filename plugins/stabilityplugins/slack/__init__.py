@@ -24,3 +24,10 @@ def routes() -> list[APIRouter]:
     from stabilityplugins.slack.api import router
 
     return [router]
+
+
+@hook
+def signed_requests() -> dict[str, int]:
+    from stabilityplugins.slack.api import MAX_SLACK_BYTES
+
+    return {"/api/v1/slack": MAX_SLACK_BYTES}

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from stabilitybackend.server.http_guard import MAX_PAGERDUTY_BYTES
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
+from stabilityplugins.pagerduty.api import MAX_PAGERDUTY_BYTES
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
 from support.outside.pagerduty import API_TOKEN, OTHER_KEY, ROUTING_KEY, WEBHOOK_SECRET, Alert, FakePagerDuty

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from stabilitybackend.server.http_guard import MAX_SLACK_BYTES
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import CommandMessage
+from stabilityplugins.slack.api import MAX_SLACK_BYTES
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
 from support.server_stack import RunningServer
