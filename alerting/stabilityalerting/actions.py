@@ -1,4 +1,4 @@
-"""Actions of people from within a message, which the server carries out for alerting.
+"""Actions of a person from within a message, which the server carries out for alerting.
 
 Alerting imports no server, which hands in an ``Actions``; without one, messages link to the pages.
 """
@@ -77,7 +77,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts in a message beside the incident.
+    """Further facts in a message about an incident.
 
     Args:
         run_name, project: for display.
@@ -173,7 +173,7 @@ class Proposed:
     """A command that waits for the approval of another person.
 
     Args:
-        what: the command, for display. expires: end of its life, unix seconds.
+        what: description of the command. expires: end of its life, unix seconds.
     """
 
     proposal_id: str

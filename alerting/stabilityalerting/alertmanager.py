@@ -216,7 +216,7 @@ class _Target:
         pause_s = FIRST_PAUSE_S
         while not stop.is_set():
             if not self._context.may_send():
-                self._round_at = 0.0  # another process may change what is in Redis
+                self._round_at = 0.0  # another process may change the alerts in Redis
                 await pause(stop, 0.05)
                 continue
             due_s = self._round_at - time.monotonic()

@@ -14,7 +14,7 @@ from .lease import Interrupted, Lease
 #: Life of a record after the last message about its incident, seconds: 30 days. A later change starts again.
 KEEP_S = 30 * 86_400
 
-#: KEYS: a record, the newest holder of the lease beside this stream.  ARGV: own number and name, seconds to keep, the
+#: KEYS: a record, the newest holder of the lease in this slot.  ARGV: own number and name, seconds to keep, the
 #: record to store (none: read it).  Answers {number of a newer holder} or {0, the record}.
 _AS_HOLDER = """
 local last = redis.call('hmget', KEYS[2], 'number', 'name')
@@ -39,7 +39,7 @@ class Record(msgspec.Struct, frozen=True):
         state: ``""`` not notified, ``open``, ``over``, or ``with_cause``: reported behind the message about its cause.
         severity, version: of the incident in the last message, ``""`` and 0 for none.
         acknowledged: the acknowledgement was reported.
-        sending: the change in flight: written right before the first byte leaves, cleared when the fate is known.
+        sending: the change in flight: written right before the first byte leaves, cleared after it.
             Found after a crash it means that the message may have arrived.
         sending_version, sending_severity: of the incident in that message. sending_serial: of a summary.
     """
@@ -78,7 +78,7 @@ class Record(msgspec.Struct, frozen=True):
 class NotificationLog:
     """The records of one receiver.
 
-    The keys lie beside the stream they belong to, and so in its hash slot: ``<stream>:told:<sink>:<incident id>``, and
+    The keys are in the hash slot of their stream: ``<stream>:told:<sink>:<incident id>``, and
     ``<stream>:teller`` with the token of the newest holder of the lease that has read there. From then on an older
     holder, stalled and unaware of that, can't write there, and so sends nothing.
 

@@ -256,9 +256,13 @@ class Notifier:
 
     def _notice(self, stream: str, job: Job, serial: int) -> Notice:
         assert job.change is not None
-        shown, why, by = job.alert, job.why, None
+        shown = job.alert
+        why = job.why
+        by = None
         if job.change == "handed_over" and job.lead is not None:
-            shown, why, by = job.lead, job.alert.text, job.alert
+            shown = job.lead
+            why = job.alert.text
+            by = job.alert
         record = job.record
         # The incident may have changed since a crash: the receiver has to recognize the message, not its new state.
         same = (record.sending, record.sending_serial) == (job.change, serial)

@@ -26,7 +26,7 @@ def sinks_from_env(env: Mapping[str, str], added: Sequence[type[Sink]] = ()) -> 
     """Return the receivers that an environment sets up.
 
     Args:
-        added: channels beside ``CHANNELS``.
+        added: further channels, of plug-ins.
 
     ``STABILITY_RECEIVERS=lead=pagerduty,vision=slack`` names further ones; the variables of the first end in ``_LEAD``.
 

@@ -1,4 +1,4 @@
-"""The server that alerting works for, and what a receiver gets from both beside its notices."""
+"""The server that alerting works for, and the context of a receiver."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Server:
         project_of: project of a run.
         incidents_now: current states of incidents; without it nothing is sent later.
         problem: reason why the server is not healthy, "" while it is.
-        actions: done on behalf of people from within a message; None: messages only link to the pages.
-        changes_since: changes made by people.
+        actions: available from within a message; None: messages only link to the pages.
+        changes_since: reader of changes made by users.
         may_send: whether this process may be the sender.
     """
 

@@ -37,7 +37,7 @@ FAILED_PAUSE_S = 5.0
 #: An event is skipped after so many internal errors, so that those behind it get their turn.
 MISTAKES = 3
 #: A part counts as failing for so long after its last error, seconds: several retries, and less than two beats of the
-#: heart, so that a short failure wakes nobody.
+#: heart, so that a short failure wakes no one.
 FAILING_S = 15.0
 #: The same failure is logged at most once in so many seconds.
 LOG_EVERY_S = 60.0
@@ -57,7 +57,7 @@ class Failures:
         self._logged: dict[str, float] = {}
 
     def note(self, name: str, error: Exception) -> None:
-        """Note an error. The log gets all of it, a watcher outside only its type: the text could hold a secret."""
+        """Note an error. The log gets the traceback, a watcher outside only the type: the text could hold a secret."""
         now = time.monotonic()
         self._newest[name] = (now, type(error).__name__)
         if now - self._logged.get(name, float("-inf")) >= LOG_EVERY_S:

@@ -119,11 +119,11 @@ class Sink(ABC):
         """Note a change of an incident that is no message of its own. Does not wait, raises nothing."""
 
     async def arrived(self, stream: str, incident_id: str, key: str) -> bool | None:
-        """Return whether the notice with this idempotency key has arrived, after a crash. None: not known."""
+        """Return whether the notice with this idempotency key has arrived, after a crash. None: no answer."""
         return None
 
     async def serve(self, stop: asyncio.Event) -> None:  # noqa: B027
-        """Work beside the messages until ``stop`` is set, such as listening for buttons. Nothing by default."""
+        """Work in parallel to the messages until ``stop`` is set, such as listening for buttons. Nothing by default."""
 
     async def aclose(self) -> None:  # noqa: B027  (most doubles hold nothing)
         """Release connections. Nothing by default."""

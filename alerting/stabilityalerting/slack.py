@@ -78,7 +78,7 @@ def _message(notice: Notice) -> dict[str, Any]:
         blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": advice}})
     blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": " · ".join(where)}]})
     blocks.append({"type": "actions", "elements": _links(notice)})
-    # Shown by a phone: all of it in one line.
+    # Shown by a phone: everything in one line.
     line = heading.removesuffix(alert.headline) + alert.line
     return {"text": f"{_escape(line)} (run {_escape(alert.run_id)})", "blocks": blocks}
 

@@ -74,7 +74,8 @@ def dedupe(job: Job) -> Job | Stopped:
 
 def news(job: Job) -> Job | Stopped:
     """Find the change since the last message; stop where there is none."""
-    alert, state = job.alert, job.record.state
+    alert = job.alert
+    state = job.record.state
     if state == "with_cause":
         return Stopped("unchanged")
     if state != "open":
@@ -91,7 +92,7 @@ def news(job: Job) -> Job | Stopped:
 
 
 def quiet(job: Job) -> Job | Stopped:
-    """Stop information only: it is on the page and wakes nobody."""
+    """Stop information only: it is on the page and wakes no one."""
     return job if job.change in _AFTERWARDS or job.alert.alarm else Stopped("info_only")
 
 
@@ -202,7 +203,7 @@ class Preview:
 
 
 def who_gets(alert: Alert, sinks: Iterable[Sink], rules: Rules, now: float) -> list[Preview]:
-    """Return for each receiver what would become of this incident if it opened now, unacknowledged."""
+    """Return the outcome of this incident at each receiver if it opened now, unacknowledged."""
     opened = replace(alert, state="open", opened=now, acknowledged_by="", train="", nth=1, notify_at=0.0)
     return [_preview(opened, sink, rules, now) for sink in sinks]
 

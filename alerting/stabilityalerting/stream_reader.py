@@ -14,7 +14,7 @@ from redis.exceptions import RedisError, ResponseError
 CONSUMER = "alerting"
 #: Longest wait for events in one read, milliseconds; also the delay of the stream of a new run.
 BLOCK_MS = 250
-#: Events read at once, of each stream.
+#: Events of each stream in one read.
 READ_COUNT = 64
 #: On a cluster no read can wait on streams of several slots: they are polled, for this share of the time at most.
 POLL_SHARE = 0.1

@@ -1,1 +1,1 @@
-"""Alerting as a part of this server: which incidents are news, who gets them, what people press in a message."""
+"""Alerting in this server: incidents that are news, their receivers, and actions from within messages."""

@@ -1,4 +1,4 @@
-"""What people do from within a message, done by this server: the same functions as behind the HTTP API."""
+"""Actions of people from within a message, by the same functions as those of the HTTP API."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stabilityalerting import (
 from stabilitybackend.access.audit import AuditLog
 from stabilitybackend.acting.commands.progress import progress_of
 from stabilitybackend.acting.commands.proposals import Person, in_words
-from stabilitybackend.alerts.proposals import ProposalBook
+from stabilitybackend.alerts.proposals import ProposalRegistry
 from stabilitybackend.alerts.ratings import Ratings, rating_of
 from stabilitybackend.alerts.rules import AlertRules
 from stabilitybackend.base.errors import StabilityBoardError
@@ -44,11 +44,11 @@ from stabilitybackend.storage.redis_link import redis_errors
 
 __all__ = ["AlertActions"]
 
-#: Steps that are drawn before the onset, and at most after it.
+#: Steps in a curve before the onset, and at most after it.
 BEFORE_STEPS, AFTER_STEPS = 100, 2_000
-#: Points of a drawn line, at most about so many.
+#: Points of a line, at most about so many.
 POINTS = 400
-#: Steps back from the newest one in which its value is looked for: a metric need not be logged at each step.
+#: Steps searched for the newest value: a metric need not be logged at each step.
 NEWEST_WITHIN = 200
 
 T = TypeVar("T")
@@ -58,8 +58,8 @@ class AlertActions:
     """The ``stabilityalerting.Actions`` of this server.
 
     Args:
-        index: of the runs. audit: where it is noted who did what. rules: the mutes. book: the proposals.
-        ratings: of alerts. notified: returns the receivers that were sent an incident of a stream.
+        index: of the runs. audit: log of actions. rules: routes and mutes. ratings: of alerts.
+        notified: returns the receivers that were sent an incident of a stream.
         two_persons: rollbacks take two persons.
     """
 
@@ -71,7 +71,7 @@ class AlertActions:
         index: RunIndex,
         audit: AuditLog,
         rules: AlertRules,
-        book: ProposalBook,
+        proposals: ProposalRegistry,
         ratings: Ratings,
         notified: Callable[[str, str], Awaitable[list[str]]],
         *,
@@ -81,14 +81,14 @@ class AlertActions:
         self._index = index
         self._audit = audit
         self._rules = rules
-        self._book = book
+        self._proposals = proposals
         self._two_persons = two_persons
         self._ratings = ratings
         self._notified = notified
 
     async def facts(self, run_id: str, incident_id: str) -> Facts:
-        """Return what a message says beside the incident."""
-        worker = await _spoken(self._manager.glance(run_id))
+        """Return the facts of a message."""
+        worker = await _for_person(self._manager.glance(run_id))
         run, state = worker.run(), worker.state
         incident = state.incidents.get(incident_id)
         if incident is None:
@@ -98,40 +98,40 @@ class AlertActions:
         return Facts(run.name, run.project, curve, "roll_back" in shown(incident).actions)
 
     async def acknowledge(self, run_id: str, incident_id: str, who: str, detail: str) -> str:
-        """Note that somebody takes care of it; return who does."""
-        worker = await _spoken(self._manager.get(run_id))
-        incident = await _spoken(worker.acknowledge(incident_id, who))
+        """Acknowledge an incident; return its holder."""
+        worker = await _for_person(self._manager.get(run_id))
+        incident = await _for_person(worker.acknowledge(incident_id, who))
         if incident.acknowledged_by == who:
-            await _spoken(self._audit.add(who, None, "incident.acknowledge", incident_id, detail, run_id))
+            await _for_person(self._audit.add(who, None, "incident.acknowledge", incident_id, detail, run_id))
         return incident.acknowledged_by or who
 
     async def note(self, run_id: str, incident_id: str, action: str, who: str, detail: str) -> None:
-        """Note for good what somebody did about it elsewhere."""
-        await _spoken(self._audit.add(who, None, action, incident_id, detail, run_id))
+        """Log an action taken elsewhere."""
+        await _for_person(self._audit.add(who, None, action, incident_id, detail, run_id))
 
     async def mute(self, run_id: str, incident_id: str, minutes: int, who: str, reason: str, person: str) -> float:
-        """Mute what the run has of this kind; return until when, unix seconds."""
-        incident = await _spoken(self._stored(run_id, incident_id))
+        """Mute incidents of this kind in the run; return the end, unix seconds."""
+        incident = await _for_person(self._stored(run_id, incident_id))
         match = {"run": run_id, "kind": incident.kind}
-        made = await _spoken(self._rules.mute(match, reason, None, time.time() + 60 * minutes, who))
+        made = await _for_person(self._rules.mute(match, reason, None, time.time() + 60 * minutes, who))
         what = f"run {run_id}, kind {incident.kind}, for {minutes} min; {_in_slack(person)}"
-        await _spoken(self._audit.add(who, None, "alerting.mute", made.mute_id, what, run_id))
+        await _for_person(self._audit.add(who, None, "alerting.mute", made.mute_id, what, run_id))
         return made.ends
 
     async def rate(self, run_id: str, incident_id: str, useful: bool, who: str, person: str) -> None:
-        """Note whether hearing of it was useful, or noise."""
-        incident = await _spoken(self._stored(run_id, incident_id))
+        """Rate an alert as useful or noise."""
+        incident = await _for_person(self._stored(run_id, incident_id))
         sent_to = await self._notified(RunKeys(run_id).incident_events, incident_id)
-        project = await _spoken(self._manager.project(run_id))
-        await _spoken(self._ratings.put(rating_of(incident, project, useful, sent_to, who, time.time())))
+        project = await _for_person(self._manager.project(run_id))
+        await _for_person(self._ratings.put(rating_of(incident, project, useful, sent_to, who, time.time())))
         detail = f"{'useful' if useful else 'noise'}: {incident.title}; {_in_slack(person)}"
-        await _spoken(self._audit.add(who, None, "incident.rate", incident_id, detail, run_id))
+        await _for_person(self._audit.add(who, None, "incident.rate", incident_id, detail, run_id))
 
     async def rollback_now(self, run_id: str, incident_id: str) -> RollbackNow:
-        """Return what a rollback would be at this moment."""
-        worker = await _spoken(self._manager.get(run_id))
-        state = await _spoken(worker.ready())
-        offer = await _spoken(_called(lambda: offer_of(state, incident_id)))
+        """Return the facts of a rollback at this moment."""
+        worker = await _for_person(self._manager.get(run_id))
+        state = await _for_person(worker.ready())
+        offer = await _for_person(_called(lambda: offer_of(state, incident_id)))
         job = state.job()
         chosen = next((c for c in offer.checkpoints if c.step == offer.to_step), None)
         return RollbackNow(
@@ -153,11 +153,11 @@ class AlertActions:
 
     async def roll_back(self, wanted: RollbackRequest) -> CommandNews | Proposed:
         """Issue a rollback, or propose it, if the facts shown to the person still hold."""
-        worker = await _spoken(self._manager.get(wanted.run_id))
-        state = await _spoken(worker.ready())
+        worker = await _for_person(self._manager.get(wanted.run_id))
+        state = await _for_person(worker.ready())
         if (issued := state.commands.find(wanted.key)) is not None:
             return _news(issued)
-        offer = await _spoken(_called(lambda: offer_of(state, wanted.incident_id)))
+        offer = await _for_person(_called(lambda: offer_of(state, wanted.incident_id)))
         request = CommandRequest(
             "rollback",
             to_step=wanted.to_step,
@@ -171,40 +171,44 @@ class AlertActions:
         if self._two_persons:
             _check_holds(state, wanted)
             person = Person(wanted.who, _key_of(wanted.person))
-            made = await _spoken(self._book.propose(worker, request, person, by_program=False))
+            made = await _for_person(self._proposals.propose(worker, request, person, by_program=False))
             detail = f"{made.what}; {_in_slack(wanted.person)}"
-            await _spoken(self._audit.add(wanted.who, None, "proposal.made", made.proposal_id, detail, wanted.run_id))
+            await _for_person(
+                self._audit.add(wanted.who, None, "proposal.made", made.proposal_id, detail, wanted.run_id)
+            )
             return Proposed(made.proposal_id, made.what, made.expires)
         command_id = f"c-{secrets.token_hex(8)}"
-        issued = await _spoken(
+        issued = await _for_person(
             worker.issue(request, command_id=command_id, issuer=wanted.who, check=lambda now: _check_holds(now, wanted))
         )
         detail = f"{in_words(request)}; {_in_slack(wanted.person)}"
-        await _spoken(self._audit.add(wanted.who, None, "command.order", issued.command_id, detail, wanted.run_id))
+        await _for_person(self._audit.add(wanted.who, None, "command.order", issued.command_id, detail, wanted.run_id))
         return _news(issued)
 
     async def approve(self, run_id: str, proposal_id: str, who: str, person: str) -> CommandNews:
         """Issue a command proposed by another person."""
-        worker = await _spoken(self._manager.get(run_id))
+        worker = await _for_person(self._manager.get(run_id))
         approving = Person(who, _key_of(person))
-        made = await _spoken(self._book.approve(worker, proposal_id, approving, two_persons=self._two_persons))
+        made = await _for_person(self._proposals.approve(worker, proposal_id, approving, two_persons=self._two_persons))
         issued = None if made.command_id is None else worker.command(made.command_id)
         if issued is None:
             raise ActionRefused("It is approved, and was not sent: see the page of the run.")
         detail = f"{made.what}, proposed by {made.proposer}; {_in_slack(person)}"
-        await _spoken(self._audit.add(who, None, "proposal.approved", proposal_id, detail, run_id))
+        await _for_person(self._audit.add(who, None, "proposal.approved", proposal_id, detail, run_id))
         return _news(issued)
 
     async def decline(self, run_id: str, proposal_id: str, who: str, person: str) -> None:
-        """Say that what was proposed is not wanted."""
-        worker = await _spoken(self._manager.get(run_id))
-        made = await _spoken(self._book.decline(worker, proposal_id, Person(who, _key_of(person)), "declined in Slack"))
+        """Decline a proposal."""
+        worker = await _for_person(self._manager.get(run_id))
+        made = await _for_person(
+            self._proposals.decline(worker, proposal_id, Person(who, _key_of(person)), "declined in Slack")
+        )
         detail = f"{made.what}, proposed by {made.proposer}; {_in_slack(person)}"
-        await _spoken(self._audit.add(who, None, "proposal.declined", proposal_id, detail, run_id))
+        await _for_person(self._audit.add(who, None, "proposal.declined", proposal_id, detail, run_id))
 
     async def command(self, run_id: str, command_id: str) -> CommandNews | None:
-        """Return how far a command is."""
-        worker = await _spoken(self._manager.glance(run_id))
+        """Return the progress of a command."""
+        worker = await _for_person(self._manager.glance(run_id))
         found = worker.command(command_id)
         return None if found is None else _news(found)
 
@@ -221,22 +225,22 @@ class AlertActions:
 
 
 def _in_slack(person: str) -> str:
-    """Return how the audit log names a person whose own name can be changed."""
+    """Return the name of a person in the audit log; the name in Slack can be changed."""
     return f"Slack user {person}"
 
 
 def _key_of(person: str) -> str:
-    """Return what two names of one person in Slack have in common: who proposes can't approve under another name."""
+    """Return the identity of a person under any name in Slack: a proposer can't approve under another name."""
     return f"slack:{person}"
 
 
-async def _spoken(work: Coroutine[Any, Any, T]) -> T:
-    """Return what ``work`` returns; what the server refuses becomes words for a person. Raises ActionRefused."""
+async def _for_person(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of ``work``. Raises ActionRefused, with the text of an error of the server."""
     try:
         return await work
     except StabilityBoardError as error:
-        words = ". ".join(part for part in (error.message, error.hint) if part)
-        raise ActionRefused(words, passing=error.status == 503) from error
+        text = ". ".join(part for part in (error.message, error.hint) if part)
+        raise ActionRefused(text, passing=error.status == 503) from error
 
 
 async def _called(work: Callable[[], T]) -> T:
@@ -244,7 +248,7 @@ async def _called(work: Callable[[], T]) -> T:
 
 
 def _check_holds(state: RunState, wanted: RollbackRequest) -> None:
-    """Raise ActionRefused where what the person was shown is no longer so."""
+    """Raise ActionRefused where the facts shown to the person have changed."""
     head = state.fold.tree[state.fold.tree.head]
     if fingerprint(head.key) != wanted.head:
         raise ActionRefused(
@@ -262,7 +266,7 @@ def _check_holds(state: RunState, wanted: RollbackRequest) -> None:
 
 
 def _refused(state: RunState) -> str:
-    """Return why nothing can be ordered now, "" where it can; what issues the command judges again."""
+    """Return the reason against a rollback now, "" for none; the command is checked again when it is issued."""
     if why := no_rollback(state, state.clock()):
         return f"{why}."
     job = state.job(for_command=False)
@@ -277,7 +281,7 @@ def _refused(state: RunState) -> str:
 
 
 def _warning(state: RunState) -> str:
-    """Return why an order may come to nothing although it can be given, "" where nothing speaks for that."""
+    """Return why a command may fail although it can be issued, "" for no reason."""
     view = state.view()
     if view.status not in ("stalled", "unreachable"):
         return ""
@@ -311,7 +315,7 @@ def _news(command: Command) -> CommandNews:
 
 
 def _curve_of(state: RunState, incident: Incident) -> Callable[[], Curve | None]:
-    """Return what reads the curve around an onset, in any thread; call it on the event loop."""
+    """Return a function for any thread that reads the curve around an onset; call this one on the event loop."""
     metric, onset = incident.metric, incident.onset_step
     if metric is None:
         return lambda: None

@@ -1,7 +1,6 @@
-"""What people changed, for the timeline of a pager: orders to jobs and what became of them, settings, routes.
+"""Changes made by people, for the timeline of a pager: commands with their outcomes, settings, routes.
 
-Read from the records that are kept of it anyhow: the audit stream, and each run's own. Of an imported run nothing is
-read: what happened there happened elsewhere.
+They are read from the audit stream of the server and those of the runs, except imported ones.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from stabilitybackend.schema.server import AuditEntry
 
 __all__ = ["RecordedChanges"]
 
-#: Of a stream that was never read, what is older than this is no news, seconds.
+#: Entries read from a stream at the first reading, seconds back.
 LOOKBACK_S = 600.0
-#: Runs that reported within this time are read, seconds.
+#: Runs with a report within this time are read, seconds.
 ACTIVE_S = 86_400.0
 #: Entries of a stream, and streams, in one read.
 READ_COUNT, STREAMS_PER_READ = 100, 512
-#: What changes the job, as people say it.
+#: Kinds of commands that change the job, for display.
 _KINDS: Mapping[type[Command], str] = {Rollback: "Rollback", Restart: "Restart", Stop: "Stop"}
 
 _log = logging.getLogger(__name__)
 
 
 class RecordedChanges:
-    """Reads what is new in the records. It remembers of runs only which were imported."""
+    """Reads new entries of the records."""
 
     def __init__(self, redis: Redis, clock: Callable[[], float] = time.time) -> None:
         self._redis = redis
@@ -45,7 +44,7 @@ class RecordedChanges:
         self._imported: dict[str, bool] = {}
 
     async def since(self, cursors: Mapping[str, str]) -> tuple[list[BoardChange], dict[str, str]]:
-        """Return what changed after ``cursors`` (stream -> entry), and how far the streams are read by that.
+        """Return the changes after ``cursors`` (stream -> entry), and the cursors behind them.
 
         Raises:
             RedisError: Redis is away.
@@ -91,21 +90,21 @@ def _nothing(run_id: str, key: str, data: bytes) -> Iterator[BoardChange]:
 
 
 def _command(run_id: str, key: str, data: bytes) -> Iterator[BoardChange]:
-    """Yield that something was ordered which changes the job, and what became of it; not each rank's answer."""
+    """Yield the request and the end of a command that changes the job, not the answer of each rank."""
     command = read_command(msgspec.json.decode(data))
-    what = _KINDS.get(type(command))
-    if what is None:
+    name = _KINDS.get(type(command))
+    if name is None:
         return
     if command.to_step is not None:
-        what += f" to step {command.to_step:,}"
+        name += f" to step {command.to_step:,}"
     details = {"command": command.command_id, "ordered by": command.issuer, "reason": command.reason}
     if command.state == "pending" and len(command.history) <= 1:
-        summary = f"{what} of run {run_id} ordered by {command.issuer}"
+        summary = f"{name} of run {run_id} ordered by {command.issuer}"
         yield BoardChange(f"{command.command_id}:ordered", command.issued, run_id, summary, details)
     elif command.state in END_STATES:
         ended = max((line.time for line in command.history), default=command.issued)
         progress = progress_of(command)
-        summary = f"{what} of run {run_id}: {WORDS[command.state].lower()}" + (
+        summary = f"{name} of run {run_id}: {WORDS[command.state].lower()}" + (
             f": {progress.trouble}" if progress.trouble else ""
         )
         details["outcome"] = progress.trouble or progress.line
@@ -115,15 +114,15 @@ def _command(run_id: str, key: str, data: bytes) -> Iterator[BoardChange]:
 def _settings(run_id: str, key: str, data: bytes) -> Iterator[BoardChange]:
     found = msgspec.json.decode(data)
     given = found["settings"]
-    what = ", ".join(sorted(given)) or "all back to their defaults"
-    summary = f"Detectors of run {run_id} changed by {found['who']}: {what}"
+    names = ", ".join(sorted(given)) or "all back to their defaults"
+    summary = f"Detectors of run {run_id} changed by {found['who']}: {names}"
     yield BoardChange(key, found["time"], run_id, summary, {"settings": msgspec.json.encode(given).decode()})
 
 
 def _policy(run_id: str, key: str, data: bytes) -> Iterator[BoardChange]:
     found = msgspec.json.decode(data)
-    what = "turned off" if found["text"] is None else "given a policy"
-    summary = f"Autopilot of run {run_id} {what} by {found['who']}"
+    change = "turned off" if found["text"] is None else "given a policy"
+    summary = f"Autopilot of run {run_id} {change} by {found['who']}"
     yield BoardChange(key, found["time"], run_id, summary, {"policy": found["text"] or ""})
 
 
@@ -133,7 +132,7 @@ def _audited(run_id: str, key: str, data: bytes) -> Iterator[BoardChange]:
         yield BoardChange(key, entry.time, "", f"Routes of alerts changed by {entry.who}", {"routes": entry.target})
 
 
-#: Field of a record -> what of it is a change. The records' shapes are those of audit.py.
+#: Field of a record -> reader of its changes. The shapes of records are in audit.py.
 _READERS: Mapping[bytes, Callable[[str, str, bytes], Iterator[BoardChange]]] = {
     b"c": _command, b"d": _settings, b"p": _policy, b"e": _audited,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Proposals of all runs: each is in Redis beside its run's commands, who proposed and decided in the run's audit."""
+"""Proposals of commands of all runs, in Redis with the commands of their runs, each change in the run's audit."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.commands import CommandRequest, Fence, Proposal
 from stabilitybackend.storage.redis_link import InRedis, redis_errors
 
-__all__ = ["ProposalBook", "run_of"]
+__all__ = ["ProposalRegistry", "run_of"]
 
-#: Proposals of one run that wait at once, and that are kept; the oldest decided ones go.
-MAX_OPEN, MAX_KEPT = 20, 200
-#: Code of what no longer holds.
+#: Proposals of one run that wait, and those that are stored; the oldest decided ones go.
+MAX_OPEN, MAX_STORED = 20, 200
+#: Code of a proposal whose facts have changed.
 _REFUSED = "proposal_refused"
 #: Tries of a change while others change proposals of the same run.
 _TRIES = 5
 
 
-class ProposalBook(InRedis):
-    """What was proposed. Only ``approve`` ever issues a command."""
+class ProposalRegistry(InRedis):
+    """All proposals. Only ``approve`` issues a command."""
 
     async def of_run(self, run_id: str) -> list[Proposal]:
         """Return the proposals of a run, newest first. Raises Unavailable when Redis is away."""
@@ -49,7 +49,7 @@ class ProposalBook(InRedis):
         return sorted(found, key=lambda one: one.proposed, reverse=True)
 
     async def waiting(self) -> list[Proposal]:
-        """Return what waits for a person in all runs, oldest first. Raises Unavailable when Redis is away."""
+        """Return the open proposals of all runs, oldest first. Raises Unavailable when Redis is away."""
         now = self._clock()
         with redis_errors():
             await self._redis.zremrangebyscore(PROPOSALS, "-inf", now)
@@ -61,12 +61,13 @@ class ProposalBook(InRedis):
     async def propose(
         self, worker: RunWorker, request: CommandRequest, person: Person, *, by_program: bool
     ) -> Proposal:
-        """Store a proposal, which nobody carries out.
+        """Store a proposal.
 
         Raises:
-            BadRequest, Conflict: ordering it now would be refused; or too many wait already.
+            BadRequest, Conflict: the command would be refused now, or too many proposals wait.
         """
-        state, now = await worker.ready(), self._clock()
+        state = await worker.ready()
+        now = self._clock()
         check_fits(
             state.commands, worker.run_id, request, state.job(), now,
             plan_of(state, now, request) if request.kind == "restart" else None,
@@ -89,21 +90,21 @@ class ProposalBook(InRedis):
         for one in open_ones:
             same = (one.proposer, one.proposer_key, one.request.kind) == (person.name, person.key_id, request.kind)
             if same:
-                await self._change(worker, one.proposal_id, lambda known: replace(known.at(now), state="superseded"))
+                await self._change(worker, one.proposal_id, lambda stored: replace(stored.at(now), state="superseded"))
         _publish(worker, proposal)
         return proposal
 
     async def approve(self, worker: RunWorker, proposal_id: str, person: Person, *, two_persons: bool) -> Proposal:
-        """Issue the command that was proposed, once, and return the proposal.
+        """Issue a proposed command once, and return the proposal.
 
         Raises:
-            Forbidden: this is who proposed it.
-            Conflict: somebody decided on it, it expired, or the run went elsewhere since.
-            StabilityBoardError: it can't be ordered at this moment; it waits on.
+            Forbidden: the person is its proposer.
+            Conflict: it was decided, it expired, or the run has moved on.
+            StabilityBoardError: the command is refused at this moment; the proposal stays open.
         """
         await worker.ready()
         claimed = await self._change(
-            worker, proposal_id, lambda known: approved(known, person, self._clock(), two_persons=two_persons)
+            worker, proposal_id, lambda stored: approved(stored, person, self._clock(), two_persons=two_persons)
         )
 
         def check(state: RunState) -> None:
@@ -119,16 +120,16 @@ class ProposalBook(InRedis):
             back = {"state": "proposed", "decided_by": None, "decided": None, "detail": error.message}
             if error.code == _REFUSED:
                 back = {"state": "refused", "detail": error.facts["why"]}
-            await self._change(worker, proposal_id, lambda known: replace(known, **back))
+            await self._change(worker, proposal_id, lambda stored: replace(stored, **back))
             raise
-        return await self._change(worker, proposal_id, lambda known: replace(known, command_id=command.command_id))
+        return await self._change(worker, proposal_id, lambda stored: replace(stored, command_id=command.command_id))
 
     async def decline(self, worker: RunWorker, proposal_id: str, person: Person, why: str) -> Proposal:
-        """Note that a proposal is not wanted. Raises Conflict where somebody decided on it, or it expired."""
-        return await self._change(worker, proposal_id, lambda known: declined(known, person, self._clock(), why))
+        """Decline a proposal. Raises Conflict where it was decided or expired."""
+        return await self._change(worker, proposal_id, lambda stored: declined(stored, person, self._clock(), why))
 
     async def _change(self, worker: RunWorker, proposal_id: str, change: Callable[[Proposal], Proposal]) -> Proposal:
-        """Store what ``change`` makes of a proposal, of two who decide at once the first; tell the browsers."""
+        """Store a change of a proposal, of two concurrent ones the first, and notify the browsers."""
         keys = RunKeys(worker.run_id)
         for _ in range(_TRIES):
             with redis_errors():
@@ -163,8 +164,8 @@ class ProposalBook(InRedis):
         pipe = self._redis.pipeline(transaction=True)
         pipe.hset(keys.proposals, proposal.proposal_id, msgspec.json.encode(proposal))
         pipe.xadd(keys.command_audit, {"q": msgspec.json.encode(proposal)})
-        kept = await self.of_run(proposal.run_id)
-        for one in [one for one in kept if one.state != "proposed"][MAX_KEPT - MAX_OPEN :]:
+        stored = await self.of_run(proposal.run_id)
+        for one in [one for one in stored if one.state != "proposed"][MAX_STORED - MAX_OPEN :]:
             pipe.hdel(keys.proposals, one.proposal_id)
         await pipe.execute()
 
@@ -174,7 +175,7 @@ class ProposalBook(InRedis):
 
 
 def run_of(waiting: list[Proposal], proposal_id: str) -> str | None:
-    """Return the run of a proposal that waits, None where none has this id."""
+    """Return the run of an open proposal, None for another id."""
     return next((one.run_id for one in waiting if one.proposal_id == proposal_id), None)
 
 
@@ -189,5 +190,5 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _publish(worker: RunWorker, proposal: Proposal) -> None:
-    """Let the run's browsers know; one that was away asks for all of them when it comes back."""
+    """Notify the run's browsers; one that was away asks for all proposals when it is back."""
     worker.channel.publish({"type": "proposal", "proposal": proposal})

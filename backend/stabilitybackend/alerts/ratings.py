@@ -1,4 +1,4 @@
-"""Whether people found alerts useful: kept for longer than the runs, and summed into the precision of each detector."""
+"""Ratings of alerts by people, kept for longer than the runs, and the precision of each detector from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_RATINGS = 50_000
 
 
 class Ratings(InRedis):
-    """What people said of alerts, by incident; the newest rating counts."""
+    """Ratings by incident; the newest one counts."""
 
     async def put(self, rating: Rating) -> None:
         """Store a rating. Raises Unavailable when Redis is away."""
@@ -33,12 +33,12 @@ class Ratings(InRedis):
                 await self._forget()
 
     async def drop(self, incident_id: str) -> None:
-        """Take a rating back. Raises Unavailable when Redis is away."""
+        """Delete a rating. Raises Unavailable when Redis is away."""
         with redis_errors():
             await self._redis.hdel(ALERT_RATINGS, incident_id)
 
     async def get(self, incident_id: str) -> Rating | None:
-        """Return what somebody said of an incident. Raises Unavailable when Redis is away."""
+        """Return the rating of an incident. Raises Unavailable when Redis is away."""
         with redis_errors():
             raw: Any = await self._redis.hget(ALERT_RATINGS, incident_id)
         return None if raw is None else msgspec.json.decode(raw, type=Rating)
@@ -59,7 +59,7 @@ class Ratings(InRedis):
 
 
 def rating_of(incident: Incident, project: str, useful: bool, receivers: list[str], who: str, now: float) -> Rating:
-    """Return what somebody says of the alert of an incident. ``receivers``: who were sent it. ``now``: unix seconds."""
+    """Return a rating. ``receivers``: those that were sent the incident. ``now``: unix seconds."""
     return Rating(
         incident_id=incident.incident_id,
         run_id=incident.run_id,
@@ -77,10 +77,10 @@ def rating_of(incident: Incident, project: str, useful: bool, receivers: list[st
 def precision(
     days: float, ratings: Iterable[Rating], incidents: Iterable[ListedIncident], since: float, job_days: float
 ) -> Precision:
-    """Return how many alerts were useful, by kind and by receiver.
+    """Return counts of useful alerts and noise, by kind and by receiver.
 
     Args:
-        incidents: of the runs that somebody sees. since: unix seconds; older ones are left out.
+        incidents: of the visible runs. since: unix seconds; older ones are left out.
         job_days: days that jobs ran since then, over all runs.
     """
     alerted = [one for one in incidents if one.opened >= since and one.alarm]

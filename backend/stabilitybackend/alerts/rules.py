@@ -1,4 +1,4 @@
-"""Routes and mutes of alerts: what people write, checked and stored; what holds now, for alerting."""
+"""Routes and mutes of alerts: checked and stored texts, and the current rules for alerting."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from stabilitybackend.storage.redis_link import InRedis, redis_errors
 
 __all__ = ["AlertRules", "read_routes"]
 
-#: What was read from Redis is used again for so long, seconds: a change on the page acts within it.
+#: Cached for so long, seconds: a change on the page takes effect within it.
 CACHE_S = 1.0
-#: Longest mute, seconds: 30 days. What is to be silent for longer is a route.
+#: Longest mute, seconds: 30 days. For longer silence use a route.
 MAX_MUTE_S = 30 * 86_400.0
 #: Ended mutes are shown for so long, seconds.
 KEEP_MUTES_S = 7 * 86_400.0
 MAX_MUTES = 500
 MAX_REASON_CHARS = 300
-#: Name of the text that people write on the page, in messages.
+#: Name of the text on the page, in messages.
 _PAGE = "routes"
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def read_routes(text: str, name: str, receivers: Collection[str]) -> RoutingTabl
     """Return the routes of a YAML text.
 
     Raises:
-        BadYaml: file, line, what was given and what was expected.
+        BadYaml: with file, line, and the expected value.
     """
     written = read_yaml(text, name)
     table = written.struct(RoutingTable)
@@ -93,7 +93,7 @@ class AlertRules(InRedis):
         self._stored_table: RoutingTable | None = None
 
     async def now(self) -> Rules:
-        """Return what holds now, at most a second old. Raises RedisError when it is away."""
+        """Return the current rules, at most a second old. Raises RedisError when it is away."""
         asked = time.monotonic()
         if asked - self._read_at >= CACHE_S:
             table = self._table
@@ -105,7 +105,7 @@ class AlertRules(InRedis):
         return self._rules
 
     async def _usable(self, text: str) -> RoutingTable | None:
-        """Return the stored routes. What no longer fits, since a receiver is gone, is not used: everybody gets all."""
+        """Return the stored routes; None for invalid ones, after the removal of a receiver: every receiver gets all."""
         if text == self._stored_text:
             return self._stored_table
         try:
@@ -119,7 +119,7 @@ class AlertRules(InRedis):
         return found
 
     async def routes(self) -> Routes:
-        """Return the routes as people wrote them. Raises Unavailable when Redis is away."""
+        """Return the text of the routes. Raises Unavailable when Redis is away."""
         if self._text is not None:
             return Routes(self._text, "file", self._file or "")
         with redis_errors():
@@ -140,7 +140,7 @@ class AlertRules(InRedis):
         """Return the routes of a text, None for an empty one. They are read in a thread.
 
         Raises:
-            BadYaml: line, what was given and what was expected.
+            BadYaml: with the line and the expected value.
         """
         if not text.strip():
             return None
@@ -150,7 +150,7 @@ class AlertRules(InRedis):
         """Store routes in place of those of ``version``; an empty text: each receiver gets everything.
 
         Raises:
-            BadYaml: they are wrong. Conflict: a file holds, or somebody changed them in between.
+            BadYaml: invalid routes. Conflict: the routes are in a file, or were changed meanwhile.
             Unavailable: Redis is away.
         """
         if self._file is not None:
@@ -175,7 +175,7 @@ class AlertRules(InRedis):
         return await self.routes()
 
     async def mute(self, match: dict[str, Any], reason: str, starts: float | None, ends: float, who: str) -> MuteShown:
-        """Mute what fits ``match`` from ``starts`` (None: now) to ``ends``, unix seconds.
+        """Mute alerts that match from ``starts`` (None: now) to ``ends``, unix seconds.
 
         Raises:
             BadRequest: a label is unknown, it is empty, the reason is missing or a time is out of range.
@@ -206,7 +206,7 @@ class AlertRules(InRedis):
         return _shown(made, now)
 
     async def end_mute(self, mute_id: str) -> Mute:
-        """End a mute now; what is still open is sent within seconds. Returns it as it was.
+        """End a mute now; open incidents are sent within seconds. Returns its former state.
 
         Raises:
             NotFound: there is none, or it has ended. Unavailable: Redis is away.
@@ -238,11 +238,11 @@ class AlertRules(InRedis):
         now = self._clock()
         with redis_errors():
             found = await self._mutes()
-        kept = [mute for mute in found if mute.ends > now - KEEP_MUTES_S]
-        return [_shown(mute, now) for mute in sorted(kept, key=lambda mute: (-mute.ends, mute.mute_id))]
+        shown = [mute for mute in found if mute.ends > now - KEEP_MUTES_S]
+        return [_shown(mute, now) for mute in sorted(shown, key=lambda mute: (-mute.ends, mute.mute_id))]
 
     async def _wake_due(self) -> None:
-        """Have what waits for the end of a mute, or to be escalated, looked at by the rules of now."""
+        """Judge again the incidents that wait for the end of a mute or for an escalation."""
         for receiver in self._receivers:
             await DueLater(self._redis, receiver).all_at(self._clock())
 
@@ -256,7 +256,7 @@ class AlertRules(InRedis):
                 await self._redis.hdel(ALERT_MUTES, mute.mute_id)
 
 
-#: Compares the version and writes all fields at once.
+#: Compares the version and writes all fields in one transaction.
 _WRITE = """
 if tonumber(redis.call('hget', KEYS[1], 'version') or 0) ~= tonumber(ARGV[1]) then return 0 end
 redis.call('hset', KEYS[1], unpack(ARGV, 2))

@@ -1,4 +1,4 @@
-"""Makes the alerting service of this server: which streams it reads, what of them is news, who gets it."""
+"""The alerting service of this server: its streams, its news, its receivers."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from stabilitybackend.runs.orders.acknowledged import Acknowledgement, read_ackn
 
 __all__ = ["IncidentStreams", "alert_rules", "alerting_service", "heartbeat", "receivers"]
 
-#: Runs of which an incident changed within this time are read, seconds: a receiver that was away for days gets it then.
+#: Runs with a changed incident within this time are read, seconds: a receiver that was away for days catches up.
 READ_FOR_S = 7 * 86_400.0
-#: The list of streams is used again for so long, seconds, where nothing is new in it.
+#: The list of streams is cached for so long, seconds, without a new run.
 NAMES_S = 1.0
-#: The history of a followed log counts as judged after so long at the latest, seconds, where Redis's clock is ahead of
-#: ours: it takes a minute for some ten million points.
+#: The history of a followed log counts as judged after so long at the latest, seconds, where the clock of Redis is
+#: ahead: a minute is enough for some ten million points.
 JUDGED_AFTER_S = 60.0
 
 
@@ -66,10 +66,10 @@ class _Versioned(msgspec.Struct):
 
 
 class IncidentStreams:
-    """Which runs' incidents are news to somebody.
+    """Streams of incidents of the runs that are sent.
 
-    What happened in a run that was imported happened long ago: its page shows it, nobody is woken for it. One whose log
-    is followed goes on: of its history nobody is told but what is still so at its end.
+    Incidents of an imported run are on its page alone: they happened long ago. Of a run whose log is followed, those of
+    its history are sent that are still open at its end.
     """
 
     def __init__(self, redis: Redis) -> None:
@@ -83,7 +83,7 @@ class IncidentStreams:
         self._named_at = float("-inf")
 
     async def names(self) -> list[str]:
-        """Return the streams to read now; the whole list is read anew when a run is new in it, and once a second."""
+        """Return the streams to read now; the list is read again after a new run, and once a second."""
         newest: Any = await self._redis.zrevrange(RUNS_WITH_INCIDENTS, 0, 0, withscores=True)
         now = time.monotonic()
         if newest != self._newest or now - self._named_at >= NAMES_S:
@@ -116,9 +116,9 @@ class IncidentStreams:
         return self._projects[run_id]
 
     async def incidents_now(self, run_id: str, incident_ids: list[str]) -> list[bytes | None]:
-        """Return incidents of a run as they are now, as JSON; None for each that is gone.
+        """Return current states of incidents of a run as JSON, None for each that is gone.
 
-        One that was acknowledged while nobody owned the run is acknowledged: nobody else is to be called.
+        An acknowledgement that waits for an owner of the run counts: no further receiver is notified.
         """
         keys = RunKeys(run_id)
         pipe = self._redis.pipeline(transaction=False)
@@ -129,7 +129,7 @@ class IncidentStreams:
         return [_with(stored, acknowledged.get(name)) for name, stored in zip(incident_ids, found, strict=True)]
 
     async def is_news(self, stream: str, entry_id: bytes, alert: Alert) -> bool:
-        """Return whether an event is to be sent: of a followed log's history only what an incident is by now."""
+        """Return whether an event is to be sent: of a followed log's history the newest state of each incident."""
         head = self._heads.get(alert.run_id)
         if head is None or head.incident is None or stream_order(entry_id.decode()) > stream_order(head.incident):
             return True
@@ -137,7 +137,7 @@ class IncidentStreams:
         return stored is not None and alert.version >= msgspec.json.decode(stored, type=_Versioned).version
 
     async def _is_live(self, run_id: str, since: float) -> bool:
-        """Return whether all that the log had when its follower began has been judged."""
+        """Return whether the log up to the start of its follower has been judged."""
         keys = RunKeys(run_id)
         head = self._heads.get(run_id)
         if head is None or head.since != since:
@@ -208,7 +208,7 @@ def alerting_service(
 
 
 def receivers(added: Sequence[type[Sink]]) -> list[Sink]:
-    """Return the receivers that the environment sets up.
+    """Return the receivers in the environment.
 
     Args:
         added: channels of plug-ins.
@@ -228,7 +228,7 @@ def heartbeat(outcomes: Outcomes, problem: Callable[[], str]) -> Heartbeat | Non
 
 @contextmanager
 def _settings() -> Iterator[None]:
-    """Raise what is wrong with a variable of alerting as a setting of the server, which stops its start in words."""
+    """Turn a wrong variable of alerting into a setting error of the server, which stops its start."""
     try:
         yield
     except AlertingSettingsError as error:

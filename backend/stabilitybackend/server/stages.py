@@ -19,7 +19,7 @@ from stabilitybackend.access.auth import Authenticator, KeyRing, Principal, chec
 from stabilitybackend.access.origins import Origins
 from stabilitybackend.access.sessions import Sessions, SignedIn
 from stabilitybackend.alerts.actions import AlertActions
-from stabilitybackend.alerts.proposals import ProposalBook
+from stabilitybackend.alerts.proposals import ProposalRegistry
 from stabilitybackend.alerts.ratings import Ratings
 from stabilitybackend.alerts.service import alert_rules, alerting_service, heartbeat, receivers
 from stabilitybackend.base.collector import CycleCollector
@@ -425,7 +425,7 @@ class Alerting(Stage):
         sinks = receivers(options.plugins.of("channels"))
         self.rules = alert_rules(connections.alerting, settings, sinks, now)
         self.ratings = Ratings(connections.redis)
-        self.proposals = ProposalBook(connections.redis)
+        self.proposals = ProposalRegistry(connections.redis)
         actions = AlertActions(
             runs.manager,
             runs.index,

@@ -1,6 +1,6 @@
-"""Sends short texts through apprise: mail, Teams, Discord, ntfy, and some hundred other services, by their addresses.
+"""Short texts through apprise: mail, Teams, Discord, ntfy, and some hundred other services, by their addresses.
 
-The library is asked for only where an address is set: ``pip install 'stabilityboard[apprise]'``.
+The library is needed only where an address is set: ``pip install 'stabilityboard[apprise]'``.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from stabilityalerting.errors import AlertingSettingsError, SendError
 from stabilityalerting.sink import BeforeWrite, Sink
 from stabilityalerting.variables import Variables
 
-#: Longest text, characters: an SMS gateway or a push service cuts more off.
+#: Longest text, characters, as of SMS gateways and push services.
 MAX_TEXT_CHARS = 1_000
 #: Longest title, characters.
 MAX_TITLE_CHARS = 200
 #: Longest time for one address, seconds. Apprise itself waits 4 s to connect and 4 s for an answer; mail takes longer.
 TIMEOUT_S = 30.0
-#: Addresses at once. A thread that hangs beyond the time-out holds one of these places until it ends.
+#: Concurrent addresses. A thread that hangs beyond the time-out blocks one until it ends.
 MAX_THREADS = 8
-#: Notices that some addresses took and others did not, which are known so that nobody gets one twice.
+#: Notices accepted by some of the addresses, remembered so that those get none twice.
 MAX_HALF_SENT = 1_000
 
 _VARIABLE = "STABILITY_APPRISE_URLS"
@@ -40,17 +40,16 @@ __all__ = ["AppriseSink", "text_of"]
 
 
 class AppriseSink(Sink):
-    """Sends each notice to each address, in a thread: apprise waits for answers.
+    """Sends each notice to each address, in threads, since apprise blocks.
 
-    Addresses that took a notice don't get it again when others did not. A message whose fate a crash left open is not
-    sent again.
+    A retry leaves out the addresses that accepted a notice. A message whose fate a crash left open is not sent again.
 
     Args:
         urls: of apprise (https://github.com/caronc/apprise/wiki); they hold passwords and tokens.
         timeout_s: longest time for one address, seconds.
 
     Raises:
-        AlertingSettingsError: apprise is missing or does not know an address.
+        AlertingSettingsError: apprise is not installed, or an address is unknown to it.
     """
 
     name = "apprise"
@@ -69,8 +68,8 @@ class AppriseSink(Sink):
         self._timeout_s = timeout_s
         self._addresses = _addresses(urls, variable)
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="apprise")
-        #: Idempotency key -> places of the addresses that took it.
-        self._took: OrderedDict[str, set[int]] = OrderedDict()
+        #: Idempotency key -> indices of the addresses that accepted it.
+        self._accepted: OrderedDict[str, set[int]] = OrderedDict()
 
     @classmethod
     def from_variables(cls, variables: Variables) -> AppriseSink | None:
@@ -83,28 +82,28 @@ class AppriseSink(Sink):
         return cls(urls, severity, variable=named)
 
     async def send(self, notice: Notice, before_write: BeforeWrite) -> None:
-        took = self._took.setdefault(notice.idempotency_key, set())
-        waiting = [at for at in range(len(self._addresses)) if at not in took]
+        accepted = self._accepted.setdefault(notice.idempotency_key, set())
+        waiting = [at for at in range(len(self._addresses)) if at not in accepted]
         title, body = text_of(notice)
         over = "success" if notice.alert.is_cured else "info"
         kind = over if notice.change == "resolved" else _TYPES[notice.severity]
         await before_write()
         done = await asyncio.gather(*(self._to(at, title, body, kind) for at in waiting))
-        took.update(at for at, trouble in zip(waiting, done, strict=True) if not trouble)
-        troubles = [trouble for trouble in done if trouble]
-        if not troubles:
-            del self._took[notice.idempotency_key]
+        accepted.update(at for at, problem in zip(waiting, done, strict=True) if not problem)
+        problems = [problem for problem in done if problem]
+        if not problems:
+            del self._accepted[notice.idempotency_key]
             return
-        while len(self._took) > MAX_HALF_SENT:
-            self._took.popitem(last=False)
-        count, every = len(troubles), len(self._addresses)
-        raise SendError(f"{self.name}: {count} of {every} addresses did not take it: {troubles[0]}", recoverable=True)
+        while len(self._accepted) > MAX_HALF_SENT:
+            self._accepted.popitem(last=False)
+        count = f"{len(problems)} of {len(self._addresses)} addresses"
+        raise SendError(f"{self.name}: {count} did not take it: {problems[0]}", recoverable=True)
 
     async def aclose(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _to(self, at: int, title: str, body: str, kind: str) -> str:
-        """Send to one address; return what went wrong, "" for nothing. No word of apprise's: it may hold a secret."""
+        """Send to one address; return the problem, "" for none, without apprise's text, which may hold a secret."""
         service, address = self._addresses[at]
         work = asyncio.get_running_loop().run_in_executor(
             self._threads, lambda: bool(address.notify(title=title, body=body, notify_type=kind, body_format="text"))
@@ -124,13 +123,13 @@ def text_of(notice: Notice) -> tuple[str, str]:
     word = (alert.status_word or "resolved") if notice.change == "resolved" else notice.severity
     title = f"[{word}] {alert.headline} (run {alert.run_id})"[:MAX_TITLE_CHARS]
     parts = [notice.why, alert.text]
-    if alert.advice and alert.is_open and notice.change != "handed_over":  # there it is part of what is said
+    if alert.advice and alert.is_open and notice.change != "handed_over":  # there it is part of the text
         parts.append(f"What to do: {alert.advice}")
     room = MAX_TEXT_CHARS - len(notice.url) - 2
-    said = "\n\n".join(part for part in parts if part)
-    if len(said) > room:
-        said = said[: max(0, room - 4)] + " ..."
-    return title, f"{said}\n\n{notice.url}"
+    text = "\n\n".join(part for part in parts if part)
+    if len(text) > room:
+        text = text[: max(0, room - 4)] + " ..."
+    return title, f"{text}\n\n{notice.url}"
 
 
 def _split(text: str) -> list[str]:
@@ -141,7 +140,7 @@ def _of_file(path: str, variable: str) -> list[str]:
     try:
         lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        # The path is not shown: a wrong value may be an address.
+        # Without the path: a wrong value may be an address.
         raise AlertingSettingsError(
             f"{variable} is no address and no file that can be read ({type(error).__name__}), expected apprise's "
             "addresses, or the path of a file with one in each line"
@@ -153,8 +152,8 @@ def _of_file(path: str, variable: str) -> list[str]:
 
 
 def _addresses(urls: Sequence[str], variable: str) -> list[tuple[str, Any]]:
-    """Return for each address the name of its service, and an ``Apprise`` that sends there."""
-    # It logs addresses, with the passwords in them, where it does not like one; so does what it sends with.
+    """Return the name of the service of each address, and an ``Apprise`` that sends there."""
+    # It logs wrong addresses with their passwords; so does its HTTP library.
     for name, level in (("apprise", logging.CRITICAL + 1), ("urllib3", logging.ERROR)):
         logging.getLogger(name).setLevel(level)
     try:

@@ -118,7 +118,7 @@ class PagerDutySink(HttpSink):
         return Outgoing(self._url, alert_event(notice, self._routing_key))
 
     async def knows(self, notice: Notice) -> bool:
-        """Return whether an acknowledgement came from PagerDuty, or it was resolved there: a summary would page."""
+        """Return whether PagerDuty sent an acknowledgement, or it was resolved there: a summary would page."""
         alert = notice.alert
         if self._memory is None or notice.change not in ("acknowledged", "grouped"):
             return False
@@ -147,14 +147,14 @@ class PagerDutySink(HttpSink):
 
 
 class ChangeEvents:
-    """Puts changes made by people on the timeline of PagerDuty's service, as context of an incident. Pages no one.
+    """Puts changes of users on the timeline of PagerDuty's service, as context of an incident. Pages no one.
 
     Each change is sent at most once, since PagerDuty has no key for it: the mark in Redis is written at the last moment
     before its body leaves.
 
     Args:
         post: sends one request; raises SendError.
-        url: of the alert events; changes have an address beside it.
+        url: of the alert events; changes have another path there.
 
     Source: https://developer.pagerduty.com/docs/send-change-events
     """
@@ -221,7 +221,7 @@ class ChangeEvents:
 def alert_event(notice: Notice, routing_key: str) -> bytes:
     """Return the body that triggers, acknowledges or resolves the alert of an incident.
 
-    An escalation, the summary of a storm behind an incident, and a handover to people are triggers with the same key:
+    An escalation, the summary of a storm behind an incident, and a handover are triggers with the same key:
     PagerDuty adds them to the open alert and pages no one anew. Where a service notifies by severity, a higher one
     raises the incident's urgency (https://support.pagerduty.com/main/docs/dynamic-notifications).
     """

@@ -1,4 +1,4 @@
-"""Webhooks (v3) of PagerDuty: acknowledgements and notes of people there.
+"""Webhooks (v3) of PagerDuty: acknowledgements and notes of users there.
 
 An acknowledgement or a resolution by a person there acknowledges here; an incident ends here when the data show it.
 Actions of an integration, such as this server, are not applied.
@@ -68,7 +68,7 @@ class _Event:
     Args:
         id, type, age_s: of the event.
         who: name of its author. agent: type of the author, "" for none.
-        there: id of PagerDuty's incident. key: its ``incident_key``. title, url: of it.
+        there: id of PagerDuty's incident. key: its ``incident_key``. title, url: its.
         note: text of a note.
     """
 

@@ -1,4 +1,4 @@
-"""Buttons and the question before a rollback: what a press does, whichever transport it came by."""
+"""Buttons and the question before a rollback: the effect of a press, over any transport."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ __all__ = ["MAX_AGE_S", "SignedRequests", "listen"]
 
 
 class SignedRequests:
-    """Checks and answers what Slack posts to ``POST /api/v1/slack``: signed, recent, and each request once.
+    """Checks and answers the requests of Slack to ``POST /api/v1/slack``: signed, recent, and each once.
 
     Args:
         secret: the app's signing secret.
@@ -85,8 +85,8 @@ async def listen(api: SlackApi, app_token: str, presses: Presses, over: asyncio.
     from slack_sdk.socket_mode.response import SocketModeResponse
 
     async def take(client: Any, request: SocketModeRequest) -> None:
-        # Slack repeats an envelope whose acknowledgement was lost. The mark comes first: a person repeats what a crash
-        # interrupts, and nothing is done twice.
+        # Slack repeats an envelope whose acknowledgement was lost. The mark comes first: a person repeats a press
+        # after a crash, and none is applied twice.
         try:
             new = await presses.first_time(f"envelope:{request.envelope_id}")
         except (RedisError, OSError):

@@ -1,4 +1,4 @@
-"""Threads of incidents and of commands: what is written there after the first message."""
+"""Threads of incidents and of commands: updates and replies after the first message."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def read_users(text: str) -> Users:
     """Read ``STABILITY_SLACK_USERS``: the path of a YAML or JSON file, or that text itself.
 
     Raises:
-        AlertingSettingsError: the file is missing, or a line of it is not ``user: scope``.
+        AlertingSettingsError: the file is missing, or a line is not ``user: scope``.
     """
     inline = "{" in text or "\n" in text or re.match(r"\s*[^/\s:]+:\s", text) is not None
     source = VARIABLE if inline else f"the file of {VARIABLE}"

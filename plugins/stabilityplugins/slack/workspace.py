@@ -73,7 +73,7 @@ class OpenCommand(msgspec.Struct, frozen=True, rename={"text": "told"}):
 class ThreadLog:
     """Threads, open commands and deliveries of one receiver, in Redis, so that a restart continues them.
 
-    The keys of an incident lie beside its stream.
+    The keys of an incident are in the hash slot of its stream.
     """
 
     def __init__(self, redis: Redis, sink: str) -> None:
@@ -136,7 +136,7 @@ class Workspace:
         channel: id of the channel.
         secret: key of the signature of questions.
         chart: use Slack's chart block. pictures: upload curves that it can't show. Each is off after a refusal.
-        counts: of actions beside messages, by name.
+        counts: of actions other than messages, by name.
     """
 
     api: SlackApi

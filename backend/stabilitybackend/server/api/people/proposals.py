@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from stabilitybackend.access.auth import Principal
 from stabilitybackend.acting.commands.proposals import Person
-from stabilitybackend.alerts.proposals import ProposalBook
+from stabilitybackend.alerts.proposals import ProposalRegistry
 from stabilitybackend.schema.commands import CommandRequest, Proposal, Proposals, RunProposals
 from stabilitybackend.server.api.access import (
     AlertingPart,
@@ -38,7 +38,7 @@ class Declined(BaseModel):
     reason: str = Field("", max_length=300)
 
 
-async def _book(alerting: AlertingPart) -> ProposalBook:
+async def _book(alerting: AlertingPart) -> ProposalRegistry:
     return alerting.proposals
 
 
@@ -46,7 +46,7 @@ async def _two_persons(options: StartOptions) -> bool:
     return options.settings.two_persons
 
 
-Book = Annotated[ProposalBook, Depends(_book)]
+Book = Annotated[ProposalRegistry, Depends(_book)]
 TwoPersons = Annotated[bool, Depends(_two_persons)]
 
 
