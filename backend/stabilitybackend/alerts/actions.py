@@ -1,4 +1,4 @@
-"""Actions of people from within a message, by the same functions as those of the HTTP API."""
+"""Actions of a person from within a message, by the same functions as those of the HTTP API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes made by people, for the timeline of a pager: commands with their outcomes, settings, routes.
+"""Changes of users, for the timeline of a pager: commands with their outcomes, settings, routes.
 
 They are read from the audit stream of the server and those of the runs, except imported ones.
 """

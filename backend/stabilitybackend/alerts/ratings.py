@@ -1,4 +1,4 @@
-"""Ratings of alerts by people, kept for longer than the runs, and the precision of each detector from them."""
+"""Ratings of alerts, kept for longer than the runs, and the precision of each detector from them."""
 
 from __future__ import annotations
 

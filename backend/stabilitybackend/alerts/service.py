@@ -187,7 +187,7 @@ def alerting_service(
     Args:
         clock: unix seconds now.
         problem: reason why the server is not healthy, "" while it is.
-        actions: done on behalf of people from within a message.
+        actions: available from within a message.
         may_send: whether this process may be the one that sends.
     """
     streams = IncidentStreams(redis)
