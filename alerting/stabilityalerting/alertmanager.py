@@ -46,7 +46,8 @@ MAX_SKEW_S = 5.0
 #: Pause after each request, seconds, to batch the alerts of a storm.
 GATHER_S = 0.2
 #: Pauses after a failed request, doubled from the first to the longest, seconds: Alertmanager restarts in less.
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 15.0
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 15.0
 #: The same problem is logged at most once in so many seconds.
 LOG_EVERY_S = 60.0
 

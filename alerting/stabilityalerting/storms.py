@@ -30,11 +30,13 @@ SAME_SOURCE_S = 600.0
 SINGLE_RUNS = 2
 #: Delay of the summary after the first incident held back, seconds; doubled with each further one, up to eight times:
 #: in a large storm the summaries of all its causes would delay news.
-SUMMARY_S, LONGEST_SUMMARIES = 20.0, 3
+SUMMARY_S = 20.0
+LONGEST_SUMMARIES = 3
 #: An incident held back is judged again so often, seconds.
 AGAIN_S = 300.0
 #: Names of runs in a summary, and stored runs and incidents.
-MAX_NAMES, MAX_MEMBERS = 8, 2_000
+MAX_NAMES = 8
+MAX_MEMBERS = 2_000
 _KEEP_S = 86_400
 
 
@@ -84,7 +86,8 @@ class Storm(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """Return the text of a summary."""
         names = ", ".join(self.runs[:MAX_NAMES]) + (" ..." if len(self.runs) > MAX_NAMES else "")
-        count, runs = len(self.members), len(self.runs)
+        count = len(self.members)
+        runs = len(self.runs)
         incidents = f"{count:,} more incident{'s' * (count != 1)} in {runs:,} run{'s' * (runs != 1)}"
         return f"{incidents} with {self.cause}: {names}. They are not sent one by one."
 

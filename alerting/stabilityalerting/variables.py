@@ -14,7 +14,8 @@ __all__ = ["EVERY_S", "Variables"]
 #: Seconds between two beats of the heart and two rounds to Alertmanager by default, and the bounds of
 #: ``STABILITY_HEARTBEAT_S``.
 EVERY_S = 30.0
-SHORTEST_S, LONGEST_S = 1.0, 60.0
+SHORTEST_S = 1.0
+LONGEST_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,8 @@ class WebhookSink(HttpSink):
     @classmethod
     def from_variables(cls, variables: Variables) -> WebhookSink | None:
         severity = variables.severity("STABILITY_WEBHOOK_MIN_SEVERITY")
-        url, secret = variables.url("STABILITY_WEBHOOK_URL"), variables.text("STABILITY_WEBHOOK_SECRET")
+        url = variables.url("STABILITY_WEBHOOK_URL")
+        secret = variables.text("STABILITY_WEBHOOK_SECRET")
         if url is None:
             variables.need_nothing("STABILITY_WEBHOOK_URL", ["STABILITY_WEBHOOK_SECRET"])
             return None

@@ -45,7 +45,8 @@ from stabilitybackend.storage.redis_link import redis_errors
 __all__ = ["AlertActions"]
 
 #: Steps in a curve before the onset, and at most after it.
-BEFORE_STEPS, AFTER_STEPS = 100, 2_000
+BEFORE_STEPS = 100
+AFTER_STEPS = 2_000
 #: Points of a line, at most about so many.
 POINTS = 400
 #: Steps searched for the newest value: a metric need not be logged at each step.
@@ -89,7 +90,8 @@ class AlertActions:
     async def facts(self, run_id: str, incident_id: str) -> Facts:
         """Return the facts of a message."""
         worker = await _for_person(self._manager.glance(run_id))
-        run, state = worker.run(), worker.state
+        run = worker.run()
+        state = worker.state
         incident = state.incidents.get(incident_id)
         if incident is None:
             return Facts(run.name, run.project, gone=True)
@@ -316,14 +318,17 @@ def _news(command: Command) -> CommandNews:
 
 def _curve_of(state: RunState, incident: Incident) -> Callable[[], Curve | None]:
     """Return a function for any thread that reads the curve around an onset; call this one on the event loop."""
-    metric, onset = incident.metric, incident.onset_step
+    metric = incident.metric
+    onset = incident.onset_step
     if metric is None:
         return lambda: None
-    stored, lineage = state.store.view([metric]), LineageView.of(state.fold)
+    stored = state.store.view([metric])
+    lineage = LineageView.of(state.fold)
     labels = {segment.id: segment.label for segment in state.fold.tree.view().segments}
     newest = state.view().last_step or onset
     rank = "primary" if incident.rank is None else str(incident.rank)
-    start, stop = max(0, onset - BEFORE_STEPS), max(onset, min(newest, onset + AFTER_STEPS))
+    start = max(0, onset - BEFORE_STEPS)
+    stop = max(onset, min(newest, onset + AFTER_STEPS))
     window = SeriesRequest.of([metric], view="all", start=start, stop=stop, points=POINTS, rank=rank)
     tail = replace(window, view="effective", start=max(0, newest - NEWEST_WITHIN), stop=None, points=None)
 

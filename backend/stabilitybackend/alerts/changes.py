@@ -27,7 +27,8 @@ LOOKBACK_S = 600.0
 #: Runs with a report within this time are read, seconds.
 ACTIVE_S = 86_400.0
 #: Entries of a stream, and streams, in one read.
-READ_COUNT, STREAMS_PER_READ = 100, 512
+READ_COUNT = 100
+STREAMS_PER_READ = 512
 #: Kinds of commands that change the job, for display.
 _KINDS: Mapping[type[Command], str] = {Rollback: "Rollback", Restart: "Restart", Stop: "Stop"}
 

@@ -30,7 +30,8 @@ from stabilitybackend.storage.redis_link import InRedis, redis_errors
 __all__ = ["ProposalRegistry", "run_of"]
 
 #: Proposals of one run that wait, and those that are stored; the oldest decided ones go.
-MAX_OPEN, MAX_STORED = 20, 200
+MAX_OPEN = 20
+MAX_STORED = 200
 #: Code of a proposal whose facts have changed.
 _REFUSED = "proposal_refused"
 #: Tries of a change while others change proposals of the same run.

@@ -109,10 +109,13 @@ class AlertRules(InRedis):
         if text == self._stored_text:
             return self._stored_table
         try:
-            found, problem = await self.table_of(text), ""
+            found = await self.table_of(text)
+            problem = ""
         except BadYaml as error:
-            found, problem = None, error.message
-        self._stored_text, self._stored_table = text, found
+            found = None
+            problem = error.message
+        self._stored_text = text
+        self._stored_table = found
         if problem and problem != self._problem:
             _log.error("the stored routes of alerts are not used, each receiver gets everything: %s", problem)
         self._problem = problem
@@ -133,7 +136,8 @@ class AlertRules(InRedis):
             await self.table_of(text)
         except BadYaml as error:
             problem = error.message
-        by, at = found[b"by"].decode(), float(found[b"at"])
+        by = found[b"by"].decode()
+        at = float(found[b"at"])
         return Routes(text, "page", "", int(found[b"version"]), by, at, problem)
 
     async def table_of(self, text: str) -> RoutingTable | None:

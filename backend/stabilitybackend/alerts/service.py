@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -44,13 +44,13 @@ NAMES_S = 1.0
 JUDGED_AFTER_S = 60.0
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Head:
-    """Where a run's history ends, of a log that is followed ``since`` then.
+    """The end of the history of a log that is followed ``since`` then.
 
     Attributes:
-        frame: id of the newest frame when that was noticed, and at ``noticed_at``, monotonic seconds. incident: id of
-            the newest change of an incident once that frame was judged; None before.
+        frame: id of the newest frame at ``noticed_at``, monotonic seconds.
+        incident: id of the newest change of an incident after that frame was judged; None before.
     """
 
     since: float
@@ -88,7 +88,8 @@ class IncidentStreams:
         now = time.monotonic()
         if newest != self._newest or now - self._named_at >= NAMES_S:
             self._names = await self._every_name()
-            self._newest, self._named_at = newest, now
+            self._newest = newest
+            self._named_at = now
         return self._names
 
     async def _every_name(self) -> list[str]:
@@ -149,7 +150,7 @@ class IncidentStreams:
             if behind and time.monotonic() - head.noticed_at < JUDGED_AFTER_S:
                 return False
             last: Any = await self._redis.xrevrange(keys.incident_events, count=1)
-            head.incident = last[0][0].decode() if last else "0-0"
+            self._heads[run_id] = replace(head, incident=last[0][0].decode() if last else "0-0")
         return True
 
 

@@ -35,7 +35,8 @@ EVERY_S = 5.0
 #: Pause after each change, seconds: PagerDuty takes some 120 events a minute by one key, alerts included.
 BETWEEN_S = 2.0
 #: A change is tried for so long, seconds, 1 s to 60 s apart; then the next one gets its turn.
-GIVE_UP_S, LONGEST_PAUSE_S = 600.0, 60.0
+GIVE_UP_S = 600.0
+LONGEST_PAUSE_S = 60.0
 
 _ACTIONS: dict[Change, str] = {"acknowledged": "acknowledge", "resolved": "resolve"}
 

@@ -11,7 +11,8 @@ from redis.asyncio import Redis
 from stabilityalerting.notification_log import KEEP_S
 
 #: PagerDuty's limits: characters of a summary and of a dedup_key.
-MAX_SUMMARY_CHARS, MAX_KEY_CHARS = 1_024, 255
+MAX_SUMMARY_CHARS = 1_024
+MAX_KEY_CHARS = 255
 #: Life of the mark of an applied event, seconds: PagerDuty repeats one for some 20 minutes.
 EVENT_KEPT_S = 86_400
 #: Life of the mark of a sent change, seconds.

@@ -33,7 +33,8 @@ MAX_ALERTS = 100
 #: An older event is ignored, seconds: the mark that it was applied before may be gone.
 MAX_AGE_S = EVENT_KEPT_S / 2
 #: Characters of a person's name, and of a note.
-MAX_NAME_CHARS, MAX_NOTE_CHARS = 80, 500
+MAX_NAME_CHARS = 80
+MAX_NOTE_CHARS = 500
 #: Signatures in a header: one, and a second while a secret is rotated.
 MAX_SIGNATURES = 8
 
@@ -263,10 +264,12 @@ def _read(body: bytes, now: float) -> _Event:
     event = _part(raw, "event")
     if not event:
         raise BadWebhook("there is no object 'event': expected a webhook of PagerDuty, version 3")
-    event_id, kind = event.get("id"), event.get("event_type")
+    event_id = event.get("id")
+    kind = event.get("event_type")
     if not isinstance(event_id, str) or not isinstance(kind, str) or not 0 < len(event_id) <= 200:
         raise BadWebhook("event.id or event.event_type is no text: expected a webhook of PagerDuty, version 3")
-    data, agent = _part(event, "data"), _part(event, "agent")
+    data = _part(event, "data")
+    agent = _part(event, "agent")
     incident = data if data.get("type") == "incident" else _part(data, "incident")
     return _Event(
         id=event_id,

@@ -39,7 +39,8 @@ from stabilityplugins.slack.workspace import OpenCommand, Workspace
 #: a provisional answer.
 ANSWER_S = 2.2
 #: Life of a user's e-mail address in memory, seconds, and the number of them.
-EMAIL_FOR_S, MAX_EMAILS = 3_600.0, 10_000
+EMAIL_FOR_S = 3_600.0
+MAX_EMAILS = 10_000
 #: Concurrent presses; more are refused.
 MAX_AT_ONCE = 64
 #: Tolerated difference of the clocks of two servers, seconds.
@@ -51,7 +52,8 @@ CALLBACK = "stability_roll_back"
 #: Longest reason, characters.
 MAX_REASON = 200
 
-_REASON, _REASON_TEXT = "reason", "text"
+_REASON = "reason"
+_REASON_TEXT = "text"
 _OF_INCIDENT = (ACK, MUTE, NOISE, ROLL_BACK, USEFUL)
 _NOT_THERE = "The server can't do it now: it is not connected to what it stores. Try again, or open the page."
 
@@ -346,7 +348,8 @@ class Asked:
         """Read a signed text; None where the signature is wrong."""
         if not isinstance(sealed, str) or len(sealed) <= 64:
             return None
-        seal, text = sealed[:64], sealed[64:]
+        seal = sealed[:64]
+        text = sealed[64:]
         if not hmac.compare_digest(seal.encode(), _seal(secret, text).encode()):
             return None
         return msgspec.json.decode(text, type=cls)

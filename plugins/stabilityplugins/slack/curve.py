@@ -23,13 +23,23 @@ POINTS = 14
 #: Curves of fewer points have no chart.
 _FEWEST_POINTS = 4
 #: Size in pixels: twice that in a thread, for fine screens.
-WIDTH, HEIGHT = 1_200, 560
+WIDTH = 1_200
+HEIGHT = 560
 #: Margins for labels, pixels: left, top, right, bottom.
-_LEFT, _TOP, _RIGHT, _BOTTOM = 120, 84, 36, 92
+_LEFT = 120
+_TOP = 84
+_RIGHT = 36
+_BOTTOM = 92
 #: Sizes of letters, pixels.
-_TITLE, _LABEL = 26, 21
+_TITLE = 26
+_LABEL = 21
 #: Dark on white.
-_INK, _GREY, _GRID, _LINE, _DEAD, _BAD = "#1a1a1a", "#5f6368", "#e3e5e8", "#1f5fbf", "#a9adb3", "#c5221f"
+_INK = "#1a1a1a"
+_GREY = "#5f6368"
+_GRID = "#e3e5e8"
+_LINE = "#1f5fbf"
+_DEAD = "#a9adb3"
+_BAD = "#c5221f"
 #: Labels of forks in a picture.
 _MAX_FORKS = 6
 
@@ -169,7 +179,8 @@ def picture_of(curve: Curve) -> Picture:
 
     image = Image.new("RGB", (WIDTH, HEIGHT), "white")
     draw = ImageDraw.Draw(image)
-    title, label = ImageFont.load_default(_TITLE), ImageFont.load_default(_LABEL)
+    title = ImageFont.load_default(_TITLE)
+    label = ImageFont.load_default(_LABEL)
     scale = _scale(curve)
     _axes(draw, scale, label)
     _onset(draw, scale, curve.onset_step, label)
@@ -202,15 +213,18 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 def _scale(curve: Curve) -> _Scale:
     steps = [step for branch in curve.branches for step in branch.steps] or [curve.onset_step]
     finite = [value for branch in curve.branches for value in branch.values if math.isfinite(value)] or [0.0]
-    first, last = min(*steps, curve.onset_step), max(*steps, curve.onset_step)
+    first = min(*steps, curve.onset_step)
+    last = max(*steps, curve.onset_step)
     # Values of 1e308 would leave the range of a float when their span is taken.
-    low, high = max(min(finite), -1e300), min(max(finite), 1e300)
+    low = max(min(finite), -1e300)
+    high = min(max(finite), 1e300)
     room = (high - low) * 0.06 or abs(high) * 0.06 or 1.0
     return _Scale((first, max(last, first + 1)), (low - room, high + room))
 
 
 def _axes(draw: ImageDraw.ImageDraw, scale: _Scale, font: Any) -> None:
-    bottom, right = HEIGHT - _BOTTOM, WIDTH - _RIGHT
+    bottom = HEIGHT - _BOTTOM
+    right = WIDTH - _RIGHT
     for value in ticks(*scale.values):
         y = scale.y(value)
         draw.line([(_LEFT, y), (right, y)], fill=_GRID, width=2)

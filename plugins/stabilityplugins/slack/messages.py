@@ -33,12 +33,18 @@ MAX_LINE = 300
 #: Length of a mute from a button, minutes.
 MUTE_MINUTES = 60
 #: Action ids of the buttons.
-ACK, MUTE, ROLL_BACK, OPEN = "stability_ack", "stability_mute", "stability_roll_back", "stability_open"
-APPROVE, DECLINE = "stability_approve", "stability_decline"
-USEFUL, NOISE = "stability_useful", "stability_noise"
+ACK = "stability_ack"
+MUTE = "stability_mute"
+ROLL_BACK = "stability_roll_back"
+OPEN = "stability_open"
+APPROVE = "stability_approve"
+DECLINE = "stability_decline"
+USEFUL = "stability_useful"
+NOISE = "stability_noise"
 
 _SIGNS: dict[Severity, str] = {"critical": "\U0001f6a8", "warning": "\u26a0\ufe0f", "info": "\u2139\ufe0f"}
-_DONE, _SEEN = "\u2705", "\U0001f440"
+_DONE = "\u2705"
+_SEEN = "\U0001f440"
 
 __all__ = [
     "ACK",
@@ -125,7 +131,8 @@ class Shown:
 
 def message(shown: Shown) -> Message:
     """Return the message of an incident's thread in the incident's current state."""
-    alert, facts = shown.alert, shown.facts
+    alert = shown.alert
+    facts = shown.facts
     blocks: list[dict[str, Any]] = [header(f"{_sign(alert)} {_head(alert)}".lstrip())]
     if alert.text:
         blocks.append({"type": "section", "text": plain(alert.text, MAX_TEXT)})
@@ -150,7 +157,10 @@ def message(shown: Shown) -> Message:
 
 def reply(notice: Notice) -> Message:
     """Return the reply about a change: opened again, escalated, grouped, handed over, or resolved."""
-    alert, change, url, why = notice.alert, notice.change, notice.url, notice.why
+    alert = notice.alert
+    change = notice.change
+    url = notice.url
+    why = notice.why
     if change == "resolved":
         line = f"{_DONE} {alert.outcome}: {alert.headline}" if alert.is_cured else f"{alert.outcome}: {alert.headline}"
     elif change == "escalated":

@@ -13,7 +13,8 @@ from stabilityalerting.errors import AlertingSettingsError
 Scope = Literal["read", "command"]
 VARIABLE = "STABILITY_SLACK_USERS"
 #: Limits of the file: users and bytes.
-MAX_USERS, MAX_FILE_BYTES = 10_000, 1024 * 1024
+MAX_USERS = 10_000
+MAX_FILE_BYTES = 1024 * 1024
 _USER_ID = re.compile(r"[UW][A-Z0-9]{2,30}")
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+")
 

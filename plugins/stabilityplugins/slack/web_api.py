@@ -140,7 +140,8 @@ class SlackApi:
         """Upload a picture to a thread. Raises SendError."""
         file = {"filename": name, "length": str(len(content)), "alt_txt": alt}
         begun = await self._ask("files.getUploadURLExternal", None, data=file)
-        url, file_id = begun.get("upload_url"), begun.get("file_id")
+        url = begun.get("upload_url")
+        file_id = begun.get("file_id")
         if not isinstance(url, str) or not isinstance(file_id, str):
             raise SendError("slack_app: files.getUploadURLExternal gave no address", recoverable=True)
         try:
