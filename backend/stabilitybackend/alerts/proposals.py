@@ -27,7 +27,7 @@ from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.commands import CommandRequest, Fence, Proposal
 from stabilitybackend.storage.redis_link import InRedis, redis_errors
 
-__all__ = ["ProposalRegistry", "run_of"]
+__all__ = ["ProposalRegistry"]
 
 #: Proposals of one run that wait, and those that are stored; the oldest decided ones go.
 MAX_OPEN = 20
@@ -173,11 +173,6 @@ class ProposalRegistry(InRedis):
     async def _stored(self, run_id: str, proposal_id: str) -> Proposal | None:
         data: Any = await self._redis.hget(RunKeys(run_id).proposals, proposal_id)
         return None if data is None else msgspec.json.decode(data, type=Proposal)
-
-
-def run_of(waiting: list[Proposal], proposal_id: str) -> str | None:
-    """Return the run of an open proposal, None for another id."""
-    return next((one.run_id for one in waiting if one.proposal_id == proposal_id), None)
 
 
 def _head(state: RunState) -> Fence:

@@ -7,13 +7,11 @@ import re
 from typing import Any
 
 __all__ = [
-    "MAX_BLOCKS", "MAX_BUTTON", "MAX_BUTTON_VALUE", "MAX_FIELD", "MAX_HEADER", "MAX_METADATA", "MAX_MODAL_TITLE",
-    "MAX_SECTION", "MAX_URL", "button", "context", "cut", "duration", "header", "isolated", "mrkdwn", "number", "plain",
-    "section",
+    "MAX_BUTTON", "MAX_BUTTON_VALUE", "MAX_FIELD", "MAX_HEADER", "MAX_MODAL_TITLE", "MAX_SECTION", "MAX_URL", "button",
+    "context", "cut", "duration", "header", "isolated", "mrkdwn", "number", "plain", "section",
 ]  # fmt: skip
 
 #: Slack's limits, characters and counts. Source: https://docs.slack.dev/reference/block-kit
-MAX_BLOCKS = 50
 MAX_HEADER = 150
 MAX_SECTION = 3_000
 MAX_FIELD = 2_000
@@ -21,7 +19,6 @@ MAX_BUTTON = 75
 MAX_BUTTON_VALUE = 2_000
 MAX_URL = 3_000
 MAX_MODAL_TITLE = 24
-MAX_METADATA = 3_000
 
 #: Controls of bidirectional text and of terminals, which would change or hide the text around them.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")

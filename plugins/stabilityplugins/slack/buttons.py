@@ -204,7 +204,7 @@ class Presses:
         assert workspace.actions is not None
         now = await workspace.actions.rollback_now(about.run, about.incident)
         channel, thread = _location(payload)
-        unix_s = workspace.clock()
+        unix_s = workspace.server.clock()
         sealed = ""
         if now.to_step is not None:
             head = fingerprint(now.head_key)
@@ -232,7 +232,7 @@ class Presses:
             return _update("Not rolled back", "This question is not one of ours. Press the button again.")
         if await self._scope(payload) != "command":
             return _update("Not rolled back", "You may not order this any more.")
-        age_s = workspace.clock() - asked.at
+        age_s = workspace.server.clock() - asked.at
         if not -CLOCKS_APART_S <= age_s <= MAX_AGE_S:
             return _update(
                 "Not rolled back",

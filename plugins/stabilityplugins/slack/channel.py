@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -79,6 +80,7 @@ class SlackAppSink(Sink):
         self._chart = chart
         self._uncertain: OrderedDict[str, None] = OrderedDict()
         self._workspace: Workspace
+        self._may_send: Callable[[], bool]
         self._updates: ThreadUpdates
         self._presses: Presses
         self.requests: SignedRequests | None = None
@@ -124,15 +126,13 @@ class SlackAppSink(Sink):
         )
 
     def begin(self, context: SinkContext) -> None:
+        self._may_send = context.may_send
         self._workspace = Workspace(
             self._api,
             self._channel,
             self._users,
             ThreadLog(context.redis, self.name),
-            context.server.base_url,
-            context.server.clock,
-            context.may_send,
-            context.server.actions,
+            context.server,
             secret=self.secrets[0],
             chart=self._chart == "auto",
             pictures=self._chart != "off",
@@ -259,7 +259,7 @@ class SlackAppSink(Sink):
 
     async def serve(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            if not self._workspace.may_send():
+            if not self._may_send():
                 await pause(stop, 0.2)
                 continue
             await self._greet()
@@ -273,7 +273,7 @@ class SlackAppSink(Sink):
                     asyncio.create_task(listen(self._api, self._app_token, self._presses, over), name="slack-socket")
                 )
             try:
-                while self._workspace.may_send() and not stop.is_set():
+                while self._may_send() and not stop.is_set():
                     await pause(stop, 0.2)
                     for task in work:
                         if task.done() and (error := task.exception()) is not None:

@@ -14,10 +14,9 @@ from stabilityplugins.slack.blocks import cut, isolated, number
 if TYPE_CHECKING:
     from PIL import ImageDraw
 
-#: Slack's limits: characters of the title and of a label of an axis, of a category and of a series; categories.
+#: Slack's limits: characters of the title and of a label of an axis, of a category and of a series.
 MAX_TITLE = 50
 MAX_LABEL = 20
-MAX_CATEGORIES = 20
 #: Points of a chart: the labels of more overlap on a phone.
 POINTS = 14
 #: Curves of fewer points have no chart.
@@ -44,7 +43,7 @@ _BAD = "#c5221f"
 _MAX_FORKS = 6
 
 __all__ = [
-    "HEIGHT", "MAX_CATEGORIES", "MAX_LABEL", "MAX_TITLE", "POINTS", "WIDTH", "Picture", "Values", "chart_of",
+    "HEIGHT", "MAX_LABEL", "MAX_TITLE", "POINTS", "WIDTH", "Picture", "Values", "chart_of",
     "picture_of", "ticks", "values_of",
 ]  # fmt: skip
 

@@ -66,7 +66,7 @@ class SignedRequests:
 
         if not timestamp.isascii() or not timestamp.isdecimal() or len(timestamp) > 12 or not signature.isascii():
             return False  # the library expects numbers and letters
-        verifier = SignatureVerifier(self._secret, _Clock(self._workspace.clock))  # type: ignore[arg-type]
+        verifier = SignatureVerifier(self._secret, _Clock(self._workspace.server.clock))  # type: ignore[arg-type]
         try:
             return verifier.is_valid(body, timestamp, signature)
         except (ValueError, UnicodeDecodeError):

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +15,7 @@ from redis.asyncio import Redis
 from stabilityalerting.actions import ActionRefused, Actions, Facts
 from stabilityalerting.alert import incident_url
 from stabilityalerting.notification_log import KEEP_S
+from stabilityalerting.server import Server
 from stabilityplugins.slack.users import Users
 from stabilityplugins.slack.web_api import SlackApi
 
@@ -143,15 +143,17 @@ class Workspace:
     channel: str
     users: Users
     threads: ThreadLog
-    base_url: str
-    clock: Callable[[], float]
-    may_send: Callable[[], bool]
-    actions: Actions | None
+    server: Server
     secret: str = field(repr=False)
     chart: bool = True
     pictures: bool = True
     counts: Counter[str] = field(default_factory=Counter)
     problems: ProblemLog = field(default_factory=ProblemLog)
+
+    @property
+    def actions(self) -> Actions | None:
+        """Actions of the server, None where it offers none."""
+        return self.server.actions
 
     def without_charts(self) -> None:
         """Use pictures from now on: the workspace refuses charts."""
@@ -163,7 +165,7 @@ class Workspace:
 
     def url(self, run_id: str, incident_id: str) -> str:
         """Return the address of an incident's page."""
-        return incident_url(self.base_url, run_id, incident_id)
+        return incident_url(self.server.base_url, run_id, incident_id)
 
     async def facts(self, run_id: str, incident_id: str) -> Facts:
         """Return the facts of an incident; empty ones where the server fails or takes too long."""
