@@ -14,10 +14,11 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 #: Version whose rules were written with some folders of public logs in sight -> these folders. What changed since was
 #: written with all of them in sight.
 SEEN: Mapping[str, tuple[str, ...]] = {"62f28c5": ("dev",)}
-_DETECTORS = "backend/stabilitybackend/judging/detectors/"
+#: Folder of the detectors, now and at versions before.
+_DETECTORS = ("backend/stabilitybackend/judging/detectors/", "backend/stabilitybackend/detectors/")
 
 
-def constant_texts(packages: Collection[str] = ("detectors",)) -> dict[str, tuple[str, str]]:
+def constant_texts(packages: Collection[str] = ("judging/detectors",)) -> dict[str, tuple[str, str]]:
     """Return the documented constants of the detectors as ``file:NAME`` -> (value, what it is).
 
     Args:
@@ -57,7 +58,7 @@ def chosen_on(folders: list[str]) -> str:
 
 def _at(version: str) -> set[tuple[str, str]] | None:
     """Return (name, value) of the constants of the detectors at a version, None where git does not know it."""
-    listed = _git("ls-tree", "-r", "--name-only", version, _DETECTORS)
+    listed = _git("ls-tree", "-r", "--name-only", version, *_DETECTORS)
     if listed is None:
         return None
     sources = [_git("show", f"{version}:{path}") for path in listed.splitlines() if path.endswith(".py")]

@@ -112,7 +112,7 @@ def main() -> None:
     logs = written(list(made(arguments.seeds)), scratch)
     logs += [one for folder in arguments.folders for one in logs_of(folder)]
     rules = RulePass([path for path, _ in logs], arguments.processes)
-    texts = constant_texts(("detectors", "detection"))
+    texts = constant_texts(("judging/detectors", "judging/detection"))
     names = [one for one, (value, _) in texts.items() if one.startswith(tuple(arguments.only)) and _is_free(one, value)]
     variants = _sets(arguments.set) or [
         {name: one}

@@ -18,7 +18,7 @@ TUNING_SEEDS = range(1, 101)
 #: Seeds of recorded traces and of figures that were published once.
 CHECK_SEEDS = range(101, 1_001)
 #: Where rules live; a change there draws other report seeds.
-RULES = tuple(f"backend/stabilitybackend/{package}" for package in ("detectors", "detection", "incidents"))
+RULES = tuple(f"backend/stabilitybackend/judging/{room}" for room in ("detectors", "detection", "incidents"))
 _REPOSITORY = Path(__file__).resolve().parents[2]
 #: Report seeds lie in so many, above CHECK_SEEDS.
 _SPAN = 10**8

@@ -146,3 +146,10 @@ def test_only_logs_that_run_a_line_which_reads_the_constant_are_judged_again(cro
     assert {file for file, _ in reads_of("judging/detectors/curve/detector.py:STILL")} == {
         "judging/detectors/curve/detector.py"
     }
+
+
+def test_the_constants_of_the_detectors_are_found(cross: ModuleType) -> None:
+    texts = importlib.import_module("chosen_on").constant_texts()
+
+    assert len(texts) > 200
+    assert all(name.startswith("judging/detectors/") for name in texts)

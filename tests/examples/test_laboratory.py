@@ -125,6 +125,14 @@ def test_a_run_that_goes_on_from_its_twin_is_the_one_from_the_first_step(laborat
     assert gone_on[100:] != healthy[100:]
 
 
+def test_the_folders_of_the_rules_are_there(laboratory: ModuleType) -> None:
+    seeds = importlib.import_module("seeds")
+
+    assert [
+        folder for folder in seeds.RULES if not any((Path(__file__).resolve().parents[2] / folder).rglob("*.py"))
+    ] == []
+
+
 def test_report_seeds_follow_from_a_commit_and_nobody_has_looked_at_them(laboratory: ModuleType) -> None:
     seeds = importlib.import_module("seeds")
 
