@@ -74,7 +74,7 @@ SERVER = "sb:server"
 MEMBERS = "sb:members"
 #: String: the id of the installation, which its archive holds too (runs/archiving/installation.py).
 INSTALLATION = "sb:installation"
-#: String: the secret with which processes sign what they pass on to each other (relay/seal.py).
+#: String: the secret with which processes sign what they pass on to each other (relay/signer.py).
 RELAY = "sb:relay"
 #: String: written to see what Redis has on its disk and on its replicas (ingest/durability.py).
 DURABLE = "sb:durable"

@@ -22,7 +22,7 @@ from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.serving import bind, serve, stops_as_exit, url_of
 from stabilitybackend.plugins import Plugins
 from stabilitybackend.storage.redis_link import check_server, examine_redis, make_redis, shown_url
-from stabilitybackend.storage.redis_link.server_claim import ServerClaim
+from stabilitybackend.storage.redis_link.server_lease import ServerLease
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from stabilitybackend.storage.redis_server.folder_lock import FolderLock
 
@@ -54,25 +54,25 @@ def run_up(settings: Settings, on_up: Callable[[str, str], None], plugins: Plugi
         settings.make_data_dir()
         bound = stack.enter_context(bind(settings.host, settings.port))
         settings = dataclasses.replace(settings, port=bound.getsockname()[1])
-        claim = None
+        lease = None
         if settings.redis_url is None:
             embedded = stack.enter_context(EmbeddedRedis(settings.data_dir, server=settings.redis_server))
             url, place = embedded.url, f"embedded, data in {settings.data_dir}"
         else:
             stack.enter_context(FolderLock(settings.data_dir / "server.lock"))
             url, place = settings.redis_url, shown_url(settings.redis_url)
-            claim = None if settings.role else ServerClaim(url_of(bound))
+            lease = None if settings.role else ServerLease(url_of(bound))
             if settings.role and settings.advertise_url is None:
                 settings = dataclasses.replace(settings, advertise_url=_reached_at(bound))
         stop.check()
-        server, installation = asyncio.run(_check(settings, url, claim, plugins))
+        server, installation = asyncio.run(_check(settings, url, lease, plugins))
         stop.check()
-        app = _made(settings, url, claim, installation, plugins)
+        app = _made(settings, url, lease, installation, plugins)
         try:
             serve(app, bound, settings, lambda address: on_up(address, f"{server} ({place})"), stop)
         finally:
-            if claim is not None and claim.lost_to:
-                raise StartError(f"this server was stalled, and {claim.lost_to} took over", hint="start one of them")
+            if lease is not None and lease.lost_to:
+                raise StartError(f"this server was stalled, and {lease.lost_to} took over", hint="start one of them")
             if installation is not None and installation.refused:
                 raise StartError(installation.refused, hint="docs/operations.md: Whose archive it is")
 
@@ -80,7 +80,7 @@ def run_up(settings: Settings, on_up: Callable[[str, str], None], plugins: Plugi
 def _made(
     settings: Settings,
     redis_url: str,
-    claim: ServerClaim | None,
+    lease: ServerLease | None,
     installation: Installation | None,
     plugins: Plugins,
 ) -> FastAPI:
@@ -89,7 +89,7 @@ def _made(
         from stabilitybackend.server.app import create_app  # heavy (Dash, Polars): after all that may stop the start
         from stabilitybackend.server.stages import Options
 
-        return create_app(Options(settings, redis_url, plugins, CycleCollector(), claim, installation))
+        return create_app(Options(settings, redis_url, plugins, CycleCollector(), lease, installation))
     finally:
         gc.enable()
 
@@ -105,7 +105,7 @@ async def _note(redis: Redis, url: str) -> None:
 
 
 async def _check(
-    settings: Settings, url: str, claim: ServerClaim | None, plugins: Plugins
+    settings: Settings, url: str, lease: ServerLease | None, plugins: Plugins
 ) -> tuple[str, Installation | None]:
     redis = make_redis(url)
     try:
@@ -116,9 +116,9 @@ async def _check(
         for check in plugins.call("before_start", settings=settings, redis=redis, location=shown_url(url)):
             await check
         if settings.role:
-            await ServerClaim.refuse_beside(redis, shown_url(url))
-        elif claim is not None:
-            await claim.take(redis, shown_url(url))
+            await ServerLease.refuse_beside(redis, shown_url(url))
+        elif lease is not None:
+            await lease.take(redis, shown_url(url))
         installation = None
         if not settings.role or "worker" in settings.role:
             from stabilitybackend.runs.archiving.installation import Installation  # with Polars: after what may stop it

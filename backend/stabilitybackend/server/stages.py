@@ -57,7 +57,7 @@ from stabilitybackend.server.stage import Stage
 from stabilitybackend.storage.archive.cache import ByteCache
 from stabilitybackend.storage.archive.location import open_location
 from stabilitybackend.storage.redis_link import check_server, make_redis
-from stabilitybackend.storage.redis_link.server_claim import ServerClaim
+from stabilitybackend.storage.redis_link.server_lease import ServerLease
 from stabilitybackend.storage.storing import Storing
 from stabilitybackend.storage.views import SavedViews
 
@@ -82,7 +82,7 @@ class Options:
         redis_url: the Redis or Valkey that holds the runs (the embedded one's, where that is used).
         plugins: of this process; their tables are filled.
         collector: of a process that serves this application alone; None leaves Python's garbage collector alone.
-        claim: of a server without roles on its Redis, taken; renewed while the server runs.
+        lease: of a server without roles on its Redis, taken; renewed while the server runs.
         installation: the owner of the archive, checked; checked again while the server runs.
     """
 
@@ -90,7 +90,7 @@ class Options:
     redis_url: str
     plugins: Plugins
     collector: CycleCollector | None = None
-    claim: ServerClaim | None = None
+    lease: ServerLease | None = None
     installation: Installation | None = None
     version: str = field(default_factory=lambda: version("stabilityboard"))
 
@@ -141,17 +141,17 @@ class Connections(Stage):
 
 
 class Membership(Stage):
-    """How this process takes runs: alone, under the claim of its server on the Redis."""
+    """How this process takes runs: alone, under the lease of its server on the Redis."""
 
     def __init__(self, options: Options, connections: Connections) -> None:
         options.check_replaced(self, Membership, "role", "scale")
-        self._claim = options.claim
+        self._lease = options.lease
         self._connections = connections
         self.ownership = Ownership(replaceable=self._may_replace)
 
     async def _may_replace(self, run_id: str) -> str:
-        if self._claim is not None:
-            await self._claim.may_take_runs(self._connections.redis)
+        if self._lease is not None:
+            await self._lease.may_take_runs(self._connections.redis)
         return ANY
 
     def takes_part(self) -> bool:
@@ -166,13 +166,13 @@ class Membership(Stage):
         """Call ``call`` when processes come or go."""
 
     def work(self) -> Mapping[str, Coroutine[Any, Any, object]]:
-        """Return the renewal of the claim."""
-        return {} if self._claim is None else {"server-claim": self._claim.keep(self._connections.probe)}
+        """Return the renewal of the lease."""
+        return {} if self._lease is None else {"server-lease": self._lease.keep(self._connections.probe)}
 
     async def stop(self) -> None:
-        """Give the claim back."""
-        if self._claim is not None:
-            await self._claim.release(self._connections.redis)
+        """Give the lease back."""
+        if self._lease is not None:
+            await self._lease.release(self._connections.redis)
 
 
 class Storage(Stage):

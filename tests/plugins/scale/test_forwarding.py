@@ -22,7 +22,7 @@ from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from stabilityplugins.scale.members import Member, Members
 from stabilityplugins.scale.relay.forwarding import READER_HEADER, Forwarding
 from stabilityplugins.scale.relay.owners import Owners
-from stabilityplugins.scale.relay.seal import HEADER, Seal, Unsealing
+from stabilityplugins.scale.relay.signer import HEADER, RelaySigner, SignatureCheck
 from support.gateway_stack import log_frames
 from support.job_frames import Job
 from support.server_stack import RunningServer
@@ -109,7 +109,7 @@ class Stack:
 
         authenticator = Authenticator(KeyRing(redis), key_needed=False)
         self.forwarding = Forwarding(
-            local, Owners(redis, self.members), Seal(redis, "pages"), authenticator, retry_s=retry_s
+            local, Owners(redis, self.members), RelaySigner(redis, "pages"), authenticator, retry_s=retry_s
         )
 
     async def owner(self, name: str, answer: bytes | None, *, owns: bool = True) -> None:
@@ -291,8 +291,8 @@ async def test_where_no_worker_can_be_reached_a_question_is_answered_here_after_
 async def test_who_was_let_in_by_the_process_that_passes_it_on_needs_no_host_of_ours(stack: Stack) -> None:
     authenticator = Authenticator(KeyRing(stack.redis), key_needed=False)
     guard = HttpGuard(stack.local, Origins(), authenticator, [])
-    value = await Seal(stack.redis, "pages").sign("w", "GET", b"/livez")
+    value = await RelaySigner(stack.redis, "pages").sign("w", "GET", b"/livez")
     for headers, status in (({}, 403), ({HEADER.decode(): value}, 200)):
-        around = Unsealing(guard, Seal(stack.redis, "w"))
+        around = SignatureCheck(guard, RelaySigner(stack.redis, "w"))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(around), base_url="http://board") as client:
             assert (await client.get("/livez", headers=headers)).status_code == status

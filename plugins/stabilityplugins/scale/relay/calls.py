@@ -1,6 +1,6 @@
 """What processes of one server ask each other to do, by name; no route of the API, and nobody else can call it.
 
-A request is signed as one that is passed on (seal.py), with the digest of its body in its address, so that nobody on
+A request is signed as one that is passed on (signer.py), with the digest of its body in its address, so that nobody on
 the way changes who orders what. Where another process owns the run by now, or the one that was asked is gone, the next
 owner is asked, as in forwarding.py: what is asked here must be such that doing it twice is doing it once.
 """
@@ -22,7 +22,7 @@ from stabilitybackend.base.errors import NotFound, StabilityBoardError, TakesNoP
 from stabilitybackend.server.http_guard import RELAYED
 from stabilityplugins.scale.relay.clients import MAX_REFUSAL_BYTES, PAUSE_S, RETRY_S, make_client, refusal_of, whole
 from stabilityplugins.scale.relay.owners import Owners, Target
-from stabilityplugins.scale.relay.seal import HEADER, Seal, refuse, target_of
+from stabilityplugins.scale.relay.signer import HEADER, RelaySigner, refuse, target_of
 
 __all__ = ["Calls", "Work"]
 
@@ -51,10 +51,10 @@ class Calls:
         work: what can be asked of this process, by name.
     """
 
-    def __init__(self, owners: Owners, seal: Seal, retry_s: float = RETRY_S) -> None:
+    def __init__(self, owners: Owners, signer: RelaySigner, retry_s: float = RETRY_S) -> None:
         self.work: dict[str, Work] = {}
         self._owners = owners
-        self._seal = seal
+        self._signer = signer
         self._retry_s = retry_s
         self._made: httpx.AsyncClient | None = None
 
@@ -112,7 +112,7 @@ class Calls:
         if self._made is None:  # not in the constructor: it belongs to the loop that it is used in
             self._made = make_client()
         path = f"{_PATH}{name}?{sha256(body).hexdigest()}".encode()
-        signed = await self._seal.sign(target.member_id, "POST", path, person=person)
+        signed = await self._signer.sign(target.member_id, "POST", path, person=person)
         request = httpx.Request(
             "POST", httpx.URL(target.address).copy_with(raw_path=path), headers={HEADER.decode(): signed}, content=body
         )

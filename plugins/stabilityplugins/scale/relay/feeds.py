@@ -29,7 +29,7 @@ from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.runs import StoringProblem
 from stabilityplugins.scale.relay.owners import Owners, Target
-from stabilityplugins.scale.relay.seal import HEADER, Seal
+from stabilityplugins.scale.relay.signer import HEADER, RelaySigner
 
 __all__ = ["Feeds", "RunFeed"]
 
@@ -68,7 +68,9 @@ class RunFeed:
         storing_problem: why nothing is judged; None while an owner is there.
     """
 
-    def __init__(self, run_id: str, manager: RunManager, owners: Owners, seal: Seal, cursor: str | None = None) -> None:
+    def __init__(
+        self, run_id: str, manager: RunManager, owners: Owners, signer: RelaySigner, cursor: str | None = None
+    ) -> None:
         self.run_id = run_id
         self.channel = Channel()
         self.cursor = "0-0"
@@ -76,7 +78,7 @@ class RunFeed:
         self.target: Target | None = None
         self.storing_problem: StoringProblem | None = None
         self.used = time.monotonic()
-        self._manager, self._owners, self._seal = manager, owners, seal
+        self._manager, self._owners, self._signer = manager, owners, signer
         self._began = False
         self._moved = asyncio.Event()
         self._ready = asyncio.Event()
@@ -150,10 +152,10 @@ class RunFeed:
         """Hand on what an owner sends, until it goes or another one is to be asked."""
         parts = urlsplit(target.address)
         url = f"{'wss' if parts.scheme == 'https' else 'ws'}://{parts.netloc}{_PATH}"
-        seal = await self._seal.sign(target.member_id, "GET", _PATH.encode(), person=_OURSELVES)
+        signature = await self._signer.sign(target.member_id, "GET", _PATH.encode(), person=_OURSELVES)
         async with connect(
-            url, additional_headers={HEADER.decode(): seal}, compression=None, proxy=None, max_size=MAX_MESSAGE_BYTES,
-            open_timeout=CONNECT_TIMEOUT_S, close_timeout=0.5, ping_interval=None,
+            url, additional_headers={HEADER.decode(): signature}, compression=None, proxy=None,
+            max_size=MAX_MESSAGE_BYTES, open_timeout=CONNECT_TIMEOUT_S, close_timeout=0.5, ping_interval=None,
         ) as socket:  # fmt: skip
             wish = {"type": "subscribe", "run_id": self.run_id, "cursor": self._wish}
             await socket.send(orjson.dumps(wish).decode())
@@ -241,8 +243,8 @@ class RunFeed:
 class Feeds:
     """The feeds of this process; ``follow`` them."""
 
-    def __init__(self, manager: RunManager, owners: Owners, seal: Seal) -> None:
-        self._manager, self._owners, self._seal = manager, owners, seal
+    def __init__(self, manager: RunManager, owners: Owners, signer: RelaySigner) -> None:
+        self._manager, self._owners, self._signer = manager, owners, signer
         self._feeds: dict[str, RunFeed] = {}
         manager.include_channels(self.channels)
 
@@ -261,7 +263,7 @@ class Feeds:
         """
         feed = self._feeds.get(run_id)
         if feed is None or feed.is_over:
-            feed = self._feeds[run_id] = RunFeed(run_id, self._manager, self._owners, self._seal, cursor)
+            feed = self._feeds[run_id] = RunFeed(run_id, self._manager, self._owners, self._signer, cursor)
         await feed.ready(cursor)
         return feed
 

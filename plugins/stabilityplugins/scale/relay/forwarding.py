@@ -30,7 +30,7 @@ from stabilitybackend.server.http_guard import RELAYED
 from stabilitybackend.storage.redis_link import as_unavailable
 from stabilityplugins.scale.relay.clients import MAX_REFUSAL_BYTES, PAUSE_S, RETRY_S, code_of, make_client, whole
 from stabilityplugins.scale.relay.owners import Owners, Target
-from stabilityplugins.scale.relay.seal import HEADER, Seal, refuse, target_of
+from stabilityplugins.scale.relay.signer import HEADER, RelaySigner, refuse, target_of
 
 __all__ = ["READER_HEADER", "Forwarding"]
 
@@ -76,11 +76,11 @@ class Forwarding:
     """
 
     def __init__(
-        self, app: ASGIApp, owners: Owners, seal: Seal, authenticator: Authenticator, retry_s: float = RETRY_S
+        self, app: ASGIApp, owners: Owners, signer: RelaySigner, authenticator: Authenticator, retry_s: float = RETRY_S
     ) -> None:
         self._app = app
         self._owners = owners
-        self._seal = seal
+        self._signer = signer
         self._authenticator = authenticator
         self._retry_s = retry_s
         self._made: httpx.AsyncClient | None = None
@@ -162,7 +162,7 @@ class Forwarding:
             content=body,
         )
         client = "" if scope.get("client") is None else scope["client"][0]
-        request.headers[HEADER.decode()] = await self._seal.sign(
+        request.headers[HEADER.decode()] = await self._signer.sign(
             target.member_id, request.method, request.url.raw_path, client, who
         )
         asking = asyncio.create_task(self._asked(request))

@@ -11,9 +11,9 @@ from redis.asyncio import Redis
 
 from stabilitybackend.base.errors import TakesNoPart, Unavailable
 from stabilitybackend.base.keys import RunKeys
-from stabilitybackend.runs.ownership.placement import choices
 from stabilitybackend.storage.redis_link import redis_errors
 from stabilityplugins.scale.members import Members
+from stabilityplugins.scale.placement import choices
 
 __all__ = ["Owners", "Target"]
 

@@ -19,7 +19,7 @@ from stabilityplugins.scale.relay.forwarding import Forwarding
 from stabilityplugins.scale.relay.overview import Overview
 from stabilityplugins.scale.relay.owners import Owners
 from stabilityplugins.scale.relay.retention import SharedRetention
-from stabilityplugins.scale.relay.seal import Seal, Unsealing
+from stabilityplugins.scale.relay.signer import RelaySigner, SignatureCheck
 
 __all__ = ["Relay"]
 
@@ -44,15 +44,15 @@ class Relay:
         authenticator: Authenticator,
         clock: Callable[[], float],
     ) -> None:
-        self._seal = Seal(redis, members.me.member_id)
+        self._signer = RelaySigner(redis, members.me.member_id)
         self._owners = Owners(redis, members)
         self._authenticator = authenticator
         self._members = members
-        self.calls = Calls(self._owners, self._seal)
+        self.calls = Calls(self._owners, self._signer)
         self._pages = "pages" in members.me.roles
         self._forwarding: Forwarding | None = None
         self._overview = Overview(redis, manager, RunIndex(redis), clock)
-        self.feeds = Feeds(manager, self._owners, self._seal) if self._pages else None
+        self.feeds = Feeds(manager, self._owners, self._signer) if self._pages else None
 
     def retention(self, here: Retention) -> SharedRetention:
         """Return what lets all workers remove old runs; ``here``: of this process, which gets its share."""
@@ -67,12 +67,12 @@ class Relay:
         """Return ``app`` with what passes requests on; it goes inside of what checks them."""
         if not self._pages:
             return app
-        self._forwarding = Forwarding(app, self._owners, self._seal, self._authenticator)
+        self._forwarding = Forwarding(app, self._owners, self._signer, self._authenticator)
         return self._forwarding
 
     def around(self, app: ASGIApp) -> ASGIApp:
         """Return ``app`` with what believes other processes; it goes around what checks requests."""
-        return Unsealing(self.calls.around(app), self._seal)
+        return SignatureCheck(self.calls.around(app), self._signer)
 
     def work(self) -> dict[str, Coroutine[Any, Any, None]]:
         """Return what goes on beside, by name."""

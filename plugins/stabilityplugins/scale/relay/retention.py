@@ -1,7 +1,7 @@
 """Removes old runs where several workers share them: each removes those that are its own, and nobody another's.
 
 A run is its owner's; one that nobody owns, as most that are over, is the worker's that would take it
-(runs/ownership/placement.py). Two workers that see different members for a moment may both try: the fence of the run
+(scale/placement.py). Two workers that see different members for a moment may both try: the fence of the run
 lets one of them.
 """
 

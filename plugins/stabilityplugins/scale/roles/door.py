@@ -20,11 +20,11 @@ from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.base.quiet_log import QuietLog
 from stabilitybackend.runs.agents.output import OutputLog
 from stabilitybackend.runs.index import RunIndex
-from stabilitybackend.runs.ownership.placement import choices
 from stabilitybackend.schema.commands import Command
 from stabilitybackend.storage.redis_link import redis_errors
 from stabilityclient.wire import CommandMessage, Health, Hello, Output
 from stabilityplugins.scale.members import Members
+from stabilityplugins.scale.placement import choices
 from stabilityplugins.scale.roles.inbox import Order, Outbox
 from stabilityplugins.scale.roles.reports import RunReports
 

@@ -22,8 +22,8 @@ from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.base.quiet_log import QuietLog
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
-from stabilitybackend.runs.ownership.placement import placed
 from stabilityplugins.scale.members import Members
+from stabilityplugins.scale.placement import placed
 from stabilityplugins.scale.roles.inbox import Outbox
 
 __all__ = ["Placer", "replaceable_by"]

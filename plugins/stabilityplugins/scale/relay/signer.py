@@ -1,11 +1,11 @@
-"""What processes tell each other about a request that they pass on, signed so that nobody else can say it.
+"""Signed header of a request that one process forwards to another.
 
-A process of pages has checked host and origin, and knows who calls, perhaps by a proxy or a provider that the owner of
-the run knows nothing of. So the request carries a header with that, for one process, one method and one address,
-for some seconds, once. Its signature rests on a secret that lies in Redis: whoever can read Redis can do anything
-anyway. The time is that of Redis, so that clocks of machines that are an hour apart change nothing.
+A process of pages checks host and origin, and authenticates the caller, perhaps by a proxy or a provider that the owner
+of the run has no access to. The header carries the result, for one process, one method and one address, once and for
+some seconds. The secret of the signature lies in Redis: access to Redis is access to everything. The time is that of
+Redis, so clocks of machines that differ by an hour change nothing.
 
-A key that came with the request counts before it: the owner looks at that itself.
+A key in the request precedes the header: the owner checks keys itself.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from stabilitybackend.base.keys import RELAY
 from stabilitybackend.server.http_guard import RELAYED
 from stabilitybackend.storage.redis_link import redis_errors
 
-__all__ = ["HEADER", "LASTS_S", "Seal", "Unsealed", "Unsealing"]
+__all__ = ["HEADER", "LASTS_S", "ForwardedHeader", "RelaySigner", "SignatureCheck"]
 
 #: The header, lower-case. It reaches no route.
 HEADER = b"x-stability-relayed"
-#: A signature holds for so long, seconds, to either side: less than anybody waits for an answer, more than a pause.
+#: Validity of a signature, seconds, to either side: less than the timeout of a request, more than a pause.
 LASTS_S = 10.0
-#: How often time and secret are read from Redis, seconds; and the latter at most, where a signature is wrong.
+#: Interval between reads of time and secret from Redis, seconds, and the shortest one, after a wrong signature.
 _READ_EVERY_S, _READ_AGAIN_S = 30.0, 1.0
 
 
-class Unsealed(msgspec.Struct, frozen=True):
-    """What is said of a request.
+class ForwardedHeader(msgspec.Struct, frozen=True):
+    """Content of the header.
 
     Attributes:
-        to: id of the process that it is for. time: of Redis, unix seconds. nonce: never used before.
-        client: address of whoever sent it. person: who that is, with what that one may.
+        to: id of the receiving process. time: of Redis, unix seconds. nonce: used once.
+        client: address of the sender. person: the authenticated caller with their rights.
     """
 
     to: str
@@ -57,13 +57,13 @@ class Unsealed(msgspec.Struct, frozen=True):
     person: Principal | None = None
 
 
-class Seal:
-    """Signs and checks.
+class RelaySigner:
+    """Signs and verifies the header.
 
     Args:
         me: id of this process.
-        elapsed: seconds, of a clock that nobody sets.
-        nonce: a text that was never used before.
+        elapsed: seconds of a monotonic clock.
+        nonce: returns a new random text.
     """
 
     def __init__(
@@ -81,29 +81,29 @@ class Seal:
         self._secret = b""
         self._ahead = 0.0
         self._read_at = float("-inf")
-        #: Nonce -> when it can be forgotten; all of them were signed by one of us.
+        #: Nonce -> its expiry; each one was signed by a process of this server.
         self._seen: dict[str, float] = {}
 
     async def sign(self, to: str, method: str, target: bytes, client: str = "", person: Principal | None = None) -> str:
         """Return the header's value.
 
         Args:
-            to: id of the process that gets it. method, target: of the request, the latter with its query.
+            to: id of the receiving process. method, target: of the request, the latter with its query.
 
         Raises:
-            Unavailable: Redis is away, and the secret is not known yet.
+            Unavailable: Redis is away, and the secret was never read.
         """
         await self._current()
-        said = Unsealed(to, self._now(), self._nonce(), client, person)
-        data = base64.urlsafe_b64encode(msgspec.json.encode(said))
+        header = ForwardedHeader(to, self._now(), self._nonce(), client, person)
+        data = base64.urlsafe_b64encode(msgspec.json.encode(header))
         return f"{data.decode()}.{self._mac(data, method, target)}"
 
-    async def open(self, value: bytes, method: str, target: bytes) -> Unsealed:
-        """Return what a header says.
+    async def verify(self, value: bytes, method: str, target: bytes) -> ForwardedHeader:
+        """Return the content of a header.
 
         Raises:
-            Forbidden: ``not_relayed``: it is forged, for another request or process, too old, or came before.
-            Unavailable: Redis is away, and the secret is not known yet.
+            Forbidden: ``not_relayed``: forged, for another request or process, too old, or a repetition.
+            Unavailable: Redis is away, and the secret was never read.
         """
         await self._current()
         data, _, mac = value.rpartition(b".")
@@ -114,20 +114,20 @@ class Seal:
             if not hmac.compare_digest(self._mac(data, method, target), mac.decode("latin-1")):
                 raise _refused("no process of this server signed it")
         try:
-            said = msgspec.json.decode(base64.urlsafe_b64decode(data), type=Unsealed)
+            header = msgspec.json.decode(base64.urlsafe_b64decode(data), type=ForwardedHeader)
         except (msgspec.MsgspecError, binascii.Error):  # of another version
             raise _refused("this version can't read it") from None
         now = self._now()
-        if said.to != self._me:
+        if header.to != self._me:
             raise _refused("it is for another process")
-        if abs(now - said.time) > LASTS_S:
-            raise _refused(f"it was signed {now - said.time:.1f} s ago, expected at most {LASTS_S:g} s")
-        while self._seen and self._seen[oldest := next(iter(self._seen))] <= now:  # in the order in which they came
+        if abs(now - header.time) > LASTS_S:
+            raise _refused(f"it was signed {now - header.time:.1f} s ago, expected at most {LASTS_S:g} s")
+        while self._seen and self._seen[oldest := next(iter(self._seen))] <= now:  # in order of arrival
             del self._seen[oldest]
-        if said.nonce in self._seen:
+        if header.nonce in self._seen:
             raise _refused("it came before")
-        self._seen[said.nonce] = now + 2 * LASTS_S
-        return said
+        self._seen[header.nonce] = now + 2 * LASTS_S
+        return header
 
     def _now(self) -> float:
         return self._elapsed() + self._ahead
@@ -146,20 +146,21 @@ class Seal:
         except Unavailable:
             if not self._secret:
                 raise
-            return  # what was known still holds
-        self._secret, self._read_at = secret, self._elapsed()
+            return  # the secret read before still holds
+        self._secret = secret
+        self._read_at = self._elapsed()
         self._ahead = seconds + micros / 1e6 - self._read_at
 
 
-class Unsealing:
-    """Believes what other processes say of a request that they pass on, and refuses who only seems to; ASGI.
+class SignatureCheck:
+    """ASGI middleware that applies the header of a forwarded request, and refuses a forged one.
 
-    It goes around what checks host and origin: the process that passes the request on has done that.
+    It surrounds the check of host and origin, which the forwarding process has made.
     """
 
-    def __init__(self, app: ASGIApp, seal: Seal) -> None:
+    def __init__(self, app: ASGIApp, signer: RelaySigner) -> None:
         self._app = app
-        self._seal = seal
+        self._signer = signer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request or WebSocket."""
@@ -169,25 +170,25 @@ class Unsealing:
             try:
                 if len(values) > 1:
                     raise _refused("there are several")
-                said = await self._seal.open(values[0], method, target_of(scope))
+                header = await self._signer.verify(values[0], method, target_of(scope))
             except StabilityBoardError as error:
                 await refuse(error, scope, receive, send)
                 return
             scope["headers"] = [(name, value) for name, value in scope["headers"] if name != HEADER]
-            scope["client"] = (said.client, 0) if said.client else None
-            scope[PERSON], scope[RELAYED] = said.person, True
+            scope["client"] = (header.client, 0) if header.client else None
+            scope[PERSON], scope[RELAYED] = header.person, True
         await self._app(scope, receive, send)
 
 
 def target_of(scope: Scope) -> bytes:
-    """Return the address that a request asks for, with its query."""
+    """Return the address of a request, with its query."""
     path: bytes = scope.get("raw_path") or scope["path"].encode()
     query: bytes = scope.get("query_string", b"")
     return path + b"?" + query if query else path
 
 
 async def refuse(error: StabilityBoardError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with an error, around all that does so usually."""
+    """Answer with an error, outside of the application's error handlers."""
     answer = JSONResponse(error.as_json(), status_code=error.status)
     if scope["type"] == "websocket":
         await WebSocket(scope, receive, send).send_denial_response(answer)

@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from stabilitybackend.base.errors import RedisStartError
 from stabilitybackend.base.keys import SERVER
-from stabilitybackend.storage.redis_link.server_claim import ServerClaim
+from stabilitybackend.storage.redis_link.server_lease import ServerLease
 from support.forked_program import ForkedProgram
 from support.plain_redis import PlainRedis
 from support.waiting import wait_until
@@ -31,9 +31,9 @@ def of_pid(folder: Path, pid: int, ticks: int) -> Path:
 
 
 async def test_who_comes_second_is_told_who_is_there(redis: Redis) -> None:
-    await ServerClaim("http://a:1", clock=lambda: 0.0).take(redis, HERE)
+    await ServerLease("http://a:1", clock=lambda: 0.0).take(redis, HERE)
     with pytest.raises(RedisStartError) as refused:
-        await ServerClaim("http://b:2").take(redis, HERE, wait_s=0.0)
+        await ServerLease("http://b:2").take(redis, HERE, wait_s=0.0)
     said = refused.value.message
     assert said.startswith("another server works on Redis at redis://here: http://a:1 on ")
     assert f"(pid {os.getpid()}, since 1970-01-01 00:00:00 UTC)" in said
@@ -41,7 +41,7 @@ async def test_who_comes_second_is_told_who_is_there(redis: Redis) -> None:
 
 
 async def test_what_was_given_back_is_free_and_only_its_holder_gives_it_back(redis: Redis) -> None:
-    first, second = ServerClaim("http://a:1"), ServerClaim("http://b:2")
+    first, second = ServerLease("http://a:1"), ServerLease("http://b:2")
     await first.take(redis, HERE)
     await second.release(redis)
     assert await redis.exists(SERVER)
@@ -51,21 +51,21 @@ async def test_what_was_given_back_is_free_and_only_its_holder_gives_it_back(red
 
 async def test_the_claim_of_a_process_that_has_ended_here_is_taken_at_once(redis: Redis, tmp_path: Path) -> None:
     proc = of_pid(tmp_path, os.getpid(), ticks=5)
-    await ServerClaim("http://a:1", proc=proc).take(redis, HERE)
+    await ServerLease("http://a:1", proc=proc).take(redis, HERE)
     (proc / str(os.getpid()) / "stat").write_text(f"{os.getpid()} (a) S {' '.join(['0'] * 18)} 6 0")
-    await ServerClaim("http://b:2", proc=proc).take(redis, HERE, wait_s=0.0)
+    await ServerLease("http://b:2", proc=proc).take(redis, HERE, wait_s=0.0)
 
 
 async def test_a_claim_that_is_not_renewed_ends(redis: Redis) -> None:
-    await ServerClaim("http://a:1").take(redis, HERE)
+    await ServerLease("http://a:1").take(redis, HERE)
     assert 0 < await redis.pttl(SERVER) <= 6_000
 
 
 async def test_a_redis_that_is_full_keeps_no_server_from_its_start(redis: Redis) -> None:
-    claim = ServerClaim("http://a:1")
+    lease = ServerLease("http://a:1")
     await redis.config_set("maxmemory", "1")
     try:
-        await claim.take(redis, HERE, wait_s=0.0)
+        await lease.take(redis, HERE, wait_s=0.0)
     finally:
         await redis.config_set("maxmemory", "0")
     assert not await redis.exists(SERVER)
@@ -74,7 +74,7 @@ async def test_a_redis_that_is_full_keeps_no_server_from_its_start(redis: Redis)
 async def test_a_claim_of_another_version_is_respected(redis: Redis) -> None:
     await redis.hset(SERVER, mapping={"token": "x", "who": b"\xff"})
     with pytest.raises(RedisStartError, match="another server works on Redis at redis://here: of another version"):
-        await ServerClaim("http://b:2").take(redis, HERE, wait_s=0.0)
+        await ServerLease("http://b:2").take(redis, HERE, wait_s=0.0)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.runs.ownership.placement import MAX_SHARE, choices, placed
+from stabilityplugins.scale.placement import MAX_SHARE, choices, placed
 
 NAMES = st.lists(st.text("abcdef0123456789", min_size=1, max_size=6), max_size=60, unique=True)
 WORKERS = st.lists(st.text("wxyz0123456789", min_size=1, max_size=6), min_size=1, max_size=8, unique=True)

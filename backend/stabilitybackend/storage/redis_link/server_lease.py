@@ -1,7 +1,8 @@
-"""One server at a time works on a Redis: a second one waits, and then says who is there.
+"""Lease of the one server without roles that works on a Redis; a second server waits for it, then reports its holder.
 
-Two of them would each judge every run: an agent that moves from one to the other is lost for the first, an order given
-at one does not reach the agents of the other, and both archive. The embedded Redis has its folder's lock instead.
+Two servers would each judge every run: an agent that moves from one to the other is lost for the first, a command given
+at one does not reach the agents of the other, and both archive. The embedded Redis has its folder's lock instead. The
+owner of one run is set by its fence (runs/ownership).
 """
 
 from __future__ import annotations
@@ -25,17 +26,16 @@ from stabilitybackend.base.errors import RedisStartError, Unavailable
 from stabilitybackend.base.keys import SERVER
 from stabilitybackend.storage.redis_link import as_unavailable
 
-__all__ = ["LEASE_S", "ServerClaim"]
+__all__ = ["LEASE_S", "ServerLease"]
 
-#: A server that does not renew its claim for so long has lost it, seconds: more than a pause of the machine, little
-#: enough for a takeover.
+#: Life of a lease that is not renewed, seconds: longer than a pause of the machine, short enough for a takeover.
 LEASE_S = 6.0
 RENEW_S = 1.0
-#: A start waits for so long for another server to go, seconds: one that was killed has lost its claim by then.
+#: Longest wait of a start for another server, seconds: a killed one has lost its lease by then.
 WAIT_S = 8.0
 _LOOK_S = 0.25
-#: KEYS: the claim.  ARGV: our token, a token that may be replaced (or empty), who we are, milliseconds.
-#: Answers nothing when it is ours now, else the token and who holds it.
+#: KEYS: the lease.  ARGV: own token, a token that may be replaced (or empty), own description, milliseconds.
+#: Answers nothing where the lease is taken, else token and description of its holder.
 _TAKE = """
 local held = redis.call('HMGET', KEYS[1], 'token', 'who')
 if held[1] and held[1] ~= ARGV[1] and held[1] ~= ARGV[2] then return held end
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Holder(msgspec.Struct):
-    """Who holds a claim. ``pid_ns`` and ``ticks`` (its start since boot) tell its process from others of its pid."""
+    """Holder of a lease. ``pid_ns`` and ``ticks`` (its start since boot) tell its process from others of its pid."""
 
     url: str
     host: str
@@ -62,15 +62,15 @@ class _Holder(msgspec.Struct):
         return f"{self.url} on {self.host} (pid {self.pid}, since {since})"
 
 
-class ServerClaim:
-    """This server's claim on a Redis.
+class ServerLease:
+    """This server's lease on a Redis.
 
     Args:
-        url: where this server answers.
+        url: of this server.
         proc: the folder of processes.
 
     Attributes:
-        lost_to: who took it over, empty while it is ours.
+        lost_to: the server that took it over, empty while this one holds it.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ServerClaim:
             )
 
     async def take(self, redis: Redis, place: str, wait_s: float = WAIT_S) -> None:
-        """Take the claim, or wait until it is free.
+        """Take the lease, or wait until it is free.
 
         Args:
             place: of the Redis, for the message.
@@ -111,7 +111,7 @@ class ServerClaim:
                 if (away := as_unavailable(error)) is None:
                     raise
                 _log.warning("whether another server works on Redis at %s is not known: %s", place, away.message)
-                return  # full, or away again: nobody else can take it either, and ``keep`` tries on
+                return  # full, or away again: no other server can take it either, and ``keep`` tries on
             if held is None:
                 return
             token, holder = held
@@ -129,10 +129,10 @@ class ServerClaim:
             await asyncio.sleep(_LOOK_S)
 
     async def may_take_runs(self, redis: Redis) -> None:
-        """Return while the claim is ours; whoever was stalled may not take back what the next server has taken.
+        """Return while this server holds the lease; a stalled one may not take runs back from its successor.
 
         Raises:
-            Unavailable: it is not, any more.
+            Unavailable: another server holds it.
             RedisError: Redis is away.
         """
         held: Any = await redis.hget(SERVER, "token")
@@ -140,12 +140,12 @@ class ServerClaim:
             raise Unavailable("another server works on this Redis", hint="ask that one", code="moved")
 
     async def keep(self, redis: Redis) -> None:
-        """Renew the claim until cancelled; end this process when somebody else has taken it meanwhile."""
+        """Renew the lease until cancelled; end this process where another server has taken it."""
         while True:
             try:
                 held = await self._ask(redis, "")
             except (RedisError, OSError):
-                held = None  # nobody else can take it either
+                held = None  # no other server can take it either
             if held is not None:
                 self.lost_to = str(held[1] or "another server")
                 _log.error("this server was stalled for over %g s, and %s took over: it stops", LEASE_S, self.lost_to)
@@ -154,7 +154,7 @@ class ServerClaim:
             await asyncio.sleep(RENEW_S)
 
     async def release(self, redis: Redis) -> None:
-        """Give the claim back, where it is ours."""
+        """Give the lease back, where this server holds it."""
         try:
             await redis.eval(_RELEASE, 1, SERVER, self._token)
         except (RedisError, OSError):

@@ -15,7 +15,7 @@ from stabilitybackend.access.people.proxy import PERSON
 from stabilitybackend.base.errors import Forbidden
 from stabilitybackend.base.keys import RELAY
 from stabilitybackend.server.http_guard import RELAYED
-from stabilityplugins.scale.relay.seal import HEADER, LASTS_S, Seal, Unsealing
+from stabilityplugins.scale.relay.signer import HEADER, LASTS_S, RelaySigner, SignatureCheck
 
 PATH = b"/api/v1/runs/r/commands?limit=3"
 PERSON_AT_EDGE = Principal("ada", frozenset({"read"}), project="p", proxied=True)
@@ -28,28 +28,28 @@ class Clock:
         return self.now
 
 
-def seal(redis: Redis, me: str, clock: Clock | None = None) -> Seal:
+def signer(redis: Redis, me: str, clock: Clock | None = None) -> RelaySigner:
     count = itertools.count()
-    return Seal(redis, me, elapsed=clock or Clock(), nonce=lambda: f"{me}-{next(count)}")
+    return RelaySigner(redis, me, elapsed=clock or Clock(), nonce=lambda: f"{me}-{next(count)}")
 
 
-async def refusal(worker: Seal, value: str, method: str = "POST", target: bytes = PATH) -> str:
+async def refusal(worker: RelaySigner, value: str, method: str = "POST", target: bytes = PATH) -> str:
     with pytest.raises(Forbidden) as caught:
-        await worker.open(value.encode(), method, target)
+        await worker.verify(value.encode(), method, target)
     assert caught.value.code == "not_relayed"
     return caught.value.message
 
 
 async def test_the_owner_learns_who_sent_it_and_from_where(redis: Redis) -> None:
-    value = await seal(redis, "pages").sign("w", "POST", PATH, "10.1.2.3", PERSON_AT_EDGE)
-    said = await seal(redis, "w").open(value.encode(), "POST", PATH)
+    value = await signer(redis, "pages").sign("w", "POST", PATH, "10.1.2.3", PERSON_AT_EDGE)
+    said = await signer(redis, "w").verify(value.encode(), "POST", PATH)
     assert (said.client, said.person) == ("10.1.2.3", PERSON_AT_EDGE)
 
 
 async def test_it_holds_once(redis: Redis) -> None:
-    worker = seal(redis, "w")
-    value = await seal(redis, "pages").sign("w", "POST", PATH)
-    await worker.open(value.encode(), "POST", PATH)
+    worker = signer(redis, "w")
+    value = await signer(redis, "pages").sign("w", "POST", PATH)
+    await worker.verify(value.encode(), "POST", PATH)
     assert "came before" in await refusal(worker, value)
 
 
@@ -57,21 +57,21 @@ async def test_it_holds_once(redis: Redis) -> None:
     ("method", "target"), [("GET", PATH), ("POST", PATH + b"0"), ("POST", b"/api/v1/runs/other/commands?limit=3")]
 )
 async def test_it_holds_for_no_other_method_or_address(redis: Redis, method: str, target: bytes) -> None:
-    value = await seal(redis, "pages").sign("w", "POST", PATH)
-    assert "no process of this server signed it" in await refusal(seal(redis, "w"), value, method, target)
+    value = await signer(redis, "pages").sign("w", "POST", PATH)
+    assert "no process of this server signed it" in await refusal(signer(redis, "w"), value, method, target)
 
 
 async def test_it_holds_for_no_other_process(redis: Redis) -> None:
-    value = await seal(redis, "pages").sign("another", "POST", PATH)
-    assert "another process" in await refusal(seal(redis, "w"), value)
+    value = await signer(redis, "pages").sign("another", "POST", PATH)
+    assert "another process" in await refusal(signer(redis, "w"), value)
 
 
 async def test_it_holds_no_longer_than_somebody_waits(redis: Redis) -> None:
     clock = Clock()
-    worker = seal(redis, "w", clock)
-    value = await seal(redis, "pages").sign("w", "POST", PATH)
-    later = await seal(redis, "pages-2").sign("w", "POST", PATH)
-    await worker.open(later.encode(), "POST", PATH)
+    worker = signer(redis, "w", clock)
+    value = await signer(redis, "pages").sign("w", "POST", PATH)
+    later = await signer(redis, "pages-2").sign("w", "POST", PATH)
+    await worker.verify(later.encode(), "POST", PATH)
     clock.now += LASTS_S + 1.0
     assert "expected at most" in await refusal(worker, value)
 
@@ -79,30 +79,30 @@ async def test_it_holds_no_longer_than_somebody_waits(redis: Redis) -> None:
 async def test_clocks_of_machines_that_are_apart_change_nothing(redis: Redis) -> None:
     ahead = Clock()
     ahead.now += 3_600.0
-    value = await seal(redis, "pages", ahead).sign("w", "POST", PATH)
-    assert (await seal(redis, "w").open(value.encode(), "POST", PATH)).to == "w"
+    value = await signer(redis, "pages", ahead).sign("w", "POST", PATH)
+    assert (await signer(redis, "w").verify(value.encode(), "POST", PATH)).to == "w"
 
 
 async def test_a_changed_one_is_not_believed(redis: Redis) -> None:
-    value = await seal(redis, "pages").sign("w", "POST", PATH, "", PERSON_AT_EDGE)
+    value = await signer(redis, "pages").sign("w", "POST", PATH, "", PERSON_AT_EDGE)
     data, _, mac = value.partition(".")
     more = base64.urlsafe_b64decode(data).replace(b'"read"', b'"admin"')
     forged = f"{base64.urlsafe_b64encode(more).decode()}.{mac}"
-    assert "no process of this server signed it" in await refusal(seal(redis, "w"), forged)
-    assert "no process of this server signed it" in await refusal(seal(redis, "w"), "")
+    assert "no process of this server signed it" in await refusal(signer(redis, "w"), forged)
+    assert "no process of this server signed it" in await refusal(signer(redis, "w"), "")
 
 
 async def test_a_secret_that_redis_lost_is_replaced_everywhere(redis: Redis) -> None:
     clock = Clock()
-    pages, worker = seal(redis, "pages"), seal(redis, "w", clock)
-    await worker.open((await pages.sign("w", "POST", PATH)).encode(), "POST", PATH)
+    pages, worker = signer(redis, "pages"), signer(redis, "w", clock)
+    await worker.verify((await pages.sign("w", "POST", PATH)).encode(), "POST", PATH)
     await redis.delete(RELAY)
-    fresh = await seal(redis, "pages-2").sign("w", "POST", PATH)
+    fresh = await signer(redis, "pages-2").sign("w", "POST", PATH)
     clock.now += 2.0
-    assert (await worker.open(fresh.encode(), "POST", PATH)).to == "w"
+    assert (await worker.verify(fresh.encode(), "POST", PATH)).to == "w"
 
 
-async def passed(seal: Seal, *headers: tuple[bytes, bytes]) -> tuple[Scope | None, list[Message]]:
+async def passed(signer: RelaySigner, *headers: tuple[bytes, bytes]) -> tuple[Scope | None, list[Message]]:
     """Return the scope that the app within sees, and what is answered by the one around it."""
     seen: list[Scope] = []
     sent: list[Message] = []
@@ -121,13 +121,13 @@ async def passed(seal: Seal, *headers: tuple[bytes, bytes]) -> tuple[Scope | Non
         "query_string": b"limit=3", "headers": [(b"host", b"board"), *headers], "client": ("10.0.0.9", 5),
         PERSON: Forbidden("a foreign proxy"),
     }  # fmt: skip
-    await Unsealing(app, seal)(scope, receive, send)
+    await SignatureCheck(app, signer)(scope, receive, send)
     return (seen[0] if seen else None), sent
 
 
 async def test_a_request_that_was_passed_on_is_from_whom_the_first_process_says(redis: Redis) -> None:
-    value = await seal(redis, "pages").sign("w", "POST", PATH, "10.1.2.3", PERSON_AT_EDGE)
-    scope, _ = await passed(seal(redis, "w"), (HEADER, value.encode()))
+    value = await signer(redis, "pages").sign("w", "POST", PATH, "10.1.2.3", PERSON_AT_EDGE)
+    scope, _ = await passed(signer(redis, "w"), (HEADER, value.encode()))
     assert scope is not None
     assert (scope["headers"], scope["client"]) == ([(b"host", b"board")], ("10.1.2.3", 0))
     assert (scope[PERSON], scope[RELAYED]) == (PERSON_AT_EDGE, True)
@@ -135,11 +135,11 @@ async def test_a_request_that_was_passed_on_is_from_whom_the_first_process_says(
 
 @pytest.mark.parametrize("values", [(b"forged.00",), (b"",), (b"a.b", b"c.d")])
 async def test_a_header_that_comes_from_outside_lets_nobody_in(redis: Redis, values: tuple[bytes, ...]) -> None:
-    scope, sent = await passed(seal(redis, "w"), *((HEADER, value) for value in values))
+    scope, sent = await passed(signer(redis, "w"), *((HEADER, value) for value in values))
     assert (scope, sent[0]["status"]) == (None, 403)
 
 
 async def test_a_request_without_the_header_is_as_it_came(redis: Redis) -> None:
-    scope, _ = await passed(seal(redis, "w"))
+    scope, _ = await passed(signer(redis, "w"))
     assert scope is not None
     assert (scope["client"], scope.get(RELAYED)) == (("10.0.0.9", 5), None)
