@@ -1,1 +1,1 @@
-"""Feeds a run's rows to the detectors, and adds the evidence to what they find."""
+"""Rows of a run to its detectors, and evidence for their findings."""

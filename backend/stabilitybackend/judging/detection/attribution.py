@@ -1,7 +1,6 @@
-"""Says which series left its usual range first, by how much, and which data set carries the rise of a loss. Pure.
+"""Series that left their usual range, in order, and the data set that carries the rise of a loss. Pure.
 
-The caller hands in what the run had logged when the finding was made, and nothing later: the same points give the
-same answer live and in a backtest.
+Input ends at the finding: the same points give the same answer live and in a backtest.
 """
 
 from __future__ import annotations
@@ -32,30 +31,30 @@ from stabilitybackend.schema.metric_roles import (
 
 __all__ = ["BASELINE_POINTS", "EARLIER_POINTS", "Attribution", "attribute", "is_logit", "part_of", "usual", "watched"]
 
-#: Points before the onset that the usual level and spread are taken from.
+#: Points before the onset for the usual level and spread.
 BASELINE_POINTS = 48
-#: Points before the onset in which a series may have moved already: another one often announces what the loss shows.
+#: Points before the onset in which a series may have moved already, ahead of the loss.
 EARLIER_POINTS = 8
 #: Points after the onset within which a series that is no loss counts as moved by the same event.
 LATER_POINTS = 8
-#: Points that a contribution is the mean of: the first ones from the first move on, or the newest.
+#: Points of a contribution: the first ones from the first move on, or the newest.
 SINCE_POINTS = 16
-#: Points from the onset on that tell whether another data set rose with it at once.
+#: Points from the onset on in which another data set may rise with it.
 FIRST_POINTS = 4
-#: Fewest points before the onset from which anything is reported about a series.
+#: Fewest points before the onset of a reported series.
 MIN_BASELINE = 4
-#: Robust sigmas beyond which a point is outside the usual range when the next one confirms it, and alone.
+#: Robust sigmas of an outlier confirmed by the next point, and of a lone one.
 CONFIRMED_SIGMAS = 5.0
 CONFIRMING_SIGMAS = 3.0
 ALONE_SIGMAS = 10.0
 #: Least spread, as a fraction of the level: a bf16 log of a loss has steps of half a percent of it.
 LOSS_FLOOR = 0.005
-#: Share of the whole rise that one data set must carry to be named alone.
+#: Share of the whole rise needed by a single culprit.
 MIN_SHARE = 0.6
-#: Series that are looked at.
+#: Series in the comparison.
 MAX_WATCHED = 64
 
-#: ``loss_cm4`` is the loss of a part, these are not: they are the whole, or no loss.
+#: ``loss_cm4`` is the loss of a part; these are the whole, or no loss.
 _NO_PART = re.compile(
     r"^(scaled?|scaler|avg|average|ema|smooth(ed)?|running|rolling|moving|mean|median|sum|total|std|var|variance|min|max"
     r"|train|val|valid|eval|test|step|epoch|per|raw|unscaled|reduced|local|global|rank|micro|batch|weight|mask|tokens"
@@ -68,7 +67,7 @@ Series = Sequence[tuple[int, float]]
 
 
 def part_of(metric: str) -> str | None:
-    """Return the data set or part whose loss this is, also where it is spelled ``loss_<part>``.
+    """Return the data set or part of a loss, also of ``loss_<part>``.
 
     Example:
         >>> part_of("loss/code"), part_of("loss_cm4"), part_of("loss_scale"), part_of("loss")
@@ -82,15 +81,15 @@ def part_of(metric: str) -> str | None:
 
 
 def is_logit(metric: str) -> bool:
-    """Return whether a metric tells how large logits are."""
+    """Return whether a metric is a size of logits."""
     return bool(_LOGITS.search(metric)) and part_of(metric) is None
 
 
 def watched(metrics: Iterable[str], main: str | None = None) -> list[str]:
-    """Return the series worth a look beside an incident, at most MAX_WATCHED, the most telling first.
+    """Return the series to compare with an incident, at most MAX_WATCHED, the most telling first.
 
     Args:
-        metrics: the names that the run has logged.
+        metrics: names in the run's log.
         main: the metric of the incident; always the first.
     """
     ranks: list[tuple[int, str]] = []
@@ -117,12 +116,12 @@ class Move:
     """A series that left its usual range.
 
     Args:
-        metric: its name. dataset: the data set whose loss it is, or None.
+        metric: its name. dataset: of its loss, or None.
         onset_step: first step outside.
         level: the usual value before.
         extreme: the value furthest from it so far, or the first non-finite one.
         rise_percent: ``extreme`` against ``level``, negative for a fall; None where one of them is 0 or not finite.
-        share: what part of the rise of all data sets it carries, 0 to 1; None for other series.
+        share: of the rise of all data sets, 0 to 1; None for other series.
     """
 
     metric: str
@@ -150,13 +149,13 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """Who moved.
+    """Result.
 
     Args:
-        dataset: the one data set that carries it, None where several do, none does, or the run logs only one.
-        datasets: all that left their range or carry a quarter, the one that carries most first.
-        moved: series outside their usual range, the first to move first.
-        by_rate: the cause is the learning rate, which all data sets have in common.
+        dataset: the one that carries the change, None for several, none, or a single one in the log.
+        datasets: all that left their range or carry a quarter, largest share first.
+        moved: series outside their usual range, in order.
+        by_rate: the cause is the learning rate, common to all data sets.
     """
 
     dataset: str | None
@@ -178,17 +177,16 @@ def usual(values: Iterable[float], floor: float = LOSS_FLOOR) -> tuple[float, fl
 def attribute(
     series: Mapping[str, Series], onset_step: int, *, falling: bool = False, all_alike: bool = False
 ) -> Attribution:
-    """Return which series moved around an onset, and which data set carries the change of the loss.
+    """Return the series that moved around an onset, and the data set that carries the change of the loss.
 
-    What a data set carries is its own change times its share of the data; that it moved at all is measured in its own
-    noise. Nobody is named where others moved no later and as far in their own noise, or where the cause is the learning
-    rate or the mixture.
+    A data set carries its own change times its share of the data; a move is measured in its own noise. None is named
+    where others moved no later and as far in their own noise, or where the cause is the learning rate or the mixture.
 
     Args:
-        series: metric -> (step, value) with rising steps, up to the step at which the finding was made.
+        series: metric -> (step, value) with rising steps, up to the step of the finding.
         onset_step: first abnormal step of the incident.
         falling: the incident is a fall of the loss, not a rise.
-        all_alike: its cause is known to be one that no data set has.
+        all_alike: its cause is certainly common to all data sets.
     """
     sign = -1.0 if falling else 1.0
     moves = [move for name, rows in series.items() if (move := _move(name, rows, onset_step, sign)) is not None]
@@ -212,11 +210,11 @@ def attribute(
 def _one(
     ordered: Sequence[str], shares: Mapping[str, float], carried: Mapping[str, _Carried], onsets: Mapping[str, int]
 ) -> str | None:
-    """Return the data set that may be named alone, None where none carries most of it."""
+    """Return the single culprit, None for none."""
     if not ordered or ordered[0] not in onsets or shares[ordered[0]] < MIN_SHARE:
         return None
     first = ordered[0]
-    # One that rises without having left its range yet has no onset: it may have begun with the others.
+    # A rising one within its range has no onset: it may have begun with the others.
     together = [
         name
         for name in ordered[1:]
@@ -227,9 +225,10 @@ def _one(
 
 
 def _at_once(losses: Mapping[str, Series], onsets: Mapping[str, int], shares: Mapping[str, float]) -> bool:
-    """Say whether all data sets left their range at one step, and those that carry less carry a quarter together.
+    """Return whether all data sets left their range at one step, and those with smaller shares carry a quarter
+    together.
 
-    What one data set broke, the others show a step later. Where not each step is logged, that may be the same row.
+    Damage by one data set shows in the others a step later, possibly in the same row of a sparse log.
     """
     each_step = all(rows[-1][0] - rows[-2][0] == 1 for rows in losses.values() if len(rows) > 1)
     together = set(onsets) == set(losses) and len(set(onsets.values())) == 1
@@ -237,14 +236,14 @@ def _at_once(losses: Mapping[str, Series], onsets: Mapping[str, int], shares: Ma
 
 
 def _split(rows: Series, onset_step: int) -> tuple[int, int]:
-    """Return the indices at which the look for a first move begins, and of the onset."""
+    """Return the index of the onset, and of the earliest possible move."""
     onset = bisect_left(rows, onset_step, key=lambda row: row[0])
     first = onset - EARLIER_POINTS
     return (first if first >= 2 * MIN_BASELINE else onset), onset
 
 
 def _move(metric: str, rows: Series, onset_step: int, sign: float) -> Move | None:
-    """Return how a series left its usual range around the onset, None when it stayed there."""
+    """Return the move of a series around the onset, None for none."""
     first, onset = _split(rows, onset_step)
     before = [value for _, value in rows[max(0, first - BASELINE_POINTS) : first]]
     calm = usual(before)
@@ -255,13 +254,13 @@ def _move(metric: str, rows: Series, onset_step: int, sign: float) -> Move | Non
     absent = not all(map(math.isfinite, before))  # a NaN says that this batch had none of it
 
     def away(value: float) -> float:
-        """Sigmas from the level; of a loss only in the direction of the incident."""
+        """Return the distance from the level in sigmas; of a loss only in the direction of the incident."""
         if not math.isfinite(value):
             return 0.0 if absent else math.inf
         distance = (value - level) / spread
         return distance * sign if loss else abs(distance)
 
-    # Where another series goes long after the onset is its own affair: a schedule moves on, too.
+    # Later moves of other series are unrelated: a schedule moves on, too.
     distances = [away(value) for _, value in rows[first : None if loss else onset + LATER_POINTS]]
     begin = next((i for i in range(len(distances)) if _outside(distances, i, at_onset=first + i >= onset)), None)
     if begin is None:
@@ -279,7 +278,7 @@ def _move(metric: str, rows: Series, onset_step: int, sign: float) -> Move | Non
 
 
 def _last_way(distances: Sequence[float], begin: int) -> int:
-    """Return where the excursion began that ended in a value that is not finite; ``begin`` where none did."""
+    """Return the start of the excursion that ended in a non-finite value; ``begin`` for none."""
     at = next((i for i in range(begin, len(distances)) if distances[i] == math.inf), begin)
     while at > begin and distances[at - 1] >= CONFIRMING_SIGMAS:
         at -= 1
@@ -287,13 +286,13 @@ def _last_way(distances: Sequence[float], begin: int) -> int:
 
 
 def _outside(distances: Sequence[float], i: int, *, at_onset: bool) -> bool:
-    """Say whether a series leaves its range at a point: far alone, or confirmed by one of the next two."""
+    """Return whether a point is out of range: far alone, or confirmed by one of the next two."""
     distance = distances[i]
     if distance < CONFIRMED_SIGMAS:
         return False
     if distance == math.inf:
         return True
-    # Before the onset a lone outlier is none of this event; the newest point of all has nobody to confirm it.
+    # A lone outlier before the onset is unrelated; the newest point has no successor to confirm it.
     following = distances[i + 1 : i + 3]
     if any(other >= CONFIRMING_SIGMAS for other in following):
         return True
@@ -302,7 +301,7 @@ def _outside(distances: Sequence[float], i: int, *, at_onset: bool) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Carried:
-    """What one data set carries of a change: in the unit of the loss, and how far it moved in its own noise.
+    """Change of one data set: in the unit of the loss, and in its own noise.
 
     Args:
         at_once: its points between the onset and its own are higher as well: it does not only follow.
@@ -320,9 +319,10 @@ def _carried(
     onset_step: int,
     sign: float,
 ) -> dict[str, _Carried]:
-    """Return how much of the change each data set carries; also those that rise within their range.
+    """Return the change of each data set, also of those within their range.
 
-    A small event takes one data set out of its range by luck while all rise a little: the mean tells them from noise.
+    A small event takes one data set out of its range by luck while all rise a little: the mean separates them from
+    noise.
     """
     if not moved:
         return {}
@@ -354,7 +354,7 @@ def _carried(
 
 
 def _weights(losses: Mapping[str, Series], series: Mapping[str, Series], onset_step: int) -> dict[str, float]:
-    """Return each data set's share of the data at the onset: the logged ones, equal ones where not all are logged."""
+    """Return each data set's share of the data at the onset: the logged ones, equal ones unless all are logged."""
     weights: dict[str, float] = {}
     for name in losses:
         logged = [value for step, value in series.get(f"{SHARE_OF}{name}", ()) if step <= onset_step]

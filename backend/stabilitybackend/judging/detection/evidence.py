@@ -1,8 +1,7 @@
-"""Gathers what people check an incident with: the curve around it, who moved first, what else happened, the batches.
+"""Evidence of an incident: curve, first movers, nearby events, batches.
 
-Called for every finding that is news, so it reads a few dozen rows of a few dozen series and no more. It reads rows
-with a step up to the finding's own only: a frame may hold later ones already, and the same points have to give the
-same evidence however they were cut into frames.
+Made for every new finding, so it reads only a few dozen rows of a few dozen series, up to the finding's own step: the
+same points give the same evidence in any cut of frames.
 """
 
 from __future__ import annotations
@@ -59,13 +58,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Evidence", "onset_band"]
 
-#: Points before the onset that are looked at for a climb that began earlier.
+#: Points before the onset searched for an earlier climb.
 BAND_POINTS = 512
-#: Points of a block whose median is compared; the error of a median of so many is 0.44 sigma.
+#: Points of a compared block; the error of a median of so many is 0.44 sigma.
 BLOCK_POINTS = 8
 BLOCK_ERROR = MEDIAN_ERROR / math.sqrt(BLOCK_POINTS)
-#: A climb that grows with the square of the steps in a loss that falls is hidden for as long as it then takes to be
-#: back at where it began; noise hides it for as long again.
+#: A quadratic climb in a falling loss is hidden until it has regained its start; noise hides it for as long again.
 HIDDEN_TIMES = 2
 
 
@@ -77,20 +75,20 @@ def onset_band(
     found: tuple[float, float] | None = None,
     gradients: Points = (),
 ) -> list[int] | None:
-    """Return the first and the last step at which an incident may have begun, both inclusive; None where it is exact.
+    """Return the first and last possible step of an onset, both inclusive; None for an exact one.
 
-    It is exact where the first point is already far outside the noise. Otherwise it began after the loss was last as
-    low as ever. What took so many steps from there until it was seen may have been hidden for HIDDEN_TIMES as many
-    before: in the noise, and by the fall of the loss. Whoever goes back has to go back further than that. Weights that
-    grow show in the gradient norm first: it may have begun where that one was last as low as ever, if that is earlier.
+    It is exact where the first point is already far outside the noise. Otherwise it began after the last minimum of the
+    loss. The steps from there to its detection may have been preceded by HIDDEN_TIMES as many hidden ones, in noise and
+    in the fall of the loss: a rollback has to predate them. Growing weights show in the gradient norm first: the last
+    minimum of that counts, if earlier.
 
     Args:
         before: (step, value) with rising steps, before the onset; BAND_POINTS are enough.
-        since: from the onset on, up to where it was seen.
+        since: from the onset to the detection.
         onset_step, seen_step: of the incident.
-        found: level and robust sigma that the detector measured. It follows a loss that falls steeply, where the spread
-            of the points before is mostly the fall.
-        gradients: the gradient norm over the same steps, before and since; empty where it is not logged.
+        found: level and robust sigma of the detector. It follows a steep fall, where the spread of the points before is
+            mostly the fall.
+        gradients: the gradient norm over the same steps; empty without one.
     """
     calm = usual((value for _, value in before[-4 * BLOCK_POINTS :]), LOSS_FLOOR)
     first = next((value for _, value in since), math.nan)
@@ -103,11 +101,10 @@ def onset_band(
 
 
 def _rose(gradients: Points, onset_step: int, seen_step: int) -> int:
-    """Return the last step up to which the gradient norm was as low as ever, the onset where it says nothing.
+    """Return the last step of a minimal gradient norm, or the onset.
 
-    Ever: it has to have been calm for as long as it has been higher, and no longer than that: one that rises all the
-    time rises for itself, and how low it was when the run began means nothing. It is higher where half of what came
-    since is above all that came before.
+    The calm before has to last as long as the rise, and no longer: a norm that rises all the time rises for itself, and
+    its start means nothing. It has risen where half of the later points exceed all earlier ones.
     """
     calm = usual([value for step, value in gradients if step < onset_step][-4 * BLOCK_POINTS :], LOSS_FLOOR)
     if calm is None:
@@ -129,21 +126,21 @@ def _blocks(points: Points) -> Points:
 
 
 def _last_low(blocks: Points, spread: float, otherwise: int) -> int:
-    """Return the last step up to which the blocks were as low as ever."""
+    """Return the last step of the minimal level of the blocks."""
     if len(blocks) < 2:
         return otherwise
     limit = min(middle for _, middle in blocks) + MEAN_ERRORS * math.sqrt(2) * BLOCK_ERROR * spread
     return max(step for step, middle in blocks if middle <= limit)
 
 
-#: What happened so many logged points or seconds from the onset is near.
+#: Largest distance of a nearby event, logged points or seconds.
 NEAR_POINTS = 32
 NEAR_S = 60.0
-#: A change of a setting by JUMP is one if it is also so many times the usual change there: the first steps of a
-#: warm-up double the rate each.
+#: A change of a setting by JUMP also has to be so many times the usual change there: the first steps of a warm-up
+#: double the rate each.
 JUMP_TIMES = 4.0
 
-#: Roles of what is set -> what they are called.
+#: Roles of settings -> label.
 _SETTINGS = {LR: "learning rate", BATCH_SIZE: "batch size", SEQUENCE_LENGTH: "sequence length"}
 
 
@@ -155,7 +152,7 @@ def nearby_events(
     series: Mapping[str, Points],
     interval: float,
 ) -> list[dict[str, Any]]:
-    """Return ``{"what", "step", "distance", "text"}`` of what happened near the onset, the nearest first.
+    """Return ``{"what", "step", "distance", "text"}`` of events near the onset, the nearest first.
 
     Args:
         finding: of the incident.
@@ -229,7 +226,7 @@ def _changes(points: Points) -> list[tuple[int, float, float, float]]:
 
 
 def _usual_change(changes: Sequence[tuple[int, float, float, float]], step: int) -> float:
-    """Return the median change of the few points around a step, that of the step itself left out."""
+    """Return the median of the few changes around a step, without the step's own."""
     at = next(i for i, change in enumerate(changes) if change[0] == step)
     others = [change[3] for change in [*changes[max(0, at - 3) : at], *changes[at + 1 : at + 4]]]
     return median(others) if others else 0.0
@@ -240,32 +237,32 @@ WINDOW_BEFORE = 24
 WINDOW_SINCE = 36
 #: The band drawn around the usual level, robust sigmas to each side.
 BAND_SIGMAS = 3.0
-#: Points before the onset that are read, and how far back they are looked for at most where a run logs rarely, steps.
+#: Points read before the onset, and the longest search for them in a sparse log, steps.
 BEFORE_POINTS = BASELINE_POINTS + EARLIER_POINTS
 FIRST_LOOKBACK_STEPS = 64
 MAX_LOOKBACK_STEPS = 262_144
-#: Points since the onset that attribution reads; a slow divergence is seen some hundred points after it began.
+#: Points since the onset for attribution; a slow divergence is seen some hundred points after it began.
 SINCE_POINTS = 256
-#: An event longer than this is drawn from its beginning, its peak and its end, steps: a whole one would be dear.
+#: A longer event is drawn at its start, peak and end, steps.
 MAX_SPAN_STEPS = 5_000
 #: Batches remembered per run; shown are those so many points around it.
 MAX_BATCHES = 256
 BATCHES_BEFORE = 4
 BATCHES_SINCE = 4
-#: Logits that grew by this over the run are worth a line, percent. What settles as the logarithm
-#: of the steps grows by 28 % from the first quarter to the last eighth of 10,000 steps, and by 21 % of 100,000.
+#: Growth of logits worth a line, percent. Logarithmic growth gives 28 % from the first quarter to the last eighth of
+#: 10,000 steps, and 21 % of 100,000.
 GROWTH_PERCENT = 30.0
 MAX_GROWING = 4
-#: Fewest points, or blocks of the run's history, from which growth is judged, and blocks that it is read in at most.
+#: Fewest points, or blocks of the run's history, for growth, and most blocks.
 GROWTH_POINTS = 16
 GROWTH_BLOCKS = 64
 #: Entries named of each sort: metrics beside a resume, events near an onset.
 MAX_OF_A_SORT = 4
 
-#: Kinds that may begin long before they are seen.
+#: Kinds that may begin long before their detection.
 BANDED = frozenset({"spike", "divergence", "level_shift"})
 
-#: Kinds of which every metric is asked whether it left its range at the resume, and metrics that are asked.
+#: Kinds for which every metric is checked at the resume, and metrics in that check.
 AT_RESUME = frozenset({"repeat_data", "resume_artifact"})
 MAX_ASKED = 48
 
@@ -273,7 +270,7 @@ Points = Sequence[tuple[int, float]]
 
 
 class Evidence(Stateful):
-    """Adds evidence and the data set to findings of one run. Holds only the newest batches' fingerprints."""
+    """Evidence and data sets for findings of one run. Holds only the newest batches' fingerprints."""
 
     _batches: deque[tuple[int, str]] = fresh(deque, maxlen=MAX_BATCHES)
     _batch_rank: int | None = None
@@ -292,7 +289,7 @@ class Evidence(Stateful):
         self._batches.append((step, str(data.get("fingerprint", ""))[:NAME_CHARS]))
 
     def forked(self, fork_step: int) -> None:
-        """Forget the batches after the step that the run went back to."""
+        """Forget the batches after the fork step."""
         kept = [entry for entry in self._batches if entry[0] <= fork_step]
         self._batches.clear()
         self._batches.extend(kept)
@@ -310,21 +307,21 @@ class Evidence(Stateful):
         incidents: IncidentBook,
         names: WatchedNames | None = None,
     ) -> Finding:
-        """Return the finding with its data set, where one carries it, and with what is known around its onset.
+        """Return the finding with its data set, if one carries it, and the evidence around its onset.
 
         Args:
-            finding: of a detector, the liveness monitor or the job. A data set that it names stays, but for an
-                incident of the whole loss where the curves tell better.
+            finding: of a detector, the liveness monitor or the job. Its own data set stays, except for an incident of
+                the whole loss with clearer curves.
             time: unix seconds of its point.
-            rank: the primary one; None while there is none.
+            rank: the primary one; None for none.
             store, fold, incidents: of the run, as of now.
-            names: which metric is what; None: as the table of names says.
+            names: roles of the metrics; None: by the table of names.
         """
         names = WatchedNames() if names is None else names
         more: dict[str, Any] = {}
         dataset = finding.dataset
         interval, series = 1.0, {}
-        # A copy that differs shows beside the other ranks only.
+        # A differing copy is visible only beside the other ranks.
         copy = finding.kind == "sdc_suspect" and finding.evidence.get("copy")
         if finding.metric is not None and rank is not None and not copy:
             own = rank if finding.rank is None else finding.rank
@@ -337,7 +334,7 @@ class Evidence(Stateful):
             series = _series(store, fold, finding, rank, interval, back, names)
             norm = next((name for name in store.metrics() if names.compared_as(name) == GRAD_NORM), None)
             band = _band(store, fold, finding, own, interval, norm)
-            # What began within an earlier illness did not begin before it: the loss was no longer as low as ever.
+            # An onset within an earlier open incident is no earlier than that: the loss was no longer minimal.
             earlier = [one.onset_step for one in incidents.affects_weights() if one.onset_step < finding.onset_step]
             if band is not None:
                 more["onset_band"] = [max(band[0], *earlier), band[1]] if earlier else band
@@ -395,7 +392,7 @@ def _read(
 
 
 def _before(store: RunStore, fold: LineageFold, metric: str, rank: int, finding: Finding) -> Points:
-    """Return the newest points before the onset, looking back further where the run logs rarely."""
+    """Return the newest points before the onset, looking back further in a sparse log."""
     back, onset = FIRST_LOOKBACK_STEPS, finding.onset_step
     while True:
         points = _read(store, fold, metric, rank, max(0, onset - back), onset - 1)
@@ -413,7 +410,7 @@ def _interval(points: Points) -> float:
 def _series(
     store: RunStore, fold: LineageFold, finding: Finding, rank: int, interval: float, back: int, names: WatchedNames
 ) -> dict[str, Points]:
-    """Return every series worth a look, around the onset, by the name that detectors know it under."""
+    """Return the series to compare, around the onset, by the detectors' names."""
     series: dict[str, Points] = {}
     logged = {known: name for name in store.metrics() if (known := names.compared_as(name)) is not None}
     onset = finding.onset_step
@@ -429,10 +426,10 @@ def _series(
 def _band(
     store: RunStore, fold: LineageFold, finding: Finding, rank: int, interval: float, norm: str | None
 ) -> list[int] | None:
-    """Return when the incident may have begun, None where its onset is exact, or nobody goes back for it.
+    """Return the band of possible onsets, None for an exact one, or for no reason for a rollback.
 
     Args:
-        norm: name of the gradient norm, None where it is not logged.
+        norm: name of the gradient norm, None without one.
     """
     onset, seen = finding.onset_step, finding.step
     if finding.metric is None or seen <= onset or finding.kind not in BANDED:
@@ -451,7 +448,7 @@ def _band(
 
 
 def _stretches(incidents: IncidentBook, but: str) -> list[tuple[int, int]]:
-    """Return the first and last step of each event after an earlier resume: they are no metric's usual past."""
+    """Return the first and last step of each event after an earlier resume, excluded from the usual past."""
     every = (one for one in incidents.of(AT_RESUME) if not one.dead and one.key != but)
     return [(one.onset_step, one.now_step if one.recovered_step is None else one.recovered_step) for one in every]
 
@@ -465,9 +462,9 @@ def _asked_at_resume(
     more: dict[str, Any],
     odd: Sequence[tuple[int, int]],
 ) -> Finding:
-    """Return a finding about a resume with what goes into training and came back another one.
+    """Return a finding about a resume with inputs of the training that changed at it.
 
-    Where that is so, a loss that is low is no sign that known data is fed: another mixture has another loss.
+    Then a low loss is no sign of repeated data: another mixture has another loss.
 
     Args:
         odd: first and last steps that are left out of the past of a metric.
@@ -508,7 +505,7 @@ def _asked_at_resume(
 
 
 def _is_named(metric: str, finding: Finding) -> bool:
-    """Say whether a finding's text has the metric already; a learning rate is no name there."""
+    """Return whether a finding's text names the metric; a learning rate is no name there."""
     return metric in finding.text or (role_of(metric) == LR and "learning rate is" in finding.text)
 
 
@@ -541,7 +538,7 @@ def _window(
     calm = usual((value for _, value in before))
     if calm is not None:
         level, spread = calm
-        # The level that the sentence names, where it names one: one figure has one source.
+        # The level in the sentence, if any: one figure has one source.
         said = finding.evidence.get("level_before")
         level = level if said is None or finding.kind == "straggler" else said
         window["level"] = _short(level)
@@ -552,7 +549,7 @@ def _window(
 
 
 def _thin(points: Points, most: int) -> Points:
-    """Return at most ``most`` points: the first, the last, and of each bucket its extremes or what is not finite."""
+    """Return at most ``most`` points: the first, the last, and of each bucket its extremes or non-finite values."""
     if len(points) <= most:
         return points
     inner, buckets = points[1:-1], (most - 2) // 2
@@ -569,7 +566,7 @@ def _thin(points: Points, most: int) -> Points:
 
 
 def _short(value: float) -> float:
-    """Return a number with six digits: what is drawn needs no more, and it travels in every update."""
+    """Return a number with six digits, enough for drawing: it travels in every update."""
     return float(f"{value:.6g}")
 
 
@@ -577,7 +574,7 @@ def _short(value: float) -> float:
 
 
 def _own_rise(finding: Finding) -> dict[str, Any]:
-    """Return how far the metric of a finding moved, as its detector says: one figure has one definition."""
+    """Return the rise of a finding's metric by its detector: one figure has one definition."""
     said = finding.evidence
     to, before, rise = said.get("peak", said.get("level_after")), said.get("level_before"), said.get("rise_percent")
     return {} if to is None or before is None or rise is None else {"from": before, "to": to, "rise_percent": rise}
@@ -586,7 +583,7 @@ def _own_rise(finding: Finding) -> dict[str, Any]:
 def _attributed(
     finding: Finding, known: str | None, series: Mapping[str, Points], more: dict[str, Any], *, all_alike: bool
 ) -> str | None:
-    """Note who moved first and return the data set that carries the incident."""
+    """Record first movers and return the data set that carries the incident."""
     falling = finding.kind == "repeat_data" or finding.evidence.get("direction") == "down"
     found = attribute(series, finding.onset_step, falling=falling, all_alike=all_alike)
     if found.moved:
@@ -597,18 +594,18 @@ def _attributed(
     role = role_of(known or "")
     whole = role == LOSS or (role == GRAD_NORM and finding.kind == "nonfinite")
     if not whole or not kind_of(finding.kind).by_dataset or not any(part_of(name) for name in series):
-        # The first data set whose loss left its range is to blame for nothing where the rate moves all of them.
+        # The first data set to move is not to blame where the rate moves all of them.
         return None if found.by_rate and dataset_of(known or "") else finding.dataset
     if role == GRAD_NORM and not any(role_of(move.metric) == LOSS for move in found.moved):
         return finding.dataset  # no loss shows it: none carries it
-    # Of the whole loss all curves together know more than the one that happened to be outside first.
+    # For the whole loss, all curves together outweigh the first one outside.
     if found.datasets:
         more["datasets"] = list(found.datasets)
     return found.dataset
 
 
 def _gradients(finding: Finding, series: Mapping[str, Points], more: dict[str, Any]) -> None:
-    """Note what points to trouble in the optimizer's state: small gradients before, large ones since."""
+    """Record signs of trouble in the optimizer's state: small gradients before, large ones since."""
     for name, points in series.items():
         before = [value for step, value in points if step < finding.onset_step and math.isfinite(value)]
         since = [value for step, value in points if step >= finding.onset_step and math.isfinite(value)]
@@ -631,7 +628,7 @@ def _growing(
 ) -> list[dict[str, Any]]:
     """Return the logits that grew over the run up to the onset, the fastest first.
 
-    Logits that ruin a run grow for most of it (arXiv 2309.14322), by less than their noise around an onset.
+    Fatal logits grow for most of the run (arXiv 2309.14322), by less than their noise around an onset.
     """
     logged = {known: name for name in store.metrics() if (known := names.compared_as(name)) is not None}
     grown: list[dict[str, Any]] = []
@@ -642,9 +639,9 @@ def _growing(
 
 
 def _growth(name: str, points: Points) -> dict[str, Any] | None:
-    """Return how far a series grew from its first quarter to its last eighth, None where it did not, or stopped to.
+    """Return the growth of a series from its first quarter to its last eighth, None for none, or a stopped one.
 
-    Medians of these parts: neither what a run begins with nor a single high point makes growth.
+    Medians of these parts are robust to the start of a run and to lone high points.
     """
     finite = [point for point in points if math.isfinite(point[1])]
     if len(finite) < GROWTH_POINTS:

@@ -1,4 +1,4 @@
-"""Tells a metric that has noise of its own from counters, constants, flags and schedules."""
+"""Noisy metrics, as opposed to counters, constants, flags and schedules."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 __all__ = ["is_noisy"]
 
 #: Around a line through so many points independent noise turns at two of three (turning point test, Kendall 1973), a
-#: schedule or a counter at one of six at most, where it is bent.
+#: schedule or a counter at one of six at most, at a bend.
 LINE_POINTS = 8
 TURNS = 0.25
-#: Least noise as a fraction of the level: a schedule that is logged in float32 has that of rounding.
+#: Least noise as a fraction of the level: float32 rounding of a schedule.
 LEAST_NOISE = 1e-4
 
 

@@ -1,9 +1,9 @@
-"""Notes of metrics that no detector looks at: one that leaves its own past by far, whatever it is called.
+"""Notes on metrics without a detector that leave their own past by far, under any name.
 
-Rows are kept in blocks of BLOCK and looked at as arrays: a block whose values all lie within what the metric's newest
-LONG points reached costs four comparisons, however many metrics there are. One that goes beyond that by SIGMAS of its
-own noise is followed by the engine of all curves until it is back or has settled. A counter, a constant, a flag and a
-schedule have no noise of their own, and are none; the scale of a loss that is halved again and again is one.
+Rows are kept in blocks of BLOCK and checked as arrays: a block within the range of the metric's newest LONG points
+costs four comparisons for all metrics. One that leaves it by SIGMAS of its own noise is followed by the engine of
+curves until it is back or has settled. Counters, constants, flags and schedules have no noise of their own and are
+excluded; the scale of a loss that is halved repeatedly is included.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ from stabilitybackend.schema.kinds import kind_of
 
 __all__ = ["MAX_METRICS", "OtherMetrics"]
 
-#: Metrics of a run that are looked at, the first ones logged, and sets of them that are logged in one row.
+#: Checked metrics of a run, the first ones logged, and sets of them that are logged in one row.
 MAX_METRICS = 128
 MAX_SETS = 16
-#: Rows that are looked at together: a note is no alarm, and may come so much later.
+#: Rows of a check: a note is no alarm, and may be this late.
 BLOCK = 16
-#: Points of a metric's noise, and of the past that it has to leave, in blocks.
+#: Points of a metric's noise, and of its past, in blocks.
 PAST = 64
 LONG_BLOCKS = 64
 #: Fewer blocks are the beginning of a training, where all moves.
 LEAST_BLOCKS = 8
-#: A metric has left its past where so many points in a row are so many robust sigmas off.
+#: Points in a row that have to be so many robust sigmas off.
 IN_A_ROW = 3
 SIGMAS = 20.0
-#: So many halvings in a row without a rise are no scaler that finds its scale: one grows after 2,000 good steps, and
-#: halves once when that was too much (torch.amp.GradScaler).
+#: Halvings in a row, without a rise, beyond a scaler that finds its scale: one grows after 2,000 good steps, and halves
+#: once after too much (torch.amp.GradScaler).
 HALVINGS = 5
-#: Least noise as a fraction of the level: a log of three digits has no finer one.
+#: Least noise as a fraction of the level: the resolution of three digits.
 FLOOR = 0.003
-#: Metrics that are followed at once, and that are named of those that left together.
+#: Followed metrics, and named ones of a joint event.
 MAX_FOLLOWED = 16
 MAX_NAMED = 8
-#: What begins within so many points is one event; another detector's event there has those metrics.
+#: Events within so many points are one; another detector's event there has those metrics.
 TOGETHER_POINTS = 32
 
-#: Blocks, of any set, after a note in which another detector's event may still take it over.
+#: Blocks, of any set, after a note in which another detector's event may take it over.
 YOUNG_TURNS = 8
 
 _KIND = "metric_jump"
@@ -67,7 +67,7 @@ _KIND = "metric_jump"
 
 @dataclass(slots=True)
 class _Set:
-    """Metrics that are logged in one row: what is remembered of them.
+    """Metrics logged in one row.
 
     Attributes:
         pending, steps, times: rows of the next block. past: float64 (m, PAST). low, high: of the newest blocks, float64
@@ -86,10 +86,10 @@ class _Set:
 
 @dataclass(slots=True)
 class _Followed:
-    """A metric that left its past: its curve, upside down where it fell.
+    """A metric that left its past: its curve, inverted for a fall.
 
     Attributes:
-        points: of the past that it left. note: key of the note that it is part of. proved: the engine agrees.
+        points: of that past. note: key of its note. proved: the engine agrees.
     """
 
     curve: Curve
@@ -101,7 +101,7 @@ class _Followed:
 
 @dataclass(slots=True)
 class _Note:
-    """What is reported: metrics that left their past together."""
+    """A note: metrics that left their past together."""
 
     metric: str
     onset: int
@@ -120,7 +120,7 @@ class _Note:
 
 @dataclass(slots=True)
 class Turn:
-    """A row at which something is to be decided, after the detectors have judged it.
+    """A row with pending decisions, after its detectors.
 
     Attributes:
         step, time: of the row, training steps and unix seconds.
@@ -134,17 +134,17 @@ class Turn:
 
 
 class OtherMetrics(Stateful):
-    """Follows the metrics of one run that no detector looks at."""
+    """Follows the metrics of one run without a detector."""
 
     _sets: list[_Set] = fresh(list)
     _followed: dict[str, _Followed] = fresh(dict)
-    #: Key -> note that is open.
+    #: Key -> open note.
     _notes: dict[str, _Note] = fresh(dict)
     _young: int = 0
 
     def __init__(self) -> None:
         super().__init__()
-        #: Metrics of a row -> sets of which all metrics are among them, with their places.
+        #: Metrics of a row -> sets contained in them, with their indices.
         self._of_row: dict[tuple[str, ...], list[tuple[_Set, NDArray[np.intp]]]] = {}
 
     def restored(self) -> None:
@@ -156,7 +156,7 @@ class OtherMetrics(Stateful):
         return [metric for one in self._sets for metric in one.metrics]
 
     def rewound(self, step: int, time: float) -> list[tuple[float, Finding]]:
-        """Begin anew after a fork: what comes next does not go on from what was. Returns the notes that end."""
+        """Begin anew after a fork. Return the notes that end."""
         found = [(time, self._finding(key, note, "resolved", step)) for key, note in self._notes.items()]
         self._notes.clear()
         self._followed.clear()
@@ -167,10 +167,10 @@ class OtherMetrics(Stateful):
     # --- rows ----------------------------------------------------------------------------------------------------
 
     def take(self, placed: Placed, is_other: Callable[[str], bool]) -> list[Turn]:
-        """Take rows of the primary rank, whose steps rise; return the rows at which ``report`` is to be called.
+        """Take rows of the primary rank with rising steps; return the rows to call ``report`` at.
 
         Args:
-            is_other: whether no detector looks at a metric; asked again when it has left its past.
+            is_other: whether no detector takes a metric; called again when it has left its past.
         """
         row = key_of(placed.names)
         sets = self._of_row.get(row)
@@ -200,7 +200,7 @@ class OtherMetrics(Stateful):
         return found
 
     def _blocks(self, one: _Set, is_other: Callable[[str], bool]) -> list[Turn]:
-        """Look at the blocks of a set that are complete."""
+        """Check the complete blocks of a set."""
         metrics, count = one.metrics, len(one.pending) // BLOCK
         rows = np.array(one.pending[: count * BLOCK]).T
         rows = np.where(np.isfinite(rows), rows, np.nan)
@@ -243,7 +243,7 @@ class OtherMetrics(Stateful):
         self, metric: str, past: NDArray[np.float64], lows: NDArray[np.float64], highs: NDArray[np.float64],
         block: NDArray[np.float64], steps: Sequence[int], turn: Turn,
     ) -> None:  # fmt: skip
-        """Follow a metric from here on where this block leaves its past by far."""
+        """Follow a metric from here on if this block leaves its past by far."""
         level = array_median(past)
         sigma = max(MAD_TO_SIGMA * array_median(np.abs(past - level)), FLOOR * abs(level), 1e-300)
         sign = 1.0 if np.fmax.reduce(block) - level >= level - np.fmin.reduce(block) else -1.0
@@ -260,7 +260,7 @@ class OtherMetrics(Stateful):
         self._go_on(metric, block, steps, turn)
 
     def _go_on(self, metric: str, block: NDArray[np.float64], steps: Sequence[int], turn: Turn) -> None:
-        """Let the engine judge the next block of a metric that is followed."""
+        """Judge the next block of a followed metric."""
         one, news = self._followed[metric], list[CurveEvent]()
         for step, value in zip(steps, block.tolist(), strict=True):
             news += [event for event in one.curve.take(step, one.sign * value) if not event.lone]
@@ -280,7 +280,7 @@ class OtherMetrics(Stateful):
     # --- notes ---------------------------------------------------------------------------------------------------
 
     def report(self, turn: Turn, context: Context) -> list[tuple[float, Finding]]:
-        """Return what is to be said at a row; ``context`` as it is after that row."""
+        """Return the findings at a row; ``context`` as of after that row."""
         reach, found = TOGETHER_POINTS * context.interval, list[tuple[float, Finding]]()
         for metric, one, event in turn.came:
             found += self._came(metric, one, event, turn, context, reach)
@@ -300,7 +300,7 @@ class OtherMetrics(Stateful):
     def _came(
         self, metric: str, one: _Followed, event: CurveEvent, turn: Turn, context: Context, reach: float
     ) -> list[tuple[float, Finding]]:
-        """Open a note, or let the metric be part of one that is open or of an event that a detector reported."""
+        """Open a note, or add the metric to an open one, or to an event of a detector."""
         if _event_of(event.onset, context, reach):
             return []
         near = next((key for key, note in self._notes.items() if abs(note.onset - event.onset) <= reach), None)
@@ -376,7 +376,7 @@ def _in_a_row(of: NDArray[np.bool_]) -> Any:
 
 
 def _halves(values: NDArray[np.float64]) -> bool:
-    """Return whether each of the newest changes halved a value, HALVINGS or more of them."""
+    """Return whether each of HALVINGS or more newest changes halved a value."""
     finite = values[np.isfinite(values)]
     changes = (finite[1:] / finite[:-1])[finite[1:] != finite[:-1]] if (finite > 0).all() else finite[:0]
     return len(changes) >= HALVINGS and bool((changes[-HALVINGS:] == 0.5).all())
@@ -387,6 +387,6 @@ def _ended(event: CurveEvent) -> State:
 
 
 def _event_of(onset: int, context: Context, reach: float) -> str:
-    """Return the kind of another detector's event that began near an onset or lasts there, "" where there is none."""
+    """Return the kind of another detector's event near an onset, "" for none."""
     claims = context.claims_since(round(onset - reach)).values()
     return next((claim.kind for claim in claims if claim.onset_step <= onset + reach), "")

@@ -1,1 +1,1 @@
-"""What runs on every run: one file a detector, and the registry of all."""
+"""Detectors of every run: one file each, and their registry."""

@@ -1,1 +1,1 @@
-"""Which metric of a run is what: by the table of names, as the job declares it, or by what its values do."""
+"""Roles of a run's metrics: by the table of names, by declaration, or by values."""

@@ -1,7 +1,7 @@
-"""Tells by their values whether metrics of one family are the shares, or the counts, of the data sets of a mixture.
+"""Families of metrics that are shares or counts of a mixture, by their values.
 
-A name is a hint only: ``tokens/web`` may grow with the run or begin again with each row, ``mix/web`` may be in percent,
-and ``parts/web`` says nothing. Values that lie in [0, 1] and add up to 1 in row after row are shares.
+A name is only a hint: ``tokens/web`` may grow with the run or restart with each row, ``mix/web`` may be in percent, and
+``parts/web`` is neutral. Values in [0, 1] with sum 1 in row after row are shares.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from stabilitybackend.schema.metric_roles import RATIO
 
 __all__ = ["Family", "counts_of", "shares_of"]
 
-#: Finite rows after which it is decided what a family is: by chance, numbers in [0, 1] do not add up to 1 so often.
+#: Finite rows before a decision: by chance, numbers in [0, 1] do not add up to 1 so often.
 DECIDED_ROWS = 16
-#: Shares that are logged with two decimals add up to 1 within this, those in percent within a hundred times as much.
+#: Error of the sum of shares logged with two decimals; a hundred times as much in percent.
 SUM_ERROR = 0.02
 
-#: What the values are: undecided, shares of 1, of 100, counts of each row, counts since the start, none of these.
+#: Undecided, shares of 1, of 100, counts of each row, counts since the start, none of these.
 UNDECIDED, SHARES, PERCENT, COUNTS, GROWING, NONE = "", "shares", "percent", "counts", "growing", "none"
 
 
@@ -29,11 +29,11 @@ class Family:
     """Metrics of one family.
 
     Args:
-        measure: ``ratio``, ``tokens``, ``samples``, or "" where the names do not say it.
+        measure: ``ratio``, ``tokens``, ``samples``, or "" for unnamed.
         first_step: the first step with one of them.
         members: metric -> data set.
-        are: what the values are, of the words above.
-        declared: the job said that they are of its mixture: counts need no name then.
+        are: class of the values, as above.
+        declared: as the job's mixture: counts need no name then.
     """
 
     measure: str
@@ -42,16 +42,16 @@ class Family:
     are: str = UNDECIDED
     declared: bool = False
     rows: int = 0
-    #: Of the rows so far, in how many they added up to 1, to 100, were whole numbers, and had not fallen.
+    #: Rows so far with sum 1, with sum 100, of whole numbers, and without a fall.
     ones: int = 0
     hundreds: int = 0
     whole: int = 0
     risen: int = 0
-    #: The newest counts by metric, for what comes next: of counts that grow the difference is what a row took.
+    #: The newest counts by metric: the difference of growing counts is a row's own.
     last: dict[str, float] = field(default_factory=dict)
 
     def observe(self, names: list[str], values: NDArray[np.float64]) -> bool:
-        """Take rows of some of its metrics, float64 (m, n), while nothing is decided; return whether it is now."""
+        """Take rows of some of its metrics, float64 (m, n), while undecided; return whether it is decided now."""
         if self.are or len(names) < 2:
             return False
         rows = values[:, np.isfinite(values).all(axis=0)][:, : DECIDED_ROWS - self.rows]
@@ -88,9 +88,9 @@ class Family:
 
 
 def counts_of(family: Family, names: list[str], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what each row took, float64 (m, n), as it was counted; shares of 1 stay what they are.
+    """Return the counts of each row, float64 (m, n); shares of 1 stay.
 
-    NaN where that is unknown: in the first row of counts that grow, and where they fell (another process began again).
+    NaN for unknown: in the first row of growing counts, and where they fell (another process began again).
     """
     if family.are == PERCENT:
         return values / 100
@@ -104,7 +104,7 @@ def counts_of(family: Family, names: list[str], values: NDArray[np.float64]) -> 
 
 
 def shares_of(counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the shares of 1 in each row of counts, float64 (m, n); NaN where nothing was counted."""
+    """Return the shares of 1 in each row of counts, float64 (m, n); NaN without counts."""
     sums = counts.sum(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(sums > 0, counts / sums, np.nan)

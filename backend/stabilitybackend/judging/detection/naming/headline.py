@@ -1,6 +1,6 @@
-"""Chooses what of a run is shown first: by roles, then by what is common, always the metric itself under its own name.
+"""Main metrics of a run, under their own names: by roles, then by common words.
 
-The one place of this choice: the run's page, the wall and tables of runs show what is decided here.
+Used by the run's page, the wall and tables of runs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WORDS = {
     "gb": "GB", "tb": "TB", "mhz": "MHz", "ghz": "GHz", "hz": "Hz", "watts": "W", "celsius": "°C", "pct": "%",
     "percent": "%", "percentage": "%", "rpm": "rpm", "joules": "J", "kwh": "kWh", "tflops": "TFLOP/s",
 }  # fmt: skip
-#: One letter is a unit only where another word of the name says what is measured: ``loss_s`` is a student's loss.
+#: One letter is a unit only beside another word with the quantity: ``loss_s`` is a student's loss.
 _LETTERS = {
     "s": ("s", frozenset((
         "time", "duration", "latency", "elapsed", "wall", "wait", "delay", "age", "eta", "uptime", "timeout",
@@ -61,7 +61,7 @@ _WORD = re.compile(r"[A-Za-z%]+")
 
 @lru_cache(maxsize=NAMES_REMEMBERED)
 def unit_of(metric: str) -> str:
-    """Return the unit that a name ends with, "" where it says none.
+    """Return the unit at the end of a name, "" for none.
 
     Example:
         >>> [unit_of(name) for name in ("step_time_s", "tokens_per_sec", "gpu/0/temperature_c", "loss_s", "mfu(%)")]
@@ -88,24 +88,24 @@ def unit_of(metric: str) -> str:
     return _WORDS.get(last, "") if len(words) > 1 or last == "tflops" else ""
 
 
-#: Cells of a strip: more than eight numbers side by side are not read.
+#: Cells of a strip; more are not read.
 MAX_CELLS = 8
-#: Metrics that no role and no common word chose fill a strip up to so many cells.
+#: Cells up to which metrics without a role or common word fill a strip.
 FILLED_CELLS = 4
-#: Small charts that a page draws without being asked: three rows of three.
+#: Small charts of a page by default: three rows of three.
 MAX_CHARTS = 9
-#: Metrics that are looked at: a job with more has its roles among the first ones, or names them.
+#: Metrics in the search: a job with more has its roles among the first ones, or names them.
 MAX_LOOKED_AT = 20_000
 #: Readings of agents' GPUs are no metrics of the training.
 _READINGS = "gpu/"
-#: Places of roles that pages and their tests know by name.
+#: Ids of roles fixed by pages and their tests.
 _IDS = {GRAD_NORM: "grad", SPEED: "tokens", STEP_TIME: "step-time", VAL_LOSS: "val-loss"}
-#: Roles in the order in which they are read.
+#: Roles in order of display.
 _ORDER = (LOSS, "reward", VAL_LOSS, GRAD_NORM, "accuracy", "kl", "entropy", SPEED, STEP_TIME, "mfu", LR, "perplexity",
           "success", "length", "memory")  # fmt: skip
 _BY_MEDIAN = frozenset((SPEED, STEP_TIME))
 
-#: Words of a name -> what is common under it. Every word of one of the tuples has to be there.
+#: Role -> words of its names. Every word of one of the tuples is required.
 _COMMON: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ("reward", (("reward",), ("rewards",), ("rew",), ("episode", "return"), ("returns",))),
     ("accuracy", (("accuracy",), ("acc",))),
@@ -117,14 +117,14 @@ _COMMON: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ("length", (("completion", "length"), ("response", "length"), ("ep", "len"), ("episode", "length"))),
     ("memory", (("memory",), ("mem",), ("vram",))),
 )
-#: Words that make a metric another number about the thing: of several, one without them is taken.
+#: Words of derived numbers: one without them is preferred.
 _ABOUT = frozenset((
     "std", "var", "min", "max", "coef", "coeff", "coefficient", "target", "loss", "clip", "clipped", "clipfrac",
     "bonus",
     "weight", "beta", "num", "count", "layer", "layers", "head", "per", "margin", "margins", "rejected", "penalty",
     "free", "total", "retries", "time",
 ))  # fmt: skip
-#: Counters and clocks say where a run is, not how it does: never chosen to fill a strip.
+#: Counters and clocks are progress, no result: never used to fill a strip.
 _COUNTERS = frozenset((
     "step", "steps", "epoch", "epochs", "iteration", "iterations", "iter", "timestamp", "seed", "version", "rank",
     "consumed", "samples", "seen", "episodes", "timesteps",
@@ -133,7 +133,7 @@ _COUNTERS = frozenset((
 
 @lru_cache(maxsize=NAMES_REMEMBERED)
 def common_role_of(metric: str) -> str:
-    """Return what a metric commonly is, by the words of its name; "" for any other.
+    """Return the common role of a metric, by the words of its name; "" for any other.
 
     Example:
         >>> [common_role_of(name) for name in ("rollout/ep_rew_mean", "approx_kl", "kl_loss", "train/acc", "alpha")]
@@ -146,11 +146,11 @@ def common_role_of(metric: str) -> str:
 
 
 def headline_of(watched: Watched, metrics: Sequence[str]) -> Headline:
-    """Return what is shown first of a run that logs ``metrics``.
+    """Return the headline of a run that logs ``metrics``.
 
     Args:
-        watched: as what detectors watch them (``watched_of``).
-        metrics: names in the order in which they appeared.
+        watched: by detectors (``watched_of``).
+        metrics: names in the order of appearance.
     """
     logged = [name for name in metrics[:MAX_LOOKED_AT] if not name.startswith(_READINGS)]
     chosen = _by_role(watched.watched, logged)
@@ -171,13 +171,13 @@ def headline_of(watched: Watched, metrics: Sequence[str]) -> Headline:
 
 
 def main_of(metrics: Iterable[str], loss: str | None) -> str | None:
-    """Return the metric that stands for a run where there is room for one: a large chart, a curve in a table.
+    """Return the metric for a large chart, or a curve in a table.
 
-    Its loss, else its reward, else what is named like a loss, else the first that does not only count. Readings of GPUs
-    are none.
+    The loss, else the reward, else a metric named like a loss, else the first that is no counter. Readings of GPUs are
+    excluded.
 
     Args:
-        loss: the metric that is watched as the loss, None where none is.
+        loss: the metric watched as the loss, None for none.
 
     Example:
         >>> main_of(["gpu/0/power_w", "epoch", "kl", "ppo/value_loss", "reward"], None)
@@ -197,12 +197,12 @@ def _plain_ones(names: Iterable[str]) -> Iterator[str]:
 
 
 def _by_role(watched: Iterable[WatchedMetric], logged: Sequence[str]) -> dict[str, str]:
-    """Return role -> the one metric that stands for it."""
+    """Return role -> its one metric."""
     of_role: dict[str, list[str]] = {}
     for one in watched:
         if one.dataset is None and one.role in _ORDER:
             of_role.setdefault(one.role, []).append(one.metric)
-    # A utilisation is a speed too, and has a cell of its own where there is another.
+    # A utilisation is a speed too, and has a cell of its own beside another.
     of_role[SPEED] = [name for name in of_role.get(SPEED, ()) if common_role_of(name) != "mfu"] or of_role.get(
         SPEED, []
     )
@@ -224,13 +224,13 @@ def _by_role(watched: Iterable[WatchedMetric], logged: Sequence[str]) -> dict[st
 
 
 def _aside(metric: str) -> tuple[int, int, int, str]:
-    """Sort what is the thing itself before other numbers about it, and a mean before none."""
+    """Return a sort key: the quantity itself before derived numbers, and a mean first."""
     words = words_of(metric)
     return (len(_ABOUT.intersection(words)), 0 if "mean" in words or "avg" in words else 1, len(words), metric)
 
 
 def _named_like_a_loss(logged: Sequence[str]) -> str | None:
-    """Return a metric that is called a loss, though not of the training as a whole: of a part, of a policy."""
+    """Return a metric named as a loss of a part or a policy."""
     likely = next((name for name in logged if likely_role_of(name) == LOSS), None)
     return likely or next(
         (name for name in logged if words_of(name)[-1:] == ("loss",) and dataset_of(name) is None), None
@@ -238,7 +238,7 @@ def _named_like_a_loss(logged: Sequence[str]) -> str | None:
 
 
 def _fill(logged: Sequence[str], taken: Iterable[str], count: int) -> list[HeadlineCell]:
-    """Return other metrics in the order of the job, none that only counts."""
+    """Return other metrics in the order of the job, without counters."""
     there = set(taken)
     left = [name for name in logged if name not in there]
     few = list(islice(_plain_ones(left), count)) or left[:count]
@@ -255,7 +255,7 @@ def _chart(cell: HeadlineCell) -> HeadlineChart:
 
 
 def _families(watched: Watched, logged: Sequence[str]) -> list[HeadlineChart]:
-    """Return the charts of what has a line for each data set."""
+    """Return the charts with a line for each data set."""
     charts = []
     losses = [one for one in watched.watched if one.role == LOSS and one.dataset is not None]
     if losses:
@@ -269,7 +269,7 @@ def _families(watched: Watched, logged: Sequence[str]) -> list[HeadlineChart]:
 
 
 def _family(names: list[str], datasets: list[str]) -> tuple[str, list[str]]:
-    """Return the title of a family and its names, by ``prefix*`` where that is what they are."""
+    """Return the title of a family and its names, as ``prefix*`` where possible."""
     cut: Callable[[int], str] = lambda place: names[place].removesuffix(datasets[place])  # noqa: E731
     prefix = cut(0)
     if prefix.endswith("/") and all(cut(place) == prefix for place in range(len(names))):

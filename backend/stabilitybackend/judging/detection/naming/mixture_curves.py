@@ -1,4 +1,4 @@
-"""The shares of data sets along the effective path, declared and realised, with the band of chance around each."""
+"""Declared and realised shares of data sets along the effective path, with bands of chance."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = ["MAX_BUCKETS", "mixture_of_run", "with_curves"]
 
 
 def mixture_of_run(judge: Judge) -> Mixture:
-    """Return what the job of a run declared and takes."""
+    """Return the declared and realised mixture of a run."""
     detector = judge.detector(MixtureDetector.name)
     shown = detector.shown() if isinstance(detector, MixtureDetector) else {}
     found = []
@@ -76,16 +76,15 @@ def _note(names: WatchedNames, unit: str, measure: str, sets: list[ShownShare]) 
 
 #: Most buckets of an answer: two a pixel of a large chart.
 MAX_BUCKETS = 2_000
-#: A bucket has twice the rows of a detector's block, as the shortest window that is judged; fewer than a block at an
-#: edge say nothing.
+#: Rows of a bucket: two blocks of the detector, its shortest window; fewer than a block at an edge are dropped.
 BUCKET_ROWS = 2 * BLOCK_ROWS
-#: Discarded branches that are read, the newest: more of them hide what is effective.
+#: Discarded branches in an answer, the newest: more of them would hide the effective one.
 MAX_DISCARDED = 8
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Steps of one segment over which one mixture is declared (None: none yet)."""
+    """Steps of one segment with one declared mixture (None: none yet)."""
 
     segment: int
     first: int
@@ -96,7 +95,7 @@ class _Piece:
 def with_curves(
     judge: Judge, mixture: Mixture, buckets: int, start: int | None, stop: int | None
 ) -> Callable[[], Mixture]:
-    """Return what adds the curves to ``mixture``. Call this on the event loop, and the answer in a thread.
+    """Return a function that adds the curves to ``mixture``. Call this on the event loop, and the result in a thread.
 
     Args:
         buckets: at most about this many. start, stop: first and last step, inclusive; None for no bound.
@@ -125,14 +124,14 @@ def with_curves(
 
 
 def _metrics(judge: Judge, measure: str, stages: Sequence[Declared], shown: Sequence[str]) -> dict[str, str]:
-    """Return data set -> its metric, those that were ever declared and those that are taken."""
+    """Return data set -> its metric, declared or taken ones."""
     names = dict.fromkeys([*shown, *(name for one in stages for name in one.shares)])
     own = {name: judge.names.own_name(f"{TAKEN}{measure}/{name}") for name in names}
     return {name: metric for name, metric in own.items() if not metric.startswith(TAKEN)}
 
 
 def _discarded(lineage: LineageView) -> Iterator[PathRange]:
-    """Yield the steps of each segment that are not effective any more."""
+    """Yield the discarded steps of each segment."""
     for segment, limit in enumerate(lineage.limits):
         if limit is not None:
             yield PathRange(segment, max(limit, lineage.forks[segment]) + 1, None)
@@ -141,7 +140,7 @@ def _discarded(lineage: LineageView) -> Iterator[PathRange]:
 def _pieces(
     path: Iterable[PathRange], stages: Sequence[Declared], start: int | None, stop: int | None
 ) -> Iterator[_Piece]:
-    """Yield ranges of steps, cut where another declaration begins."""
+    """Yield ranges of steps, cut at declarations."""
     cuts = [one.step or 0 for one in stages]
     for part in path:
         low = part.first if start is None else max(part.first, start)
@@ -155,10 +154,10 @@ def _pieces(
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads what was taken of each data set.
+    """Reader of the counts of each data set.
 
     Args:
-        metrics: data set -> metric. growing: its values are counted since the start.
+        metrics: data set -> metric. growing: counts since the start.
     """
 
     view: StoreView
@@ -167,7 +166,7 @@ class _Reader:
     growing: bool
 
     def curves(self, pieces: Sequence[_Piece], left: Sequence[_Piece], bands: Bands, buckets: int) -> MixtureCurves:
-        """Return declared and realised shares and bands, a value for each bucket; of what was ``left``, the shares."""
+        """Return declared and realised shares and bands, a value for each bucket; of the ``left`` steps, the shares."""
         level = self._level(pieces, buckets)
         found = self._along(pieces, bands, level)
         for piece in left:
@@ -196,7 +195,7 @@ class _Reader:
         return found
 
     def _level(self, pieces: Sequence[_Piece], buckets: int) -> int:
-        """Return the level at which a bucket has enough rows, and there are not too many of them."""
+        """Return the level with enough rows a bucket, and not too many buckets."""
         steps = rows = 0.0
         for piece in pieces:
             extents = (self.view.extent(self._key(metric, piece.segment)) for metric in self.metrics.values())
@@ -221,7 +220,7 @@ class _Reader:
         return self.view.aggregates(key, piece.first, min(piece.last, extent.last_step), level)
 
     def _taken(self, aggs: Aggs, before: NDArray[np.float64], line: int) -> NDArray[np.float64]:
-        """Return what each bucket took; NaN where a value was not finite, or a count that grows began again."""
+        """Return the counts of each bucket; NaN for a non-finite value, or a restarted count."""
         broken = (aggs["nan"] + aggs["pinf"] + aggs["ninf"]) > 0
         if not self.growing or not len(aggs):
             return np.where(broken, np.nan, aggs["sum"])

@@ -1,4 +1,4 @@
-"""Which mixture the job has declared for which steps: calls of ``run.mixture()`` in the order of the effective path."""
+"""Declared mixtures by step: calls of ``run.mixture()`` in the order of the effective path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stabilitybackend.judging.detectors.engine.base import Mark
 
 __all__ = ["Declared", "MixtureSchedule"]
 
-#: Declarations that are remembered, the newest: a schedule of more stages than that is a curve, not a declaration.
+#: Remembered declarations, the newest: a schedule of more stages is a curve.
 MAX_DECLARED = 256
 
 
@@ -19,7 +19,7 @@ class Declared(NamedTuple):
     """A declaration.
 
     Args:
-        step: the first step that it holds for; None: the next one that the process logs. planned: the job named it.
+        step: its first step; None: the next one of the process. planned: the job named it.
         unit: ``tokens`` or ``samples``. shares: data set -> share, together 1.
     """
 
@@ -30,22 +30,22 @@ class Declared(NamedTuple):
 
 
 class MixtureSchedule(Stateful):
-    """What was declared, by the lowest rank that does: what others of the job declare is the same."""
+    """Declarations of the lowest rank that has any; those of others are the same."""
 
     _rank: int | None = None
     _waiting: list[Declared] = fresh(list)
     #: In the order of their steps.
     _known: list[Declared] = fresh(list)
-    #: The last step up to which detectors know of the declarations.
+    #: Last step up to which detectors got the declarations.
     _told: int = -1
 
     @property
     def known(self) -> list[Declared]:
-        """Declarations in the order of their steps, those of the future too."""
+        """Declarations in the order of their steps, future ones too."""
         return self._known
 
     def declared(self, rank: int | None, step: int | None, data: Mapping[str, Any]) -> None:
-        """Take a ``mixture`` event; it holds from its step on, at the earliest from the next row on."""
+        """Take a ``mixture`` event; valid from its step on, at the earliest from the next row on."""
         if rank is None or (self._rank is not None and rank > self._rank):
             return
         self._rank = rank
@@ -53,7 +53,7 @@ class MixtureSchedule(Stateful):
         del self._waiting[:-MAX_DECLARED]
 
     def row(self, step: int) -> bool:
-        """Place what was declared before the primary rank's row of ``step``; return whether anything was."""
+        """Place pending declarations before the primary rank's row of ``step``; return whether there was one."""
         if not self._waiting:
             return False
         for one in self._waiting:
@@ -66,26 +66,26 @@ class MixtureSchedule(Stateful):
 
     @property
     def steady_to(self) -> float:
-        """The step from which a row would show another mixture; infinite where none is declared."""
+        """The step of the next declaration; infinite for none."""
         step = self.next_step(-1)
         return -1 if self._waiting else math.inf if step is None else step
 
     def forked(self, fork_step: int) -> None:
-        """Forget what was declared on the branch that is left, but for what the job had planned."""
+        """Forget declarations of the discarded branch, but for planned ones."""
         self._known = [one for one in self._known if one.planned or _step(one) <= fork_step]
 
     def rewound(self, step: int) -> None:
-        """Detectors are as they were after ``step``."""
+        """Reset to the state of detectors after ``step``."""
         self._told = step
 
     def due(self, step: int, time: float) -> list[Mark]:
-        """Return the marks that come before a row of ``step``; each is given once."""
+        """Return the marks before a row of ``step``; each is given once."""
         found = [one for one in self._known if self._told < _step(one) <= step]
         self._told = max(self._told, step)
         return [_mark(one, time) for one in found]
 
     def next_step(self, after: int) -> int | None:
-        """Return the next step after ``after`` from which another mixture is declared."""
+        """Return the step of the next declaration after ``after``."""
         return next((_step(one) for one in self._known if _step(one) > max(after, self._told)), None)
 
     def _at(self, unit: str, step: int) -> dict[str, float] | None:

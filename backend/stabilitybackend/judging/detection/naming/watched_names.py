@@ -1,8 +1,8 @@
-"""Which metric of one run is judged as what, and why; the one place that decides it for live runs and past logs.
+"""Roles of the metrics of one run, and their evidence, for live runs and past logs.
 
-A metric is known by the table of names (``metric_roles.py``), because the job declared it (``run.names()``), or because
-its name makes it likely and its values confirm it. Detectors know the table's names only: what has another name is
-given to them under the table's (``judged``), and what they find is reported under its own (``own_name``).
+A role comes from the table of names (``metric_roles.py``), from a declaration (``run.names()``), or from a likely name
+with confirming values. Detectors see the table's names only: other metrics are renamed for them (``judged``), and
+findings get their own names back (``own_name``).
 """
 
 from __future__ import annotations
@@ -38,27 +38,26 @@ from stabilitybackend.schema.metric_roles import (
 
 __all__ = ["WatchedNames"]
 
-# Confirms by its values what a metric is that the table of names does not have: loss, learning rate, gradient norm.
-#
-# The more a name says the fewer values it takes. A loss whose name says nothing is known by what all losses of a
-# training do: another number at each row, noise of batches on a level that falls or stays, and no other metric like it.
+# Roles of unlisted names by their values: loss, learning rate, gradient norm. The clearer a name, the fewer values are
+# needed. A loss with a neutral name shows the traits of all losses: another number at each row, noise of batches on a
+# level that falls or stays, and no similar metric.
 
-#: Ranks of names: one of the table or declared, and one that says nothing (``loss_rank``).
+#: Ranks of names: listed or declared ones, and neutral ones (``loss_rank``).
 KNOWN, UNNAMED = -1, 2
-#: Finite values after which it is decided: of a name that says something, of one that does not.
+#: Finite values before a decision: of a likely name, of a neutral one.
 DECIDED_POINTS = 16
 UNNAMED_POINTS = 64
-#: Metrics of one role and rank that are looked at.
+#: Candidates of one role and rank.
 MAX_CANDIDATES = 32
-#: A learning rate lies below this: Adafactor's relative step is 0.01, SGD's with a large batch has been some tens.
+#: Largest learning rate: Adafactor's relative step is 0.01, SGD's with a large batch has been some tens.
 LARGEST_LR = 100.0
 #: Half of the changes of a learning rate from one point to the next are smaller than this, as a fraction.
 SMOOTH_CHANGE = 0.2
-#: Stretches of a metric whose name says nothing that are looked at.
+#: Intervals tried of a metric with a neutral name.
 MAX_TRIES = 8
-#: A loss that falls by this fraction learns; of two errors it is also more.
+#: Fall of a learning loss, fraction; of two errors it is also more.
 FALLS = 0.05
-#: Changes of two metrics with this rank correlation are those of one quantity: a loss, its perplexity, its bits.
+#: Rank correlation of changes of one quantity: a loss, its perplexity, its bits.
 SAME = 0.9
 
 
@@ -74,7 +73,7 @@ class _Candidate:
         return len(self.values) >= (UNNAMED_POINTS if self.rank == UNNAMED else DECIDED_POINTS)
 
     def take(self, column: NDArray[np.float64]) -> None:
-        """Take values of some rows; a stretch that is like no loss is forgotten for the next one, for some tries."""
+        """Take values of some rows; an interval unlike a loss is dropped for the next one, for some tries."""
         came = column[np.isfinite(column)][: MAX_TRIES * UNNAMED_POINTS].tolist()
         for value in came:
             if self.decided:
@@ -85,19 +84,19 @@ class _Candidate:
 
 
 class Candidates(Stateful):
-    """Metrics that may be a run's loss, learning rate or gradient norm, which the table of names has none of."""
+    """Candidates of a run's loss, learning rate or gradient norm, for roles without a listed name."""
 
     _of: dict[str, _Candidate] = fresh(dict)
-    #: Whether the run has a reward or parts of a loss: what else it has is no loss that can be told by its values.
+    #: Whether the run has a reward or parts of a loss: then values can't identify a loss.
     _in_parts: bool = False
-    #: (role, rank) of which there are enough: thousands of names come at once. No part of the state.
+    #: Full (role, rank): thousands of names arrive together. Not part of the state.
     _full = frozenset[tuple[str, int]]()
 
     def restored(self) -> None:
         self._full = frozenset()
 
     def add(self, metric: str) -> None:
-        """Look at a metric from here on, where it may have a role."""
+        """Add a metric that may have a role."""
         self._in_parts = self._in_parts or has_parts(metric)
         rank = loss_rank(metric)
         role, rank = (likely_role_of(metric), 0) if rank is None else (LOSS, rank)
@@ -109,30 +108,30 @@ class Candidates(Stateful):
             self._full |= {(role, rank)}
 
     def remove(self, metric: str) -> None:
-        """Look at a metric no longer: its role was declared."""
+        """Remove a metric with a declared role."""
         self._of.pop(metric, None)
         self._full = frozenset()
 
     def role(self, metric: str) -> str:
-        """Return what a candidate may be."""
+        """Return the possible role of a candidate."""
         return self._of[metric].role
 
     def rank(self, metric: str) -> int:
-        """Return how little the name of a metric says, KNOWN where it is no candidate."""
+        """Return the rank of a candidate's name, KNOWN for others."""
         return self._of[metric].rank if metric in self._of else KNOWN
 
     def undecided(self, names: Collection[str], chosen: Mapping[str, str]) -> bool:
-        """Return whether more values of some of these metrics may still say what they are."""
+        """Return whether more values may still decide on some of these metrics."""
         return any(metric in names and self._is_open(one, chosen) for metric, one in self._of.items())
 
     def _is_open(self, candidate: _Candidate, chosen: Mapping[str, str]) -> bool:
-        """Say whether a candidate may still get its role: nobody has it, or one whose name says less."""
+        """Return whether a candidate may still get its role: free, or held by a less clear name."""
         holder = chosen.get(candidate.role)
         more = not candidate.decided or (candidate.rank == UNNAMED and candidate.tries < MAX_TRIES)
         return more and (holder is None or candidate.rank < self.rank(holder))
 
     def observe(self, places: Mapping[str, int], values: NDArray[np.float64], chosen: Mapping[str, str]) -> list[str]:
-        """Take rows, float64 (m, n); return the metrics that are the one of their role now, at most one a role."""
+        """Take rows, float64 (m, n); return the newly confirmed metrics, at most one a role."""
         news = set[str]()
         for metric, candidate in self._of.items():
             if metric in places and self._is_open(candidate, chosen):
@@ -142,7 +141,7 @@ class Candidates(Stateful):
         return [metric for role, metric in found.items() if metric != chosen.get(role)]
 
     def _one(self, role: str) -> str | None:
-        """Return the metric that has a role; of learning rates the first group's, of others only where it is alone."""
+        """Return the metric of a role; of learning rates the first group's, of others only a single one."""
         for rank in sorted({one.rank for one in self._of.values() if one.role == role}):
             if rank == UNNAMED and self._in_parts:
                 return None
@@ -159,13 +158,13 @@ class Candidates(Stateful):
         return None
 
     def several(self, role: str) -> list[str]:
-        """Return the metrics of which each may be the one of a role: those whose names say the most."""
+        """Return the equal candidates of a role, with the clearest names."""
         named = {name: one.rank for name, one in self._of.items() if one.role == role and one.rank < UNNAMED}
         return sorted(name for name, rank in named.items() if rank == min(named.values()))
 
 
 def _confirmed(candidate: _Candidate) -> bool:
-    """Say whether the values of a candidate are such as those of its role."""
+    """Return whether the values of a candidate fit its role."""
     values = np.array(candidate.values)
     if candidate.role == LOSS and candidate.rank:
         return _is_like_a_loss(values) if candidate.rank == UNNAMED else len(set(candidate.values)) > 1
@@ -176,13 +175,13 @@ def _confirmed(candidate: _Candidate) -> bool:
 
 
 def _is_like_a_loss(values: NDArray[np.float64]) -> bool:
-    """Say whether values have the noise of batches on a level that falls or stays."""
+    """Return whether values have the noise of batches on a level that falls or stays."""
     part = bool(values.min() > 0 and (values != np.round(values)).any())
     return part and is_noisy(values) and _fall(values) >= -2.0
 
 
 def _fall(values: NDArray[np.float64]) -> float:
-    """Return how far the level falls from the first third to the last, in standard errors of that."""
+    """Return the fall of the level from the first third to the last, in its standard errors."""
     first, last = np.array_split(values, 3)[::2]
     sigma = robust_sigma(np.diff(values).tolist()) / np.sqrt(2.0)
     error = max(MEDIAN_ERROR * sigma * np.sqrt(2.0 / len(first)), 1e-300)
@@ -190,9 +189,9 @@ def _fall(values: NDArray[np.float64]) -> float:
 
 
 def _the_loss(columns: Mapping[str, list[float]]) -> str | None:
-    """Return the only one of some metrics that are like a loss, of several the only one that learns; None of many.
+    """Return the only metric like a loss, of several the only one that learns; None for many.
 
-    What is the same quantity in other units is one metric, the first of them.
+    The same quantity in other units is one metric, the first of them.
     """
     learn = {}
     for name, values in columns.items():
@@ -206,31 +205,31 @@ def _the_loss(columns: Mapping[str, list[float]]) -> str | None:
 
 
 def _same(one: list[float], other: list[float]) -> bool:
-    """Say whether two metrics change alike in each row."""
+    """Return whether two metrics have the same changes in each row."""
     if len(one) != len(other):
         return False
     first, second = (np.argsort(np.argsort(np.diff(values))) for values in (one, other))
     return bool(np.corrcoef(first, second)[0, 1] >= SAME)
 
 
-#: Roles that are judged of one metric a run: a second spelling of it is the same curve again.
+#: Roles with one judged metric a run: a second spelling is the same curve.
 ONE_METRIC = (LOSS, GRAD_NORM, LR)
-#: What may be declared of each data set.
+#: Roles declared per data set.
 DATASET_ROLES = (LOSS, RATIO, TOKENS, SAMPLES)
-#: Metrics whose first step is remembered, and families of them: more are of layers and experts.
+#: Metrics with a remembered first step, and families: beyond are layers and experts.
 MAX_NAMES = 20_000
 MAX_FAMILIES = 64
 MAX_MEMBERS = 64
-#: Sets of metrics of which it is remembered what becomes of them.
+#: Sets of metrics with a remembered plan.
 MAX_SETS = 256
-#: Rows after which a declared name that never came is reported as wrong: some evaluate and log every 50th step.
+#: Rows before a missing declared name is reported: some evaluate and log every 50th step.
 MISSING_ROWS = 100
-#: The family of our own name: a ratio by its name alone, whatever its values add up to.
+#: The product's own family: a ratio by its name alone.
 _OURS = "ratio/*"
 
 
 class Judged(NamedTuple):
-    """Rows under the names that detectors know.
+    """Rows under the detectors' names.
 
     Args:
         names: of the metrics. columns: the values of each, for every row: float64 (m, n), or a list of columns.
@@ -256,13 +255,13 @@ class _Plan(NamedTuple):
 
 
 class WatchedNames(Stateful):
-    """What the metrics of one run's primary rank are.
+    """Roles of the metrics of one run's primary rank.
 
     Attributes:
-        declared, datasets: what the job declared: role -> metric, and role -> data set -> metric.
-        chosen: role of ``ONE_METRIC`` -> the metric that is judged as it.
-        families: shares and counts of data sets, also those about which nothing is decided or that are none.
-        mixture: whether the job has declared one: what each row took is given to the detectors then.
+        declared, datasets: by the job: role -> metric, and role -> data set -> metric.
+        chosen: role of ``ONE_METRIC`` -> its metric.
+        families: shares and counts of data sets, also undecided and rejected ones.
+        mixture: declared by the job: the counts of each row go to the detectors then.
     """
 
     declared: dict[str, str] = fresh(dict)
@@ -280,7 +279,7 @@ class WatchedNames(Stateful):
     def __init__(self) -> None:
         super().__init__()
         self._plans: dict[tuple[str, ...], _Plan] = {}
-        #: Sets of metrics of which all is known.
+        #: Sets of metrics that are decided completely.
         self._settled: set[tuple[str, ...]] = set()
 
     def restored(self) -> None:
@@ -292,10 +291,10 @@ class WatchedNames(Stateful):
     # --- what the job says, and what it logs ---------------------------------------------------------------------
 
     def declare(self, roles: Mapping[str, str], datasets: Mapping[str, Mapping[str, str]]) -> int | None:
-        """Take a declaration: what it names replaces what was declared of the same role.
+        """Take a declaration: it replaces earlier ones of the same role.
 
         Returns:
-            The first step with a row that means something else now, None where nothing changes.
+            The first step with a changed meaning, None for no change.
         """
         before = (dict(self.declared), {role: dict(sets) for role, sets in self.datasets.items()})
         self.declared.update({role: metric for role, metric in roles.items() if role in ROLES})
@@ -309,29 +308,29 @@ class WatchedNames(Stateful):
         return min(steps, default=None)
 
     def declare_mixture(self) -> None:
-        """Note that the job has declared a mixture."""
+        """Take a declaration of a mixture."""
         if not self.mixture:
             self.mixture = True
             self._forget_plans()
 
     def rewound(self) -> None:
-        """Forget the newest counts: the rows that come next do not follow on them."""
+        """Forget the newest counts: the next rows do not continue them."""
         for family in self.families.values():
             if family.are == GROWING:
                 family.last = {}
 
     def is_settled(self, names: Sequence[str]) -> bool:
-        """Return whether ``observe`` would find nothing in rows of these metrics: all is known of them."""
+        """Return whether ``observe`` would find nothing in rows of these metrics."""
         return key_of(names) in self._settled
 
     def observe(self, names: Sequence[str], steps: NDArray[np.int64], values: NDArray[np.float64]) -> int | None:
-        """Look at rows of the primary rank before they are judged.
+        """Take rows of the primary rank before they are judged.
 
         Args:
             steps: int64 (n,). values: float64 (m, n).
 
         Returns:
-            The first step with a row that means something else now than it did, None where none does.
+            The first step with a changed meaning, None for no change.
         """
         self.rows_since += len(steps)
         row = key_of(names)
@@ -378,7 +377,7 @@ class WatchedNames(Stateful):
         return any(name in places for name in family.members)
 
     def _new_name(self, name: str, first: int) -> int | None:
-        """Place a metric; return its first step where it takes the place of another one, or was no one's before."""
+        """Add a metric; return its first step where it takes a role from another one, or had none."""
         changed = None
         for role in ONE_METRIC if self.declared else ():
             if self.declared.get(role) == name and self.chosen.get(role) != name:
@@ -415,7 +414,7 @@ class WatchedNames(Stateful):
     # --- what detectors get --------------------------------------------------------------------------------------
 
     def judged(self, names: Sequence[str], values: NDArray[np.float64]) -> Judged:
-        """Return rows of float64 (m, n) as detectors get them; those of a metric that is not judged are left out."""
+        """Return rows of float64 (m, n) for detectors, without unjudged metrics."""
         row = key_of(names)
         plan = self._plans.get(row)
         if plan is None:
@@ -454,7 +453,7 @@ class WatchedNames(Stateful):
         return _Plan(plain, [place for place, _ in plain], NameKey(name for _, name in plain), groups, as_logged)
 
     def known_as(self, metric: str) -> str | None:
-        """Return the name under which detectors get the values of a metric, None for one that they do not get."""
+        """Return the detectors' name of a metric, None for unjudged ones."""
         for role, sets in self.datasets.items():
             if role == LOSS and metric in sets.values():
                 return f"{LOSS}/{next(one for one, name in sets.items() if name == metric)}"
@@ -470,7 +469,7 @@ class WatchedNames(Stateful):
         return None if own is not None and self.declared.get(own) in self.first_steps else metric
 
     def own_name(self, known: str) -> str:
-        """Return the metric that detectors know under a name."""
+        """Return the metric behind a detectors' name."""
         for role, metric in {**self.chosen, **self.declared}.items():
             if role == known and metric in self.first_steps:
                 return metric
@@ -492,7 +491,7 @@ class WatchedNames(Stateful):
         )
 
     def mixtures(self, measure: str) -> Iterator[Family]:
-        """Yield the families whose values are shares (``ratio``), or counts of ``tokens`` or ``samples``."""
+        """Yield the families of shares (``ratio``), or of counts of ``tokens`` or ``samples``."""
         for family in self.families.values():
             if family.is_mixture and (family.measure or RATIO) == measure:
                 yield family
@@ -500,7 +499,7 @@ class WatchedNames(Stateful):
     # --- what others ask -----------------------------------------------------------------------------------------
 
     def judged_row(self, values: Mapping[str, float]) -> Mapping[str, float]:
-        """Return one row as detectors get it."""
+        """Return one row for detectors."""
         names = tuple(values)
         plan = self._plans.get(names)
         if plan is not None and plan.as_logged:
@@ -509,7 +508,7 @@ class WatchedNames(Stateful):
         return {name: float(column[0]) for name, column in zip(known, columns, strict=True)}
 
     def is_judged(self, metric: str, wants: Callable[[str], bool]) -> bool:
-        """Return whether detectors get anything of a metric; ``wants``: whether they take a name that they know."""
+        """Return whether detectors get anything of a metric; ``wants``: whether they take a name."""
         known = self.known_as(metric)
         if known is not None and wants(known):
             return True
@@ -519,11 +518,11 @@ class WatchedNames(Stateful):
         )
 
     def of_training(self, metric: str) -> bool:
-        """Return whether a metric that the table of names does not have tells which rank logs the training."""
+        """Return whether an unlisted metric identifies the rank that logs the training."""
         return self._is_declared(metric) or likely_role_of(metric) is not None or loss_rank(metric) == 1
 
     def compared_as(self, metric: str) -> str | None:
-        """Return the name under which a metric's own values are compared with others', None where they are not."""
+        """Return the name under which a metric's values are compared with others', None for none."""
         if self._ratios and (dataset := self.families[self._ratios].members.get(metric)) is not None:
             return f"{RATIO}/{dataset}" if self.families[self._ratios].are == SHARES else None
         return self.known_as(metric)

@@ -1,4 +1,4 @@
-"""Says what is watched of a run, as what and why, what is not, and what should be put right."""
+"""Watched metrics of a run with reasons, unwatched ones, and faults to correct."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stabilitybackend.schema.watched import Watched, WatchedMetric, Why
 
 __all__ = ["missing_text", "watched_of"]
 
-#: Names that are listed of those that nobody looks at.
+#: Listed unwatched names.
 MAX_UNWATCHED = 500
 #: Readings of agents' GPUs are no metrics of the training.
 _READINGS = "gpu/"
@@ -27,9 +27,9 @@ _TAKEN = {
 
 
 def watched_of(names: WatchedNames, metrics: Iterable[str], followed: Collection[str] = ()) -> Watched:
-    """Return what is watched of a run that logs ``metrics``; ``followed``: those that no detector has a role for."""
+    """Return the report on ``metrics``; ``followed``: those without a role."""
     logged = [name for name in metrics if not name.startswith(_READINGS)]
-    # One that compares ranks side by side takes any metric, and none of one rank alone.
+    # A detector that compares ranks takes any metric, and none of one rank alone.
     wants = {name: made.wants for name, make in DETECTORS.items() if not (made := make()).side_by_side}
     found = [one for name in logged if (one := _watched(names, name, wants)) is not None]
     found.sort(key=lambda one: (one.dataset is not None, one.role, one.dataset or "", one.metric))
@@ -44,7 +44,7 @@ def watched_of(names: WatchedNames, metrics: Iterable[str], followed: Collection
 
 
 def missing_text(names: WatchedNames) -> str:
-    """Return what to say of declared names that never came, "" where there is none."""
+    """Return the sentence about declared names that never appeared, "" for none."""
     return " ".join(_missing(names))
 
 
@@ -86,7 +86,6 @@ def _why_of(names: WatchedNames, metric: str, family: Family) -> Why:
 
 
 def _missing(names: WatchedNames) -> list[str]:
-    """Return a sentence for each declared name that never came."""
     if names.rows_since < MISSING_ROWS:
         return []
     every = [(role, metric) for role, metric in names.declared.items()]
@@ -103,7 +102,7 @@ def _missing(names: WatchedNames) -> list[str]:
 
 
 def _unsure(names: WatchedNames, unwatched: list[str]) -> list[str]:
-    """Return a sentence where several metrics may be the loss, and where data sets' numbers are no mixture."""
+    """Return a sentence for several candidates of the loss, and for data sets' numbers without a mixture."""
     notes = []
     several = [name for name in names.candidates.several(LOSS) if name in unwatched]
     if LOSS not in names.chosen and several:

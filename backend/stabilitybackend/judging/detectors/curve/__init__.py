@@ -1,1 +1,1 @@
-"""The engine of one curve, and the detector that judges the curves of a run with it."""
+"""Engine of one curve, and the detector of a run's curves."""

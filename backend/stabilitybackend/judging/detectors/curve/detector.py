@@ -1,4 +1,4 @@
-"""Judges the curves of a run: the loss, the losses of data sets and the gradient norm; each by the one engine."""
+"""Curves of a run: the loss, the losses of data sets and the gradient norm; each by the one engine."""
 
 from __future__ import annotations
 
@@ -33,27 +33,26 @@ from stabilitybackend.schema.metric_roles import GRAD_NORM, LOSS, RATIO, dataset
 
 __all__ = ["CurvesDetector", "Flatness"]
 
-#: Entries that stand for the whole run: where they are full, neighbours become one and each is of twice as many points.
+#: Entries over the whole run: when full, neighbours are merged and each is of twice as many points.
 MAX_ENTRIES = 64
 #: Part of the run so far that has to be flat: a power law with the usual exponent of 0.1 falls by 3 % in it; twice that
-#: where the learning rate is not logged. At least MIN_POINTS; BEGIN_POINTS after the warm-up a model finds
-#: out how frequent its classes are: those do not count.
+#: without a logged learning rate. At least MIN_POINTS; the BEGIN_POINTS after the warm-up, in which a model learns
+#: class frequencies, do not count.
 FLAT_PART = 0.25
 MIN_POINTS = 500
 BEGIN_POINTS = 128
 MIN_ENTRIES = 8
-#: A fall below this fraction is none, early in a run and later.
+#: A smaller fall counts as none, early in a run and later.
 STILL_EARLY = 0.015
 STILL = 0.003
 #: A change of a level that counts, and a large one; both as fractions.
 CHANGE = 0.025
 LARGE = 0.1
-#: A model whose loss began at or above this was untrained; above MOST of its first level it knows at most how frequent
-#: its classes are.
+#: First loss of an untrained model, at least; above MOST of its first level it has learned at most class frequencies.
 UNTRAINED = 3.9
 MOST = 0.7
-#: Numbers of classes whose logarithm is the loss of a model that knows nothing: binary, data sets of pictures,
-#: arithmetic tasks, bytes, powers of two, vocabularies of well known tokenizers; and how near a level has to be.
+#: Numbers of classes whose logarithm is the loss of an untrained model: binary, data sets of pictures, arithmetic
+#: tasks, bytes, powers of two, vocabularies of common tokenizers; and the tolerance.
 KNOWN_CLASSES = (
     2, 10, 64, 97, 100, 113, 128, 256, 257, 512, 1000, 1024, 2048, 4096, 8192, 16384, 21841, 28996, 30522, 32000, 32128,
     32768, 49152, 50257, 50304, 50368, 64000, 65024, 65536, 100277, 100352, 128000, 128256, 151936, 152064, 250112,
@@ -107,7 +106,7 @@ class Flatness:
         return True
 
     def never_learns(self, needed: float) -> bool:
-        """Say whether the loss has not moved since the beginning, for ``needed`` points, as high as untrained."""
+        """Return whether the loss has not moved since the beginning, for ``needed`` points, as high as untrained."""
         if len(self.entries) < 2 * MIN_ENTRIES or self.entries[0] <= 0:
             return False
         per_entry = self._each * self._per_block
@@ -121,7 +120,7 @@ class Flatness:
         return still and high and lowest > (1 - CHANGE) * level and self.noise <= LARGE * first
 
     def stopped(self, needed: float, since: int, *, rate_known: bool) -> bool:
-        """Say whether the loss had fallen, and then did not move over the newest part of the run.
+        """Return whether the loss had fallen, and then did not move over the newest part of the run.
 
         Args:
             since: only steps from here on count.
@@ -137,10 +136,8 @@ class Flatness:
         return learned and abs(_fall(flat)) <= STILL * abs(level) and _bound(flat) <= CHANGE * abs(level)
 
     def begin(self) -> int:
-        """Return the first step of the flat stretch at the end: each entry is at its level, and its halves are alike.
-
-        Noise hides a slow fall from single entries, not from halves.
-        """
+        """Return the first step of the flat interval at the end: each entry is at its level, and its halves are equal.
+        Noise hides a slow fall from single entries, not from halves."""
         newest = self.entries[-max(MIN_ENTRIES, int(FLAT_PART * len(self.entries))) :]
         level, at = median(newest), len(self.entries) - 1
         reach = 3 * _sigma(newest) + 0.5 * STILL * abs(level)
@@ -152,12 +149,12 @@ class Flatness:
         return self.steps[at]
 
     def level(self) -> tuple[float, float]:
-        """Return the level at the end and how far it may be off."""
+        """Return the level at the end and its error."""
         newest = self.entries[-max(MIN_ENTRIES, int(FLAT_PART * len(self.entries))) :]
         return median(newest), _sigma(newest)
 
     def left(self, level: float, sigma: float) -> str:
-        """Return how the newest entries left a level: ``down``, ``up``, "" for not at all."""
+        """Return the direction in which the newest entries left a level: ``down``, ``up``, "" for neither."""
         reach, newest = max(CHANGE * abs(level), 3 * sigma), self.entries[-2:]
         return "down" if max(newest) < level - reach else "up" if min(newest) > level + reach else ""
 
@@ -173,12 +170,12 @@ def _fall(flat: Sequence[float]) -> float:
 
 
 def _bound(flat: Sequence[float]) -> float:
-    """Return what noise may hide of the fall, two standard errors."""
+    """Return the largest fall hidden by noise, two standard errors."""
     return 2 * MEDIAN_ERROR * _sigma(flat) * math.sqrt(2.0 / (len(flat) // 2))
 
 
 def known_classes(level: float) -> int | None:
-    """Return a common number of classes whose logarithm the level is, None where there is none.
+    """Return a common number of classes whose logarithm is the level, None for none.
 
     Example:
         >>> known_classes(4.727), known_classes(2.0)
@@ -190,17 +187,17 @@ def known_classes(level: float) -> int | None:
 
 # --- drops -----------------------------------------------------------------------------------------------------------
 
-#: A drop that something explains, and one that nothing does, as fractions; and how many times the usual move it is.
+#: An explained drop, and an unexplained one, as fractions; and relative to the usual move.
 EXPLAINED_DROP = 0.02
 DROP = 0.05
 MOVES = 6.0
-#: Blocks between two drops that are noted; doubled with each: a staircase is noted twice or thrice.
+#: Blocks between two noted drops; doubled with each: a staircase is noted twice or thrice.
 REST_BLOCKS = 16
 
 
 @dataclass(slots=True)
 class Drops:
-    """The newest medians of blocks, of which the two newest may lie below those before at once.
+    """The newest medians of blocks, with possible sudden drops.
 
     Attributes:
         blocks, steps: medians and their first steps.
@@ -231,7 +228,7 @@ class Drops:
         return onset, median(blocks[-9:-4]), median(blocks[-3:])
 
     def is_worth_a_note(self, before: float, after: float, *, explained: bool) -> bool:
-        """Say whether a drop is worth a note: explained, or large and no beginning of learning."""
+        """Return whether a drop deserves a note: explained, or large and no beginning of learning."""
         learned = before < (1 - DROP) * self.first
         if self.rest or not (explained or (learned and before - after > DROP * abs(before))):
             return False
@@ -240,7 +237,7 @@ class Drops:
         return True
 
     def rebase(self) -> None:
-        """Go on from the newest blocks."""
+        """Restart from the newest blocks."""
         newest, steps = list(self.blocks)[-3:], list(self.steps)[-3:]
         self.blocks.clear()
         self.steps.clear()
@@ -248,48 +245,48 @@ class Drops:
         self.steps.extend(steps)
 
 
-#: Data sets that are watched, the first ones seen, and shares that are remembered. A curve takes some 5 KB.
+#: Watched data sets, the first ones, and remembered shares. A curve takes some 5 KB.
 MAX_DATASETS = 32
-#: The loss of one data set has to prove this many times more than the whole loss: it is noisier, and there are many.
+#: Factor on the proof of one data set's loss: it is noisier, and there are many.
 DATASET_DEMAND = 1.5
-#: Events of several losses whose onsets are so many points apart at most are one; one data set's waits as long.
+#: Events of several losses with onsets this close are one; one data set's waits as long.
 TOGETHER_POINTS = 16
-#: What moves the whole loss by less than this fraction (the rise times the data set's share) is a note: a loss logged
-#: from bf16 moves in steps of that size.
+#: A smaller move of the whole loss, as a fraction (the rise times the data set's share), is a note: a loss logged from
+#: bf16 moves in steps of that size.
 SHOWN_IN_THE_WHOLE = 0.005
-#: A gradient norm scatters by a tenth in the calmest runs: only a jump to so many times its level is worth a note.
+#: Least jump of a gradient norm for a note, relative to its level: it scatters by a tenth in the calmest runs.
 NORM_RISE = 1.0
-#: A learning rate or batch size that jumped up right before explains a rise up to this fraction.
+#: Largest rise explained by a jump of the learning rate or batch size right before.
 EXCUSED_RISE = 0.5
 #: An event of another detector that ended within so many points is still the same event.
 CLAIM_POINTS = 10
-#: An open event is reported again where its peak has grown by this factor, so many times at most.
+#: Growth of the peak for another report of an open event, so many times at most.
 PEAK_FACTOR = 2.0
 PEAK_NEWS = 6
-#: Events that are open at once; older ones are forgotten.
+#: Open events; older ones are forgotten.
 MAX_INCIDENTS = 64
-#: A learning rate below this part of its largest is at its floor: flat is what a loss is then.
+#: A learning rate below this part of its largest is at its floor, where a flat loss is normal.
 RATE_FLOOR = 0.2
-#: A first point later than so many usual distances means that the run begins in the middle of a training.
+#: A first point later than so many usual distances is the middle of a training.
 FIRST_POINT = 3
-#: Claims that explain that a loss moves: what follows them is no event of its own.
+#: Claims that explain a move of the loss.
 _EXPLAINING = frozenset({"data_mix_drift", "mixture"})
 
-#: Lives of events that are over.
+#: Final lives of events.
 OVER = ("back", "regained")
 
 
 @dataclass(slots=True)
 class Incident:
-    """One incident, from when it is reported until its curve, and those of the data sets in it, are back.
+    """One incident, from its report until its curve, and those of the data sets in it, are back.
 
     Attributes:
-        metric: of the curve whose event it is. event: as it was last. of_all: several data sets share it.
-        severity: the worst so far. explained: known changes that it began with.
-        waits: data sets (metrics) that are part of it and are not back -> onset of their event.
-        said: what was reported last; said_peak: the peak then; peaks: how often a higher one was.
-        let_go: other detectors may report what comes now. sets_back: first step at which all data sets in it were back.
-        before, after, error: of all data sets together, where it is theirs.
+        metric: of its curve. event: its last state. of_all: several data sets share it.
+        severity: the worst so far. explained: changes at its onset.
+        waits: its data sets (metrics) that are not back -> onset of their event.
+        said: last report; said_peak: the peak then; peaks: reports of a higher one.
+        let_go: other detectors may report from here on. sets_back: first step at which all its data sets were back.
+        before, after, error: of all data sets together, for their joint event.
     """
 
     metric: str
@@ -370,14 +367,14 @@ class CurvesDetector(Detector):
     #: The first metric of each role.
     _whole: str = ""
     _norm: str = ""
-    #: Metric of a share -> its newest value; of the declared mixture alone where there is one.
+    #: Metric of a share -> its newest value; of a declared mixture alone.
     _shares: dict[str, float] = fresh(dict)
     _declared: bool = False
     #: ``metric:onset`` -> incident.
     _incidents: dict[str, Incident] = fresh(dict)
-    #: Metric of a data set, or the gradient norm -> its event, which waits whether the whole loss shows it.
+    #: Metric of a data set, or the gradient norm -> its event, held until the whole loss decides.
     _held: dict[str, CurveEvent] = fresh(dict)
-    #: Metric -> onset of its event that is followed without a report.
+    #: Metric -> onset of its unreported event.
     _silent: dict[str, int] = fresh(dict)
     _flat: Flatness = fresh(Flatness)
     _drops: Drops = fresh(Drops)
@@ -447,7 +444,7 @@ class CurvesDetector(Detector):
     # --- curves -----------------------------------------------------------------------------------------------------
 
     def _first(self, metric: str, value: float, step: int) -> Curve | None:
-        """Take a share, or begin with a curve; None for a share, a second spelling, or one too many."""
+        """Take a share, or begin a curve; return None for a share, a second spelling, or one too many."""
         if metric.startswith(f"{RATIO}/"):
             if not self._declared and 0 <= value <= 1 and (metric in self._shares or len(self._shares) < MAX_DATASETS):
                 self._shares[metric] = value
@@ -464,7 +461,7 @@ class CurvesDetector(Detector):
         return curve
 
     def _passes_over(self, metric: str) -> bool:
-        """Say whether points of a metric without a curve change nothing."""
+        """Return whether points of a metric without a curve change nothing."""
         if metric in self._curves or (metric in self._shares and not self._declared):
             return False
         if metric.startswith(f"{RATIO}/"):
@@ -475,7 +472,7 @@ class CurvesDetector(Detector):
         return sum(1 for name in self._curves if dataset_of(name)) >= MAX_DATASETS
 
     def _after(self, metric: str, curve: Curve, news: Sequence[CurveEvent], step: int) -> list[Finding]:
-        """Report what a point changed."""
+        """Report the changes of a point."""
         found: list[Finding] = []
         for event in news:
             found += self._news(metric, curve, event, step)
@@ -490,7 +487,7 @@ class CurvesDetector(Detector):
         return found
 
     def _news(self, metric: str, curve: Curve, event: CurveEvent, step: int) -> list[Finding]:
-        """Take what an engine says of an event."""
+        """Take the engine's changes of an event."""
         found = self._member(metric, event, step) if event.life in OVER else []
         one = self._incidents.get(f"{metric}:{event.onset}")
         if one is not None:
@@ -518,7 +515,7 @@ class CurvesDetector(Detector):
         return any(role_of(metric) == LOSS for metric in self.context.open_claims())
 
     def _excuses(self, event: CurveEvent, step: int) -> list[str]:
-        """Return the known changes that an event began with."""
+        """Return the changes at the onset of an event."""
         begin = event.onset - round(EXCUSE_POINTS * self.context.interval)
         excuses = self.context.excuses_between(begin, step)
         texts = [f"{e.kind}: {e.text}" for e in excuses if e.kind in ("lr_jump", "batch_size") and e.after > e.before]
@@ -532,7 +529,7 @@ class CurvesDetector(Detector):
     def _open(
         self, metric: str, event: CurveEvent, step: int, explained: list[str], whole: Moved | None = None
     ) -> Finding:
-        """Open the incident of an event; of several data sets where ``whole`` says how far they moved together."""
+        """Open the incident of an event; of several data sets with their joint move in ``whole``."""
         one = Incident(metric, event, whole is not None, "info", explained)
         if whole is not None:
             one.before, one.after, one.error = whole
@@ -544,7 +541,7 @@ class CurvesDetector(Detector):
         return self._report(one, step)
 
     def _advance(self, one: Incident, event: CurveEvent, step: int) -> list[Finding]:
-        """Report an incident again where what is to be said of it changed."""
+        """Report an incident again after a change."""
         one.event = event
         kind, severity, state = self._kind(one), self._severity(one), self._state(one)
         if one.said == [kind, severity, state, event.recovery, str(event.new_level)]:
@@ -552,7 +549,7 @@ class CurvesDetector(Detector):
         return [self._report(one, step)]
 
     def _grown(self, metric: str, event: CurveEvent, step: int) -> list[Finding]:
-        """Report that an open event rose much further, or one that was another's until now."""
+        """Report an open event with a much higher peak, or one freed by another detector."""
         one = self._incidents.get(f"{metric}:{event.onset}")
         if one is None or one.peaks >= PEAK_NEWS:
             return []
@@ -565,7 +562,7 @@ class CurvesDetector(Detector):
         return [self._report(one, step)]
 
     def _report(self, one: Incident, step: int) -> Finding:
-        """Return what is known of an incident, and remember that it was reported."""
+        """Return the finding of an incident, and record the report."""
         event = one.event
         one.severity = self._severity(one)
         kind, state = self._kind(one), self._state(one)
@@ -582,7 +579,7 @@ class CurvesDetector(Detector):
         return finding
 
     def _now(self, one: Incident) -> CurveEvent:
-        """Return the event of an incident as it is now."""
+        """Return the present event of an incident."""
         event = self._curves[one.metric].event
         return event if event is not None and event.onset == one.event.onset else one.event
 
@@ -593,11 +590,11 @@ class CurvesDetector(Detector):
         event = one.event
         if event.life in OVER:
             return "open" if one.waits else "recovered" if event.life == "back" else "resolved"
-        # A note that stays where it is needs nobody; an illness is not over because statistics got used to it.
+        # A lasting note ends here; damage does not end because statistics got used to it.
         return "resolved" if event.recovery == "none" and self._severity(one) == "info" else "open"
 
     def _severity(self, one: Incident) -> Severity:
-        """Return the severity that an incident has earned by now; it never gets lower."""
+        """Return the severity earned so far; it never falls."""
         event = one.event
         if one.metric == self._norm or (event.lone and not event.outdone):
             now: Severity = "info"
@@ -654,7 +651,7 @@ class CurvesDetector(Detector):
     # --- data sets ----------------------------------------------------------------------------------------------------
 
     def _release(self, metric: str, curve: Curve, step: int) -> list[Finding]:
-        """Report the event of a data set or norm that waited: of it alone, of all data sets, or not at all."""
+        """Report the held event of a data set or norm: alone, of all data sets, or not at all."""
         event, reach = self._held[metric], TOGETHER_POINTS * self.context.interval
         if curve.event is not None and curve.event.onset == event.onset:
             event = curve.event
@@ -682,7 +679,7 @@ class CurvesDetector(Detector):
         return [self._open(metric, event, step, self._excuses(event, step), whole)]
 
     def _of_the_whole(self, metric: str, event: CurveEvent) -> bool:
-        """Say whether another incident has the event; a data set's is part of that of the whole loss."""
+        """Return whether another incident has the event; a data set's is part of that of the whole loss."""
         begin = event.onset - TOGETHER_POINTS * self.context.interval
         claims = self.context.claims_since(event.onset)
         own = self.context.open_claims().get(metric)
@@ -701,7 +698,7 @@ class CurvesDetector(Detector):
         return False
 
     def _joined(self, event: CurveEvent) -> dict[str, int]:
-        """Return the data sets whose open event is part of one of the whole loss -> its onset."""
+        """Return the data sets with an open event within one of the whole loss -> its onset."""
         reach, joined = TOGETHER_POINTS * self.context.interval, dict[str, int]()
         for metric, curve in self._curves.items():
             own = curve.event
@@ -711,7 +708,7 @@ class CurvesDetector(Detector):
         return joined
 
     def _handed_over(self, event: CurveEvent, step: int) -> list[Finding]:
-        """Close the incidents of data sets that the whole loss shows by now."""
+        """Close the incidents of data sets that the whole loss now has."""
         found, reach = list[Finding](), 2 * TOGETHER_POINTS * self.context.interval
         for key, one in list(self._incidents.items()):
             settled = one.event.new_level is not None or one.event.onset < event.onset - reach
@@ -726,7 +723,7 @@ class CurvesDetector(Detector):
         return found
 
     def _member(self, metric: str, event: CurveEvent, step: int) -> list[Finding]:
-        """Take note that a data set's event is over: the incident that it is part of may be over with it."""
+        """Take the end of a data set's event, and end its incident with the last one."""
         found = list[Finding]()
         for one in list(self._incidents.values()):
             if one.waits.get(metric) == event.onset:
@@ -740,7 +737,7 @@ class CurvesDetector(Detector):
         return self._shares.get(f"{RATIO}/{name}", 1 / max(1, sets))
 
     def _moves_the_whole(self, one: Incident) -> bool:
-        """Say whether an event of data sets moves the whole loss by a fraction that it shows."""
+        """Return whether an event of data sets visibly moves the whole loss."""
         if one.of_all:
             return one.after - one.before >= SHOWN_IN_THE_WHOLE * abs(one.before)
         event = one.event
@@ -748,7 +745,7 @@ class CurvesDetector(Detector):
         return rise * self._share(dataset_of(one.metric) or "") >= SHOWN_IN_THE_WHOLE * self._level()
 
     def _level(self) -> float:
-        """Return the level of the whole loss, put together from those of the data sets and their shares."""
+        """Return the level of the whole loss, from the data sets' levels and shares."""
         parts = [
             (self._share(name), abs(level))
             for metric, curve in self._curves.items()
@@ -762,7 +759,7 @@ class CurvesDetector(Detector):
         return Moved(1.0, math.exp(min(rise, 50.0)), max(error, 1e-9))
 
     def _summed(self, every: Mapping[str, Moved]) -> Moved:
-        """Return how far the whole loss moved, put together from the data sets, their levels and shares."""
+        """Return the move of the whole loss, from the data sets' levels and shares."""
         parts = [
             (self._share(dataset_of(metric) or "") * abs(self._curves[metric].usual()[0]), moved)
             for metric, moved in every.items()
@@ -800,7 +797,7 @@ class CurvesDetector(Detector):
     # --- flat, and at once lower --------------------------------------------------------------------------------------
 
     def _blocks(self, curve: Curve, step: int) -> list[Finding]:
-        """Take the blocks of the whole loss that are complete since the last time."""
+        """Take the newly completed blocks of the whole loss."""
         count = min(curve.slow.points - self._blocks_seen, len(curve.blocks))
         self._blocks_seen = curve.slow.points
         found, sigma = list[Finding](), curve.usual()[1]
@@ -855,7 +852,7 @@ class CurvesDetector(Detector):
         ]  # fmt: skip
 
     def _check_flat(self, step: int) -> list[Finding]:
-        """Report that the loss does not fall, and that it falls again."""
+        """Report a loss that does not fall, and its next fall."""
         plateau, flat = self._plateau, self._flat
         if plateau is not None and plateau.state == "open":
             plateau.points = flat.points if plateau.never else plateau.points + CLIMB_BLOCK
@@ -916,6 +913,6 @@ class CurvesDetector(Detector):
 
 
 def _are_shares(rows: QuietRows, metric: str) -> bool:
-    """Say whether all values of a metric may be shares."""
+    """Return whether all values of a metric may be shares."""
     low, high = rows.ranges.get(metric, (-1.0, 0.0))
     return 0 <= low <= high <= 1

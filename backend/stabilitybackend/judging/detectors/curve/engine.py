@@ -1,8 +1,7 @@
-"""The engine of one curve: its usual level and noise, the evidence that it left them, and the life of one event.
+"""Engine of one curve: usual level and noise, evidence of an excursion, and the life of one event.
 
-It knows one curve and no role of it: whether an event is reported and how bad it is beside what else
-is known of the run decides ``detector.py``. A loss of any scale is judged in its logarithm, so that three decades are
-like one; a curve that goes below 0 is judged as it is.
+It ignores the curve's role: ``detector.py`` decides on reports and severity. A loss of any scale is judged in its
+logarithm, so that three decades are like one; a curve that goes below 0 is judged linearly.
 """
 
 from __future__ import annotations
@@ -26,39 +25,40 @@ __all__ = ["Curve", "CurveEvent"]
 #: so that the sum reaches the proof by chance once in e^(0.797 PROOF), some 14,000, excursions (Wald's bound).
 ALLOW = 2.0
 PROOF = 12.0
-#: One point adds at most this part of the proof beyond its allowance: none proves anything alone.
+#: Largest part of the proof by one point beyond its allowance: none proves anything alone.
 MOST_OF_PROOF = 0.75
-#: Sigmas from which points are counted, the share of points above it in other runs, how the share falls with the
-#: height, and how many points the other runs count for: mean, slope and spread between 39 public logs
-#: without an event, a dozen of Llama 8B in MLPerf v5.1 among them (0.41 % above 3, 0.14 % above 4, 0.012 % above 8).
+#: Sigmas of counted points, the share of points above it in other runs, its slope with the height, and the weight of
+#: other runs in points: mean, slope and spread between 39 public logs without an event, a dozen of Llama 8B in MLPerf
+#: v5.1 among them (0.41 % above 3, 0.14 % above 4, 0.012 % above 8).
 SUSPECT = 3.0
 PRIOR_SHARE = 4e-3
 PRIOR_POWER = 3.5
 PRIOR_POINTS = 114.0
-#: Heights are counted in bins of a quarter of an octave, over twelve octaves.
+#: Bins of heights: a quarter of an octave, over twelve octaves.
 BINS_PER_OCTAVE = 4
 BINS = 48
-#: So many visits of the newest points at a height are a habit: what goes as high is as rare as they are. Two
-#: clouds of losses are like that; neighbours up there are one visit.
+#: Visits of the newest points at a height that make it a habit, as with two clouds of losses; neighbours up there are
+#: one visit.
 HABIT = 3
-#: Sigmas that noise reaches: what neighbours share below that is noise, and proves less.
+#: Reach of noise, sigmas: neighbours share that part, which proves less.
 REACH = 4.0
-#: A lone point so high is noted, unless a larger share of the run's points is.
+#: Height of a noted lone point, unless a larger share of the run's points is as high.
 NOTED_SIGMAS = 6.0
 NOTED_SHARE = 1e-2
 
 # --- level and noise --------------------------------------------------------------------------------------------
-#: Points of the noise and of the trend (half of the run while that is less), and of the level.
+#: Points of the noise and of the trend (at most half of the run), and of the level.
 WINDOW = 128
 SHORT = WINDOW // 4
 #: Points after the start that are only learned.
 YOUNG = 30
-#: Points between two refreshes, of a run that is older than OLD points and of a younger one; up to GROWING each one.
-#: An old run measures its noise at every fourth.
+#: Points between two refreshes, of a run older than OLD points and of a younger one; one each up to GROWING. An old run
+#: measures its noise at every fourth.
 BLOCK = 16
 YOUNG_BLOCK = BLOCK // 4
 OLD = 2 * WINDOW
-#: A run of so many points hardly changes: it refreshes its level after twice as many, its noise once in WINDOW points.
+#: Age from which a run hardly changes: it refreshes its level after twice as many points, its noise once in WINDOW
+#: points.
 AGED = 16 * WINDOW
 GROWING = WINDOW // 2
 NOISE_POINTS = WINDOW // 2
@@ -66,31 +66,31 @@ NOISE_POINTS = WINDOW // 2
 FLOOR = 0.003
 #: Least noise of a curve below 0: it is logged in float32.
 ROUNDING = 2.0**-20
-#: A loss falls with the inverse of its steps at most (power laws of losses have exponents below 1, Kaplan 2020): what
-#: falls faster is on its way to another level.
+#: Steepest fall: with the inverse of the steps (power laws of losses have exponents below 1, Kaplan 2020); a faster one
+#: is a move to another level.
 STEEPEST = -1.0
-#: A value counts as no smaller than this part of the first ones: the logarithm of 0 is none.
+#: Smallest value relative to the first ones: 0 has no logarithm.
 SMALLEST = 1e-12
 #: The largest logarithm whose value is finite.
 MOST_LOG = 700.0
 
 # --- the life of an event ---------------------------------------------------------------------------------------
-#: Back at its level: within this of it (logarithm), or within three standard errors.
+#: Tolerance of a recovery: logarithm, or three standard errors.
 BACK = 0.02
 ERRORS = 3.0
-#: Newest points whose median must be back whatever the noise; fewer at most than BACK_POINTS. The level is asked to
-#: within a sixteenth of the height: half of the smallest part that stays and is worth a word.
+#: Newest points whose median must be back at any noise; fewer at most than BACK_POINTS. The error of the level is at
+#: most a sixteenth of the height: half of the smallest lasting part worth a report.
 FEW = 5
 BACK_POINTS = WINDOW // 2
 BACK_PART = 1 / 16
-#: Points after which a recovery is slow; within AGAIN a new excursion continues it.
+#: Points of a fast recovery; within AGAIN a new excursion continues it.
 FAST = 10
 AGAIN = BLOCK
-#: Up and flat for so many points: the statistics take the level as the usual one. After PATIENCE it does not come back
-#: by itself (MLPerf v5.1: 35 spikes of Llama 8B took 9 to 155 steps; a quarter more than the longest).
+#: Flat points at a new level before the statistics accept it. After PATIENCE it does not recover by itself (MLPerf
+#: v5.1: 35 spikes of Llama 8B took 9 to 155 steps; a quarter more than the longest).
 SETTLED = WINDOW // 2
 PATIENCE = 192
-#: A rise that lasts for SHORT points is an event from this fraction on.
+#: Least rise of an event that lasts for SHORT points.
 LASTING = 0.01
 #: Points of a block of the slow evidence, blocks that are kept, and those whose lowest is the level of a climb.
 CLIMB_BLOCK = BLOCK
@@ -107,19 +107,19 @@ class CurveEvent:
     """One excursion from its first point until it is back, or settled at a new level.
 
     Attributes:
-        onset, seen: its first step, and the step at which it was proved (training steps, as all steps here).
-        kind: as far as is known now; it may change in its life.
+        onset, seen: first step, and step of the proof (training steps, as all steps here).
+        kind: so far; it may change.
         severity: the worst so far.
-        life: where it is now; ``regained`` when training came down to its level long after, without a way back.
-        level, scale: the usual value before it and its noise, as they are logged.
+        life: its state; ``regained`` when training reached its level long after, without a recovery.
+        level, scale: usual value before it and its noise, as logged.
         peak, peak_step: the highest value so far.
         points: logged since the onset.
-        recovery, recovered_step: whether it came back, and the first step that was back.
-        new_level: where it stays; None while that is not known.
+        recovery, recovered_step: class, and first step of it.
+        new_level: of a lasting one; None for unknown.
         lone: a single high point, back in the next one; or several, each of them back in the next one.
-        outdone, since: lone high points of the run before them, where nearly all were lower, and the step of the first
-            one of them; else 0.
-        back_below: the value at or below which it counts as back.
+        outdone, since: earlier lone high points of the run, where nearly all were lower, and the step of the first one;
+            else 0.
+        back_below: largest value that counts as back.
         score: height of the peak, robust sigmas.
     """
 
@@ -153,7 +153,7 @@ class CurveEvent:
     settled: float = 0.0
     #: Whether it was flat when it settled, or only lasted.
     flat: bool = False
-    #: Points that it has been near its level lately, and the level then.
+    #: Recent points near its level, and that level.
     calm: int = 0
     calm_level: float = 0.0
     #: The newest points since the onset, and their steps.
@@ -163,10 +163,10 @@ class CurveEvent:
 
 @dataclass(slots=True)
 class Evidence:
-    """How many nats a height is worth: by how rare points as high are in this run, and in others.
+    """Evidence of a height in nats: by its rarity in this run, and in others.
 
     Args:
-        prior: points that the other runs count for.
+        prior: weight of the other runs, points.
     """
 
     prior: float = PRIOR_POINTS
@@ -174,7 +174,7 @@ class Evidence:
     points: int = 0
 
     def share(self, sigmas: float) -> float:
-        """Return which share of all points is as high: as counted, or as the usual tail has it of those counted."""
+        """Return the share of points as high: as counted, or by the usual tail above them."""
         points = self.points + self.prior
         tail: float = (sum(self.counts) + self.prior * PRIOR_SHARE) / points * (SUSPECT / sigmas) ** PRIOR_POWER
         counted = (
@@ -183,13 +183,13 @@ class Evidence:
         return max(counted, tail)
 
     def nats(self, sigmas: float, least: float = 0.0) -> float:
-        """Return how many nats a point is worth; ``least``: a share that it has at least."""
+        """Return the nats of a point; ``least``: least share."""
         if sigmas <= 1:
             return 0.0
         return min(-math.log(max(self.share(sigmas), least)), ALLOW + MOST_OF_PROOF * PROOF)
 
     def seen(self, sigmas: float) -> None:
-        """Take note of a point that proved nothing."""
+        """Take a point without proof."""
         if sigmas >= SUSPECT:
             self.counts[_bin(sigmas)] += 1
 
@@ -200,22 +200,21 @@ def _bin(sigmas: float) -> int:
 
 @dataclass(slots=True)
 class Curve:
-    """What is known of one curve.
+    """State of one curve.
 
-    A value in the quiet band may be appended to ``pending`` without a look, as long as there are fewer than ``room``
-    of them, with ``step`` set to its step; then ``flush`` is due. Others go to ``take``. The thresholds are constant
-    from one refresh to the next, so that the answer does not depend on how rows are cut into batches.
+    A value in the quiet band may be appended to ``pending`` unread, as long as there are fewer than ``room`` of them,
+    with ``step`` set to its step; then ``flush`` is due. Others go to ``take``. The thresholds are constant from one
+    refresh to the next, so that cuts of rows into batches change nothing.
 
     Attributes:
-        low, high: the quiet band, ``low < value < high``; empty where each point needs a look.
+        low, high: the quiet band, ``low < value < high``; empty where each point has to be judged.
         room: quiet points until the next refresh, >= 1. pending: those that wait for it. step: the newest step.
-        event: the event that is followed, None while there is none.
-        left: events whose new level the statistics took as normal, and that have not come back.
+        event: the open event, None for none.
+        left: events whose new level is accepted by the statistics, without recovery.
         blocks, block_steps: medians of CLIMB_BLOCK quiet points in the curve's domain, and their first steps.
 
     Args:
-        demand: heights count as so many times smaller, > 0. min_rise: an event rises by this fraction of the level at
-            least.
+        demand: divisor of heights, > 0. min_rise: least rise of an event, as a fraction of the level.
     """
 
     demand: float = 1.0
@@ -229,32 +228,32 @@ class Curve:
     left: list[CurveEvent] = field(default_factory=list)
     blocks: deque[float] = field(default_factory=lambda: deque(maxlen=CLIMB_BLOCKS))
     block_steps: deque[int] = field(default_factory=lambda: deque(maxlen=CLIMB_BLOCKS))
-    #: How far each block's median was from the one before it.
+    #: Distance of each block's median from the one before it.
     moves: deque[float] = field(default_factory=lambda: deque(maxlen=CLIMB_BLOCKS - 1))
-    #: Points so far, the first ones, and what they are like.
+    #: Points so far, the first ones, and their traits.
     points: int = 0
     first: list[float] = field(default_factory=list)
     start: float = 0.0
     linear: bool = False
-    #: Quiet values in the domain, their distances from the level that held then, those since the refresh.
+    #: Quiet values in the domain, their distances from the level of their time, those since the refresh.
     values: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     distances: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     fresh: list[float] = field(default_factory=list)
     level: float = math.nan
     sigma: float = math.nan
-    #: The noise of medians: that of the points, and the way to a second cloud of theirs.
+    #: The noise of medians: that of the points, and the distance of a second cloud.
     spread: float = math.nan
-    #: Slope in ln(points), never upwards; how alike neighbours are, 0 to 1; points when that was measured.
+    #: Slope in ln(points), never upwards; correlation of neighbours, 0 to 1; points at that measurement.
     slope: float = 0.0
     dipped: float = -math.inf
     neighbours: float = 0.0
     measured: int = 0
     judged: bool = False
-    #: The excursion: steps, values, heights; and what it proves so far.
+    #: The excursion: steps, values, heights; and its proof so far.
     excursion: list[tuple[int, float, float]] = field(default_factory=list)
     proof: float = 0.0
     evidence: Evidence = field(default_factory=Evidence)
-    #: Rises of the newest lone high points; the steps of the last ones, and how they rank among those before.
+    #: Rises of the newest lone high points; the steps of the last ones, and their rank among those before.
     tops: deque[float] = field(default_factory=lambda: deque(maxlen=2 * WINDOW))
     ranks: list[int] = field(default_factory=list)
     ranks_proof: float = 0.0
@@ -271,7 +270,7 @@ class Curve:
     # --- what comes in -----------------------------------------------------------------------------------------
 
     def take(self, step: int, value: float) -> list[CurveEvent]:
-        """Take a point that is not in the quiet band, and return the events that changed."""
+        """Take a point outside the quiet band, and return the changed events."""
         if not -LARGEST < value < LARGEST:
             return []  # not finite: another detector's
         self._absorb()
@@ -286,7 +285,7 @@ class Curve:
         return self._changed()
 
     def flush(self) -> list[CurveEvent]:
-        """Learn the pending points, and return the events that changed."""
+        """Learn the pending points, and return the changed events."""
         self._absorb()
         if self.event is None and len(self.fresh) >= self._limit():
             self._refresh()
@@ -294,7 +293,7 @@ class Curve:
         return self._changed()
 
     def accept(self) -> None:
-        """Take the level of the excursion or event as the usual one: something else explains it."""
+        """Accept the level of an explained excursion or event as usual."""
         event, self.event = self.event, None
         values = list(event.values) if event is not None else [value for _, value, _ in self.excursion]
         self.excursion, self.proof = [], 0.0
@@ -304,21 +303,21 @@ class Curve:
         self._set_band()
 
     def forget_climb(self) -> None:
-        """Measure climbs from here on: what lies before another event is no neighbour of what comes now."""
+        """Measure climbs from here on: blocks before another event are no neighbours."""
         self.blocks.clear()
         self.block_steps.clear()
         self.moves.clear()
         self.climb, self.slow_proof = [], 0.0
 
     def usual(self) -> tuple[float, float]:
-        """Return the usual level and its noise, as they are logged; NaN before the first ones."""
+        """Return the usual level and its noise, as logged; NaN before the first ones."""
         return self.back_of(self.level), self.sigma * (1.0 if self.linear else self.back_of(self.level))
 
     def moved(self, points: int) -> tuple[float, float] | None:
-        """Return how far the newest points are from those before them, and the error of that; None for too few.
+        """Return the distance of the newest points from those before them, and its error; None for too few.
 
         Args:
-            points: how many are new. Both numbers are logarithms, or fractions of the level where it goes below 0.
+            points: number of new ones. Both numbers are logarithms, or fractions of the level where it goes below 0.
         """
         past = [*self.values, *self.fresh, *map(self.of, self.pending), *(one for _, one, _ in self.excursion)]
         if self.event is not None:
@@ -330,7 +329,7 @@ class Curve:
         return self._moved(median(old), new, self.sigma / math.sqrt(len(old)))
 
     def moved_by(self, event: CurveEvent) -> tuple[float, float]:
-        """Return how far the points of an event are above the level before it, and the error of that, as ``moved``."""
+        """Return the distance of an event's points above the level before it, and its error, as ``moved``."""
         return self._moved(event.base, list(event.values), event.error)
 
     def _moved(self, level: float, new: Sequence[float], error: float) -> tuple[float, float]:
@@ -340,11 +339,11 @@ class Curve:
     # --- domain ------------------------------------------------------------------------------------------------
 
     def of(self, value: float) -> float:
-        """Return a value in the domain in which the curve is judged."""
+        """Return a value in the curve's domain."""
         return value if self.linear else math.log(max(value, SMALLEST * self.start))
 
     def back_of(self, value: float) -> float:
-        """Return a value of the domain as it is logged."""
+        """Return a value of the domain as logged."""
         return value if self.linear else math.exp(min(value, MOST_LOG))
 
     def _first(self, value: float) -> None:
@@ -353,7 +352,7 @@ class Curve:
             self.start = max(median(self.first), 1e-30)
 
     def _to_linear(self) -> None:
-        """Go on with the values as they are: the curve goes below 0."""
+        """Switch to the linear domain: the curve goes below 0."""
         values = [math.exp(value) for value in [*self.values, *self.fresh]]
         if self.event is not None:
             self._close(self.event, self.step)
@@ -379,7 +378,7 @@ class Curve:
         return 0.0 if self.linear else 1.0
 
     def _unit_at(self, level: float) -> float:
-        """Return what stands for 1 in the domain: a rise by the level itself."""
+        """Return 1 of the domain at a level: a rise by the level itself."""
         return 1.0 if not self.linear else abs(level) or 1.0
 
     # --- level and noise ----------------------------------------------------------------------------------------
@@ -390,7 +389,7 @@ class Curve:
         return YOUNG_BLOCK if self.points >= GROWING else 1
 
     def _absorb(self) -> None:
-        """Take the pending points into the domain; a climb that they show is followed at once."""
+        """Take the pending points into the domain, and follow a climb in them."""
         count = len(self.pending)
         if not count:
             return
@@ -423,7 +422,7 @@ class Curve:
             self._learn(self.step, value)
 
     def _refresh(self) -> None:
-        """Learn what is fresh, and measure level and noise again."""
+        """Learn new points, and measure level and noise again."""
         fresh, self.fresh, level = self.fresh, [], self.level
         if level == level and len(self.values) >= SHORT:  # as nearly always: the level stays until all are in
             self.distances.extend([value - level for value in fresh])
@@ -444,11 +443,11 @@ class Curve:
             self._follow_left()
 
     def _age(self) -> int:
-        """Return how many of the newest points tell of noise and trend: a run of half the age was another one."""
+        """Return the number of newest points for noise and trend: a run of half the age was another one."""
         return max(SHORT, min(WINDOW, self.points // 2))
 
     def _measure(self) -> None:
-        """Measure noise, how much neighbours share of it, and the slope."""
+        """Measure noise, its correlation of neighbours, and the slope."""
         newest = list(self.distances)[-self._age() :]
         ordered = sorted(newest)
         middle = median(ordered)
@@ -490,12 +489,12 @@ class Curve:
         return max(1e-12, ROUNDING * (median([abs(one) for one in self.values]) if self.values else 1.0))
 
     def _shift(self, by: float) -> None:
-        """Move what was quiet with the level."""
+        """Move the quiet values with the level."""
         self.values = deque([value + by for value in self.values], maxlen=WINDOW)
         self._locate()
 
     def _set_band(self) -> None:
-        """Bound the values that need no look, from what is known now."""
+        """Set the band of values without evidence."""
         looked = self.event is not None or self.excursion
         if looked or self.points <= YOUNG or self.sigma != self.sigma:
             self.low, self.high, self.room = math.inf, -math.inf, 1
@@ -534,17 +533,17 @@ class Curve:
             self._give_up(step, top if noted else None)
 
     def _count_young(self) -> None:
-        """Count the first points, which were only learned: what was as high among them is as rare as that."""
+        """Count the first points, which were only learned, for the rarity of heights."""
         self.judged = True
         for distance in self.distances:
             self.evidence.seen((distance / self.sigma - self._unsure()) / self.demand)
 
     def _unsure(self) -> float:
-        """Return the standard error of the level in sigmas: neighbours that share their noise are fewer."""
+        """Return the standard error of the level in sigmas: correlated neighbours count as fewer."""
         return MEDIAN_ERROR * math.sqrt((1 + self.neighbours) / (1 - self.neighbours) / SHORT)
 
     def _proves(self, evidence: Evidence, height: float, before: float | None, least: float = 0.0) -> float:
-        """Return what one point of an excursion proves: what it shares with its neighbour as noise proves less.
+        """Return the proof of one point of an excursion: noise shared with its neighbour proves less.
 
         Args:
             before: height of the point before it in the excursion, None for its first. least: as of ``Evidence.nats``.
@@ -558,7 +557,7 @@ class Curve:
         return evidence.nats(min(height, (height - foretold) / math.sqrt(1 - share * share)), least)
 
     def _habit(self, height: float, before: float | None) -> float:
-        """Return the share of the newest points that rose as high, to within a sigma, where that is a habit.
+        """Return the share of the newest points that rose as high, to within a sigma, if a habit.
 
         Where the excursion was back at the level in between, its own points are lone ones like those before it.
         """
@@ -576,19 +575,19 @@ class Curve:
         return max(*shares, alone / (points + PRIOR_POINTS))
 
     def _lasts(self) -> bool:
-        """Say whether a low excursion has lasted."""
+        """Return whether a low excursion has lasted."""
         values = [value for _, value, _ in self.excursion]
         return len(values) >= SHORT and median(values) - self.level >= max(LASTING * self._unit(), SUSPECT * self.sigma)
 
     def _take_as_usual(self) -> None:
-        """Go on at the level of an excursion that is too low to be an event."""
+        """Accept the level of an excursion that is too low for an event."""
         values = [value for _, value, _ in self.excursion]
         self.excursion, self.proof = [], 0.0
         self._shift(median(values) - self.level)
         self._learn_all(values[-SHORT:])
 
     def _give_up(self, step: int, noted: tuple[int, float, float] | None) -> None:
-        """Learn an excursion that proved nothing; tell of a lone point that hardly any other is as high as."""
+        """Learn an excursion without proof; report a rare lone point."""
         if not self._rank(step, max(self.excursion, key=lambda one: one[2])) and noted is not None:
             self._lone(step, noted)
         excursion, self.excursion, self.proof = self.excursion, [], 0.0
@@ -597,7 +596,7 @@ class Curve:
             self._learn(at, value)
 
     def _lone(self, step: int, top: tuple[int, float, float]) -> CurveEvent:
-        """Tell of a lone high point."""
+        """Report a lone high point."""
         event = self._event(top[0], step, "spike", top[1], top[0])
         event.severity, event.lone, event.life, event.recovery, event.points = "info", True, "back", "fast", 1
         event.recovered_step = next((at for at, _, _ in self.excursion if at > top[0]), step)
@@ -605,9 +604,9 @@ class Curve:
         return event
 
     def _rank(self, step: int, top: tuple[int, float, float]) -> bool:
-        """Gather the same evidence among the lone high points of a run, and say whether the newest are higher now.
+        """Add a lone high point to the evidence about them, and return whether the newest are higher now.
 
-        One more than k is the highest of them by chance once in k + 1 times, whatever their heights are like.
+        One more than k is the highest of them by chance once in k + 1 times, for any heights.
         """
         at, value, height = top
         if height < SUSPECT:
@@ -632,7 +631,7 @@ class Curve:
     # --- the life of an event ----------------------------------------------------------------------------------
 
     def _start(self, step: int) -> None:
-        """Open the event that the excursion proves, or go on with one that had just ended."""
+        """Open the event that the excursion proves, or continue one that had just ended."""
         excursion, self.excursion, self.proof = self.excursion, [], 0.0
         first, event = excursion[0][0], self.closed
         reach = AGAIN * self.interval
@@ -666,7 +665,7 @@ class Curve:
             event.score = min((value - event.base) / event.sigma, 1e9)
 
     def _foretold(self, event: CurveEvent) -> float:
-        """Return where the curve would be now without the event: between a trend that ends and one that goes on."""
+        """Return the expected level without the event: between a trend that ends and one that continues."""
         return event.base + 0.5 * event.slope * math.log(self.points / event.born)
 
     def _follow(self, event: CurveEvent, step: int, value: float) -> None:
@@ -682,17 +681,17 @@ class Curve:
             self._grade(event, values)
 
     def _count(self, event: CurveEvent, height: float, most: int) -> int:
-        """Return of how many points the median is known well enough to call it back from such a height."""
+        """Return the number of points whose median is exact enough for a recovery from such a height."""
         near = max(BACK * self._unit(), BACK_PART * height, 1e-300)
         return max(FEW, min(most, math.ceil(min((ERRORS * MEDIAN_ERROR * event.sigma / near) ** 2, most))))
 
     def _back_width(self, event: CurveEvent, points: int) -> float:
-        """Return how far above its level the median of so many points counts as back."""
+        """Return the tolerance of a recovery by the median of so many points."""
         noise = MEDIAN_ERROR * event.sigma / math.sqrt(points)
         return max(BACK * self._unit(), ERRORS * math.hypot(noise, event.error))
 
     def _back(self, event: CurveEvent, values: Sequence[float], bound: float) -> None:
-        """End an event that is back, and go on from where it is."""
+        """End an event that is back, and continue from its level."""
         at = len(values)
         while at > 0 and median(values[max(0, at - FEW) : at]) <= bound:
             at -= 1
@@ -710,7 +709,7 @@ class Curve:
         self.news.append(event)
 
     def _rises_again(self, event: CurveEvent, step: int, value: float, values: Sequence[float], level: float) -> bool:
-        """Begin another event where the curve had come most of the way back and stayed there, and rises once more."""
+        """Begin another event where the curve had nearly recovered for some points, and rises once more."""
         most = max(2 * BACK_PART * (event.top - event.base), self._back_width(event, FEW))
         near = median(values[-FEW:]) <= level + most
         event.calm = event.calm + 1 if near else event.calm if self.excursion else 0
@@ -731,7 +730,7 @@ class Curve:
         return False
 
     def _another(self, event: CurveEvent, step: int) -> None:
-        """Close an event that was nearly back, and open the next one, measured from the same level."""
+        """Close an event that was nearly back, and open the next one from the same level."""
         excursion, self.excursion, self.proof = self.excursion, [], 0.0
         first = excursion[0][0]
         event.length = event.points - len(excursion)
@@ -744,7 +743,7 @@ class Curve:
         self.news.append(new)
 
     def _grade(self, event: CurveEvent, values: Sequence[float]) -> None:
-        """Say whether an event that is not back rises on, or stays."""
+        """Classify an event that is not back as rising or staying."""
         low = median(values[-FEW:]) < 0.5 * (event.top + event.base)
         event.life = "coming back" if low else "up"
         if min(event.points, len(values)) < SETTLED:
@@ -768,7 +767,7 @@ class Curve:
             self._settle(event, values)  # not before its beginning was reported
 
     def _settle(self, event: CurveEvent, values: Sequence[float]) -> None:
-        """Take the level where an event stays as the normal one of the statistics; the event is not over."""
+        """Accept the level of a lasting event in the statistics; the event stays open."""
         level = median(values[-SETTLED // 2 :])
         event.life, event.new_level, event.settled = "new level", self.back_of(level), level
         if event.kind == "spike" and event.top - level <= max(0.5 * (level - event.base), REACH * event.sigma):
@@ -783,7 +782,7 @@ class Curve:
         self.news.append(event)
 
     def _follow_left(self) -> None:
-        """Follow the events that stayed up: back after all, or up for longer than such events take."""
+        """Follow the lasting events: back after all, or up for longer than usual ones."""
         values = list(self.values)
         for event in list(self.left):
             level = self._foretold(event)
@@ -853,7 +852,7 @@ class Curve:
         self.news.append(event)
 
     def _climb_before(self, kind: EventKind) -> CurveEvent | None:
-        """Return the climb that had settled, is not back and goes on: by another one, or by any event if never flat."""
+        """Return the climb that had settled, is not back and rises on: by another one, or by any event if never flat."""
         event = self.left[-1] if self.left else None
         if event is None or event.kind != "divergence" or (event.flat and kind != "divergence"):
             return None

@@ -1,4 +1,4 @@
-"""What is reported of the events of curves: the words and the evidence."""
+"""Texts and evidence of curve events."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from stabilitybackend.judging.detectors.stats.levels import change, percent
 
 from .engine import PATIENCE, CurveEvent
 
-#: A smaller part of the batch than this is no guess that a level of the gradient norm alone is good for.
+#: Least part of the batch for a guess by a level of the gradient norm alone.
 LEAST_OF_BATCH = 0.1
 
 __all__ = ["batch_of", "clauses", "evidence_of", "score_of", "text_of", "title_of"]
 
 
 def clauses(explained: Sequence[str]) -> list[str]:
-    """Return known causes in words, without the kind before each.
+    """Return causes as text, without their kinds.
 
     Example:
         >>> clauses(["lr_jump: the learning rate went from 0.1 to 1"])
@@ -26,7 +26,7 @@ def clauses(explained: Sequence[str]) -> list[str]:
 
 
 def title_of(event: CurveEvent, what: str) -> str:
-    """Return the title of an event: true of it as it is now, so that only what still rises is said to climb.
+    """Return the title of an event in its present state: only a rising one climbs.
 
     Args:
         what: name of the curve, e.g. ``loss of web``.
@@ -47,7 +47,7 @@ def text_of(event: CurveEvent, what: str, now_step: int, waits: Sequence[str], e
 
     Args:
         what: as of ``title_of``. now_step: of the finding.
-        waits: data sets whose own loss is not back. explained: known changes that it began with.
+        waits: data sets whose own loss is not back. explained: changes at its onset.
     """
     size = change(event.peak, event.level, event.scale)
     if event.outdone:
@@ -70,7 +70,7 @@ def text_of(event: CurveEvent, what: str, now_step: int, waits: Sequence[str], e
 
 
 def _ending(event: CurveEvent, now_step: int, waits: Sequence[str]) -> str:
-    """Return the sentence that says whether the curve came back: no more than its life shows."""
+    """Return the sentence about the recovery, within the evidence."""
     still = f" The loss of {' and '.join(waits)} has not come back: the event is not over." if waits else ""
     if event.life == "back":
         return f" It came back{'' if event.recovery == 'fast' else ' slowly'} at step {event.recovered_step}.{still}"
@@ -98,9 +98,9 @@ def _ending(event: CurveEvent, now_step: int, waits: Sequence[str]) -> str:
 
 
 def batch_of(event: CurveEvent) -> str:
-    """Return the guess that a smaller batch is behind a gradient norm that stays at a higher level, "" without one.
+    """Return the guess of a smaller batch behind a gradient norm at a higher level, "" for none.
 
-    The noise of a gradient goes with one over the root of the batch (arXiv 1812.06162).
+    The noise of a gradient is proportional to one over the root of the batch (arXiv 1812.06162).
     """
     if event.new_level is None or event.life != "new level" or event.recovery != "none":
         return ""
