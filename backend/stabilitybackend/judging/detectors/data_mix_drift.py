@@ -1,4 +1,4 @@
-"""Finds that the mixture of the data has changed: ``ratio/*`` that leave their level, above all after a resume."""
+"""Changes of the data mixture: ``ratio/*`` that leave their level, above all after a resume."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from stabilitybackend.schema.metric_roles import LOSS, SHARE_OF, TAKEN, role_of
 
 __all__ = ["DataMixDriftDetector"]
 
-#: Points that are judged as one, by the mean of their middle half.
+#: Points judged as one, by the mean of their middle half.
 BLOCK_POINTS = 16
-#: Blocks that the usual level is taken from, and how many must be known before anything is reported.
+#: Blocks of the usual level, and fewest blocks before a report.
 USUAL_BLOCKS = 16
 LEAST_BLOCKS = 3
-#: The usual level is measured once in so many blocks, and whenever a block may be away from it.
+#: The usual level is measured once in so many blocks, and for each block that may be away from it.
 MEASURE_BLOCKS = 8
 #: Smallest sigma of a point, as a fraction of the level.
 SIGMA_FLOOR = 0.005
-#: It has this many times the noise of one point.
+#: Noise of a block's mean, relative to that of one point.
 BLOCK_NOISE: float = MEDIAN_ERROR / BLOCK_POINTS**0.5
-#: A block is away from the level by so many sigmas of blocks.
+#: Distance of a block away from the level, sigmas of blocks.
 BLOCK_SIGMAS = 5.0
-#: A shift is sudden when this part of it comes within so many points on both sides of its middle.
+#: A sudden shift has this part of it within so many points on both sides of its middle.
 SUDDEN_POINTS, SUDDEN_PART = 6, 0.55
-#: How far away a point right after a fork counts.
+#: Distance of a point right after a fork that counts.
 FORK_SIGMAS = 4.0
 
 
@@ -62,7 +62,7 @@ class ShareTrack:
     usual: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL_BLOCKS))
     #: Blocks away from the level: first step that is away, mean. Empty while the share is usual.
     shifted: list[tuple[int, float]] = field(default_factory=list)
-    #: The points since a fork as (step, value, way: -1, 0 or 1); None when no fork is near.
+    #: The points since a fork as (step, value, direction: -1, 0 or 1); None away from forks.
     after_fork: list[tuple[int, float, int]] | None = None
     _noise: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL_BLOCKS))
     _previous: list[tuple[int, float]] = field(default_factory=list)
@@ -71,14 +71,14 @@ class ShareTrack:
     _unmeasured: int = 0
 
     def level(self) -> Level | None:
-        """Return the usual level and the noise of one point, None while too little is known."""
+        """Return the usual level and the noise of one point, None for too few."""
         if len(self.usual) < LEAST_BLOCKS:
             return None
         centre, wander = level_of(self.usual)
         return centre, max(median(self._noise), wander, SIGMA_FLOOR * abs(centre))
 
     def block_sigma(self) -> float:
-        """Return the noise of a block's mean; the level must be known."""
+        """Return the noise of a block's mean, given a level."""
         _, wander = level_of(self.usual)
         return max(BLOCK_NOISE * median(self._noise), wander, 0.25 * SIGMA_FLOOR * abs(self.usual[-1]))
 
@@ -88,13 +88,13 @@ class ShareTrack:
         return sum(shares) / len(shares), self.block_sigma() * (BLOCK_POINTS / len(shares)) ** 0.5
 
     def fork(self) -> None:
-        """Watch the next points one by one: a new segment begins."""
+        """Watch the next points one by one in a new segment."""
         self.after_fork = None if self.level() is None or self.shifted else []
         self._previous = [*self._previous, *self.block][-BLOCK_POINTS:]
         self.block = []
 
     def near_fork(self, step: int, value: float, by: float, min_shift: float) -> Level | None:
-        """Judge one of the first points after a fork; return the level before it when the share has left that.
+        """Judge one of the first points after a fork; return the level before it if the share has left that.
 
         Args:
             by: sensitivity, > 0.
@@ -120,7 +120,7 @@ class ShareTrack:
         return None
 
     def full(self, by: float, min_shift: float) -> float:
-        """Learn the full block, or note it in ``shifted`` when it is away from the level; return its mean."""
+        """Learn the full block, or record it in ``shifted`` when it is away from the level; return its mean."""
         shares = [share for _, share in self.block]
         mean = sum(shares) / BLOCK_POINTS
         if self._limit_low <= mean <= self._limit_high and self._unmeasured < MEASURE_BLOCKS and not self.shifted:
@@ -152,7 +152,7 @@ class ShareTrack:
         self._previous, self.block = self.block, []
 
     def rebase(self) -> None:
-        """Take the newest shifted blocks as the usual level."""
+        """Accept the newest shifted blocks as the usual level."""
         newest = [centre for _, centre in self.shifted[-LEAST_BLOCKS:]]
         noise = self._noise[-1] if self._noise else 0.0
         self.usual.clear()
@@ -163,14 +163,14 @@ class ShareTrack:
         self.shifted = []
 
     def sudden(self, before: float, after: float) -> bool:
-        """Return whether most of the shift came between SUDDEN_POINTS before and as many after its middle.
+        """Return whether most of the shift lies between SUDDEN_POINTS before and as many after its middle.
 
-        Asked when the second block in a row is full: the shift lies in it, in the first, or right before that.
+        Call it when the second block in a row is full: the shift lies in it, in the first, or right before that.
         """
         half, up = 0.5 * (before + after), after > before
         shares = [share for _, share in (*self._previous, *self.block)]
         sides = [(share > half) == up for share in shares]
-        # The place that parts the points best: the fewest on the wrong side of it.
+        # The best split of the points: the fewest on the wrong side of it.
         wrong = [sum(sides[:i]) + sides[i:].count(False) for i in range(len(sides) - SUDDEN_POINTS + 1)]
         place = wrong.index(min(wrong))
         old = shares[max(0, place - SUDDEN_POINTS) : place]
@@ -179,7 +179,7 @@ class ShareTrack:
         return abs(sum(new) / len(new) - start) > SUDDEN_PART * abs(after - before)
 
     def _onset(self, before: float, centre: float) -> int:
-        """Return the first step of the stretch beyond half of the shift, which may begin in the block before."""
+        """Return the first step beyond half of the shift, possibly in the block before."""
         half, up = 0.5 * (before + centre), centre > before
         points = [*self._previous, *self.block]
         first = next(i for i in range(len(self._previous), len(points)) if (points[i][1] > half) == up)
@@ -193,13 +193,13 @@ class MixEvent(Event):
     """One change of the mixture.
 
     Attributes:
-        now: newest step of it. before, sigma, after: the level that was left, its noise, and the new level.
-        fork, fork_text: the first step after the resume that it began at, and what happened there.
-        ramp: it came steadily and not at once. points: that show it.
-        loss_before, loss_after, loss_moved: level of the loss before, its newest points, and by how many percent it
-            moved with the mixture.
-        also: other shares that moved, each with level before and after. blocks: levels since the onset.
-        explained_by: what is known to have changed the mixture.
+        now: newest step of it. before, sigma, after: the old level, its noise, and the new level.
+        fork, fork_text: first step after the resume at its onset, and the resume as text.
+        ramp: steady, not sudden. points: of evidence.
+        loss_before, loss_after, loss_moved: level of the loss before, its newest points, and the move with the mixture,
+            percent.
+        also: other moved shares, each with level before and after. blocks: levels since the onset.
+        explained_by: changes of the mixture.
     """
 
     now: int
@@ -222,7 +222,7 @@ def worded(event: MixEvent, state: State, back: int | None) -> tuple[str, dict[s
     """Return text and evidence of an event.
 
     Args:
-        back: the first step at the level before, None where it did not come back.
+        back: the first step at the level before, None without a recovery.
     """
     change = percent(event.after, event.before)
     shown = f" ({change:+.0f} %)" if change is not None else ""
@@ -262,21 +262,21 @@ def worded(event: MixEvent, state: State, back: int | None) -> tuple[str, dict[s
     return text, evidence
 
 
-#: Ratios of one run that are watched; further ones are ignored.
+#: Watched ratios of one run; further ones are ignored.
 MAX_RATIOS = 64
-#: A sudden shift far from a fork, with the loss in its place, is an alarm from this fraction on: a new stage of a
-#: curriculum looks the same, and people know that they changed it. A mixture that moved so far before has stages.
+#: Least sudden shift far from a fork, with the loss in its place, for an alarm, fraction: a new stage of a curriculum
+#: looks the same, and people expect their changes. A mixture with such a move before has stages.
 LARGE_SHIFT = 0.5
-#: Shares below it are taken as this one where they are compared by a factor.
+#: Smaller shares count as this one in a comparison by a factor.
 SMALLEST_SHARE = 1e-6
-#: Moves of the run's own past far from forks that are remembered, the newest ones. A mixture that moves in steps, in
-#: waves or shard by shard has moved before.
+#: Remembered moves of the run's own past far from forks, the newest ones. A mixture that moves in steps, in waves or
+#: shard by shard has moved before.
 REMEMBERED = 16
-#: The loss moved when its median did by so many sigmas of the median, and by this fraction.
+#: A moved loss: its median did by so many sigmas of the median, and by this fraction.
 LOSS_SIGMAS, LOSS_FRACTION = 5.0, 0.02
 LOSS_POINTS = 64
 LOSS_AFTER_POINTS = 12
-#: Back: the median of a block is within this part of the shift.
+#: Recovered: the median of a block is within this part of the shift.
 BACK = 0.4
 #: Blocks after which the new level is the usual one.
 ACCEPT_BLOCKS = 8
@@ -328,9 +328,9 @@ class DataMixDriftDetector(Detector):
     _event: MixEvent | None = None
     _loss: deque[float] = fresh(deque, maxlen=LOSS_POINTS)
     _fork: tuple[int, str, str] | None = None
-    #: By how much the newest moves far from forks changed a share, as the logarithm of the factor.
+    #: The newest moves far from forks, as the logarithm of the factor.
     _moves: deque[float] = fresh(deque, maxlen=REMEMBERED)
-    #: Where a ratio came from that was accepted elsewhere: the way back is no second alarm.
+    #: Former level of a ratio accepted elsewhere: the return is no second alarm.
     _homes: dict[str, tuple[int, float]] = fresh(dict)
     _loss_metric: str | None = None
     #: Ratios beyond MAX_RATIOS, each time they were logged.
@@ -397,7 +397,7 @@ class DataMixDriftDetector(Detector):
     def _quiet_blocks(
         self, shares: Sequence[tuple[ShareTrack, Sequence[float]]], steps: Sequence[int], start: int, stop: int
     ) -> int:
-        """Take points up to the one that fills a block of a share that was away from its level; return its place."""
+        """Take points up to the one that fills a block of a share that was away from its level; return its index."""
         while start < stop:
             end = min([start + BLOCK_POINTS - len(track.block) for track, _ in shares], default=stop)
             full = [track for track, _ in shares if start + BLOCK_POINTS - len(track.block) == end <= stop]
@@ -449,7 +449,7 @@ class DataMixDriftDetector(Detector):
         return self._open(metric, track, (before, track.block_sigma()), step, at_fork=False)
 
     def _advance(self, event: MixEvent, track: ShareTrack, centre: float, step: int) -> list[Finding]:
-        """Follow the ratio that the open event is about by one block."""
+        """Follow the ratio of the open event by one block."""
         event.blocks.append(centre)
         event.points += BLOCK_POINTS
         event.now = step
@@ -486,7 +486,7 @@ class DataMixDriftDetector(Detector):
         lone = metric if fork is not None else self._lone(onset, metric)
         also: dict[str, list[float]] = {}
         if lone is not None and lone != metric and self._tracks[lone].shifted:
-            # The first share that is seen to move is not always the one that moved the others.
+            # The first share that moves is not always the one that moved the others.
             also, metric, track = {metric: [before, after]}, lone, self._tracks[lone]
             before, sigma = track.level() or level
             after, _ = track.since(onset)
@@ -502,7 +502,7 @@ class DataMixDriftDetector(Detector):
             changed.append(f"back at the level of before step {home[0]}")
         elif lone is None:
             changed.append("the other shares changed among themselves, too: all weights are new, as with a new stage")
-        # A mixture that did not move as far back as is remembered; one that was at this level for a while is a stage.
+        # A mixture without a move as far in its remembered past; one that was at this level for a while is a stage.
         large = abs(after - before) > LARGE_SHIFT * abs(before) and len(track.usual) == USUAL_BLOCKS and not stages
         alarm = (fork is not None or large) and not ramp and not changed
         losses = list(self._loss)
@@ -530,12 +530,12 @@ class DataMixDriftDetector(Detector):
         return move <= known
 
     def _lone(self, onset: int, metric: str) -> str | None:
-        """Return the one share whose source has another weight, None where more sources have one.
+        """Return the one share whose source has another weight, None for more sources.
 
         By all points since the onset. A source that runs dry, is stuck, or has a wrong weight leaves the proportions of
-        the others as they were: it is the one that explains them best when it is left out. They count as kept where
-        that is likelier than that they moved among themselves as far as it did: of few and small batches nobody can
-        tell. ``metric`` is the answer where fewer than three are known: of two shares each is what the other leaves.
+        the others unchanged: it explains them best when it is left out. They count as unchanged where that is likelier
+        than their measured move: few and small batches can't decide. ``metric`` is the answer for fewer than three: of
+        two shares each is the rest of the other.
         """
         tracks = self._tracks.items()
         known = [(of, usual[0], *one.since(onset)) for of, one in tracks if (usual := one.level()) is not None]
@@ -560,7 +560,7 @@ class DataMixDriftDetector(Detector):
         return -FORK_WINDOW <= (onset - fork) / self.context.interval <= FORK_POINTS
 
     def _changes(self) -> list[str]:
-        """Return what was declared to have changed the mixture at the newest fork."""
+        """Return the declared changes of the mixture at the newest fork."""
         mark = self.context.last_fork()
         changes = mark.data.get("changes") if mark is not None else None
         words = ("mix", "ratio", "weight", "sampl")
@@ -609,7 +609,7 @@ class DataMixDriftDetector(Detector):
         return [self._finding(event, state, step, back)]
 
     def _finding(self, event: MixEvent, state: State, now_step: int, back: int | None) -> Finding:
-        """Say what is known of the event now."""
+        """Return the present finding of the event."""
         text, evidence = worded(event, state, back)
         title = f"Data mixture drift at step {event.onset} ({event.metric.removeprefix(SHARE_OF)})"
         score = min(abs(event.after - event.before) / event.sigma, 1e9)
@@ -619,5 +619,5 @@ class DataMixDriftDetector(Detector):
 
 
 def _move(before: float, after: float) -> float:
-    """Return by how much a share changed, as the logarithm of the factor."""
+    """Return the change of a share, as the logarithm of the factor."""
     return abs(math.log(max(after, SMALLEST_SHARE) / max(before, SMALLEST_SHARE)))

@@ -1,4 +1,4 @@
-"""Finds a loss or a gradient norm that is one value for ever: exactly 0, or the same number at each step."""
+"""A loss or a gradient norm frozen at one value: exactly 0, or the same number at each step."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from stabilitybackend.schema.metric_roles import GRAD_NORM, LOSS, role_of
 from .engine.base import SENSITIVITY, Detector, Event, Finding, Mark, Parameter, Point, Row, State, fresh
 from .engine.row_blocks import LARGEST, QuietRows
 
-#: By chance a metric repeats one number for so long once in so many stretches.
+#: Probability that a metric repeats one number for so long by chance.
 CHANCE = 1e-9
-#: Points from which it is known how often two neighbours are equal: a log of three digits has many such pairs.
+#: Points before the rate of equal neighbours is usable: a log of three digits has many such pairs.
 LEAST_POINTS = 32
-#: Points in a row at least, and at most: what takes more has too many equal neighbours to be judged.
+#: Equal points in a row at least, and at most: beyond, equal neighbours are too frequent for a judgement.
 FEWEST, MOST = 4, 256
-#: Points right before a stretch in which equal neighbours are counted as well: a loss that falls to the last digit that
-#: is logged has ever more of them.
+#: Points right before an interval in which equal neighbours are counted as well: they become more frequent as a loss
+#: falls to its last logged digit.
 RECENT = 64
-#: Newest values other than 0, and what their median is at least, as a part of the first one, where 0 is a jump: a loss
-#: that was learnt to 0 passes the digits between.
+#: Newest values other than 0, and the least part of the first one that their median has to be, for 0 to be a jump: a
+#: loss learned to 0 passes the digits between.
 NEWEST, JUMP_PART = 16, 1e-3
-#: Points with other values after which it moves again.
+#: Points with other values that end the freeze.
 BACK_POINTS = 3
 
 __all__ = ["FrozenDetector"]
@@ -34,7 +34,7 @@ __all__ = ["FrozenDetector"]
 
 @dataclass(slots=True)
 class _Past:
-    """What one metric did: its points, how many equalled the one before, how many were 0, and the newest stretch."""
+    """Past of one metric: its points, equal neighbours, zeros, and the newest interval."""
 
     first: float = math.nan
     points: int = 0
@@ -49,7 +49,7 @@ class _Past:
     newest: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST))
 
     def needed(self, value: float) -> float:
-        """Return from how many equal points in a row a value is frozen; infinity where that is no news."""
+        """Return the number of equal points in a row of a frozen value; infinity where that is no news."""
         if self.points < LEAST_POINTS:
             return math.inf
         if self.in_a_row < FEWEST:
@@ -160,9 +160,9 @@ class FrozenDetector(Detector):
 
     @staticmethod
     def _first_repeat(past: _Past, values: Sequence[float], start: int, stop: int) -> int:
-        """Return the place of the first value that is 0 or comes FEWEST times in a row, ``stop`` where there is none.
+        """Return the index of the first value that is 0 or repeats FEWEST times in a row, ``stop`` for none.
 
-        It reads no value after that place: a metric that never changes is read once, not once for each row.
+        It reads no value after that: a metric that never changes is read once, not once for each row.
         """
         last, in_a_row = past.last, past.in_a_row
         for at in range(start, stop):
@@ -174,7 +174,7 @@ class FrozenDetector(Detector):
         return stop
 
     def _learn_all(self, past: _Past, values: Sequence[float], steps: Sequence[int]) -> None:
-        """Take values of which none is 0 and none comes FEWEST times in a row."""
+        """Take values without 0 and without FEWEST repeats in a row."""
         past.points += len(values)
         equal = list(map(float.__eq__, values, [past.last, *values]))
         past.equal += sum(equal)

@@ -1,4 +1,4 @@
-"""Compares the learning rate with its own past: a schedule that is broken is seen before the loss moves."""
+"""The learning rate against its own past: a broken schedule is visible before the loss moves."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from .engine.base import SENSITIVITY, CurveDetector, Event, Finding, Mark, Param
 from .engine.row_blocks import QuietRows
 from .stats.before_fork import FAR, rate_undone
 
-#: Logs round the rate to two digits: what is less above the maximum is the maximum.
+#: Logs round the rate to two digits: a smaller excess over the maximum is none.
 ROUNDING = 0.05
 #: Points at one value that are a stand: fewer equal ones are the rounding of a slow rise.
 STAND_POINTS = 8
-#: Logs of two digits write one value for up to this part of it. A stand in which the rise after it would have moved the
-#: rate further is a plateau, however short: the end of a warm-up.
+#: Logs of two digits repeat one value for up to this part of it. A stand in which the later rise would have moved the
+#: rate further is a plateau, at any length: the end of a warm-up.
 WRITTEN_PART = 0.1
-#: Rises from a plateau to twice its rate at least: a stair is one.
+#: Fewest rises from a plateau to twice its rate: a stair is one.
 RISES = 5
-#: A schedule starts again where it rises from at most this part of its maximum, for so many points at least, with a
-#: mean of at least this part of the middle between its ends. A rise by a factor over a decade has a mean of 0.7 of it,
-#: a line and a cosine of 1; of fewer points no shape is known.
+#: A restart of a schedule rises from at most this part of its maximum, for so many points at least, with a mean of at
+#: least this part of the middle between its ends. A rise by a factor over a decade has a mean of 0.7 of it, a line and
+#: a cosine of 1; fewer points have no shape.
 RESTART_PART = 0.1
 LINE_POINTS = 4
 LINE = 0.85
-#: From this multiple of the former maximum on it is a warning: what trained well at a rate seldom bears twice as much,
-#: and less is a note.
+#: Multiple of the former maximum for a warning: a rate that trained well seldom bears twice as much, and less is a
+#: note.
 WARNING_TIMES = 2.0
-#: After a resume the rate is a warning when it is so many times lower, or 0: training is at a halt and looks calm.
+#: Factor of a rate too low after a resume for a warning, as 0 is: a halted training looks calm.
 STILL_TIMES = 10.0
-#: What turns down more often than once in so many points is no schedule; the shortest cycles last longer.
+#: A schedule turns down at most once in so many points; the shortest cycles last longer.
 SMOOTH_POINTS = 6
-#: A rate that is a note and has not moved further for so many points is the usual one; a warning stays open.
+#: A note about a rate without further move for so many points becomes usual; a warning stays open.
 ACCEPT_POINTS = 256
 
 __all__ = ["LearningRateDetector"]
@@ -48,10 +48,10 @@ class _RateEvent(Event):
     """The rate is off.
 
     Args:
-        limit: the rate at or below which it is back (for one that came back too low: at or above).
+        limit: largest rate that is back (for one that came back too low: smallest).
         usual: the former maximum, or the last rate before a resume.
-        resumed: the step that was gone on from, None where it left by itself.
-        peak, peak_step: furthest away so far. since: points since it went further.
+        resumed: fork step, None for one that left by itself.
+        peak, peak_step: furthest so far. since: points since it went further.
     """
 
     limit: float
@@ -69,7 +69,7 @@ class _Plateau:
     """A stand that a rise ended.
 
     Args:
-        points, rate: for how long, and where. rose_at: the step that left it. climbed: points since; rises: of these.
+        points, rate: its length, and its rate. rose_at: the step that left it. climbed: points since; rises: of these.
     """
 
     points: int
@@ -114,20 +114,20 @@ class LearningRateDetector(CurveDetector):
     _top: float = 0.0
     _last: float = math.nan
     _fallen: bool = False
-    #: Points so far, and how often it fell after it had risen.
+    #: Points so far, and falls after a rise.
     _points: int = 0
     _turns: int = 0
     #: Points at one value, points in a row that rose, and the step at which the rise began.
     _steady: int = 0
     _rising: int = 0
     _rose_at: int = 0
-    #: The newest stand that a rise ended, until the rate has doubled since.
+    #: The newest stand before a rise, until the rate has doubled since.
     _plateau: _Plateau | None = None
     #: The rate before the rise, and the sum and the number of those in it.
     _rose_from: float = 0.0
     _sum: float = 0.0
     _climbed: int = 0
-    #: What the rate was at a fork, times what was declared: (fork step, rate), until the next point.
+    #: Expected rate at a fork, with the declared factor: (fork step, rate), until the next point.
     _resume: tuple[int, float] | None = None
     #: A rate that came back low: it may be a second warm-up, as long as it rises.
     _low: _RateEvent | None = None
@@ -220,7 +220,7 @@ class LearningRateDetector(CurveDetector):
     # --- its past ------------------------------------------------------------------------------------------------
 
     def _follow(self, step: int, rate: float, last: float) -> None:
-        """Note whether the rate rises, stands still or falls."""
+        """Record whether the rate rises, stands still or falls."""
         self._points += 1
         if rate > last:
             self._rising += 1
@@ -245,7 +245,7 @@ class LearningRateDetector(CurveDetector):
             self._plateau.rises += rate > last
 
     def _stay(self, rate: float, points: int) -> None:
-        """Take points at the rate that it is at."""
+        """Take points at the present rate."""
         self._points += points
         self._steady += points
         if self._steady >= STAND_POINTS:
@@ -258,34 +258,34 @@ class LearningRateDetector(CurveDetector):
         self._raise_top(rate)
 
     def _raise_top(self, rate: float) -> None:
-        """Take a rate as usual as long as it has not fallen."""
+        """Accept a rate as usual as long as it has not fallen."""
         if not self._fallen:
             self._top = max(self._top, rate)
 
     def _is_smooth(self) -> bool:
-        """Say whether the rate is a schedule's, and no noise."""
+        """Return whether the rate is a schedule's, and no noise."""
         return self._turns * SMOOTH_POINTS <= self._points
 
     def _doubled(self, rate: float) -> _Plateau | None:
-        """Return the plateau above which a rate that has never fallen is twice as high now, None without one."""
+        """Return the plateau of a rate that never fell and has doubled since, None for none."""
         plateau = self._plateau
         return plateau if plateau is not None and not self._fallen and rate >= WARNING_TIMES * plateau.rate else None
 
     def _creeps(self, plateau: _Plateau) -> bool:
-        """Say whether a rate that has doubled since a plateau rose point by point, and fast enough.
+        """Return whether a rate that has doubled since a plateau rose point by point, and fast enough.
 
-        A slow rise that is written with two digits stands, too, for as long as it takes to the next digit.
+        A slow rise written with two digits stands, too, up to the next digit.
         """
         moved = plateau.points * math.log(WARNING_TIMES) / plateau.climbed
         return self._is_smooth() and self._above < math.inf and plateau.rises >= RISES and moved > 1.5 * WRITTEN_PART
 
     def _stride(self) -> float:
-        """Return the usual change between two points: so much of a maximum may lie between two that were logged."""
+        """Return the usual change between two points, a possible gap below an unlogged maximum."""
         changes = [abs(after - before) for (_, before), (_, after) in pairwise(self.context.lr.values)]
         return median(changes) if changes else 0.0
 
     def _starts_again(self, rate: float) -> bool:
-        """Say whether the rate rises as a schedule that starts again: from near zero, in a line and not by a factor."""
+        """Return whether the rate rises as of a restarted schedule: from near zero, in a line and not by a factor."""
         low = self._rose_from <= RESTART_PART * self._top
         return low and self._rising >= LINE_POINTS and self._sum / self._climbed >= LINE * (self._rose_from + rate) / 2
 
@@ -309,7 +309,7 @@ class LearningRateDetector(CurveDetector):
             self._low = event
 
     def _warms_up_again(self, event: _RateEvent, step: int, rate: float, last: float) -> list[Finding]:
-        """Wait while it rises; report it once it does not, and forget it once it is where it was."""
+        """Wait while it rises; report it afterwards, or forget it if it has returned."""
         if rate >= event.limit:
             self._low = None
         elif step > event.seen and rate <= last:
@@ -328,7 +328,7 @@ class LearningRateDetector(CurveDetector):
     # --- its events ----------------------------------------------------------------------------------------------
 
     def _is_back(self, event: _RateEvent, rate: float, last: float) -> bool:
-        """Say whether a rate is where it was, or moved back from a resume to a schedule that has gone on since."""
+        """Return whether a rate has returned, or moved back from a resume to its continued schedule."""
         low = event.peak < event.usual
         if rate >= event.limit if low else rate <= event.limit:
             return True
@@ -342,7 +342,7 @@ class LearningRateDetector(CurveDetector):
             return self._end(event, step, "recovered")
         if rate < event.peak if low else rate > event.peak:
             event.peak, event.peak_step, event.since = rate, step, 0
-        # A note that stays where it is needs nobody; a rate far off is not in order because it stays so.
+        # A lasting note ends here; a rate far off stays wrong.
         if event.since >= ACCEPT_POINTS and event.severity == "info":
             self._top = max(self._top, event.peak)
             return self._end(event, step, "resolved")

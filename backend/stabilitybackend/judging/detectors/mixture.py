@@ -1,4 +1,4 @@
-"""Finds that the data taken are not those declared: shares of data sets outside the binomial band of their target."""
+"""Realised shares against declared ones: data sets outside the binomial band of their target."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from .stats.levels import LARGEST
 from .stats.mixture_band import Bands, Spread, excess, limit
 from .stats.mixture_blocks import BLOCK_ROWS, Block, Taken
 
-#: Nats that an excess has to have, beside the logarithm of the number of data sets: chance goes there once in half a
-#: million looks; each block is a look at some ten windows, so that is once in 400,000 rows.
+#: Nats of an excess, besides the logarithm of the number of data sets: chance reaches it once in half a million looks;
+#: each block is a look at some ten windows, so that is once in 400,000 rows.
 NATS = math.log(5e5)
-#: Two blocks outside are no chance and no hiccup: windows are of so many rows at least.
+#: Two blocks outside are neither chance nor a hiccup: least rows of a window.
 LEAST_ROWS = 2 * BLOCK_ROWS
-#: Over when so many of the newest blocks together keep less than half of the deviation.
+#: An event ends when so many of the newest blocks together keep less than half of the deviation.
 BACK_BLOCKS = 4
 BACK_PART = 0.5
-#: An onset so many blocks after a resume is of the resume.
+#: An onset so many blocks after a resume belongs to it.
 NEAR_BLOCKS = 4
 #: Data sets of one declaration.
 MAX_DATASETS = 64
-#: Where one set is outside, those that went this part of the way to the limit may be what is named: the largest move.
+#: Beside one set outside, those with this part of the way to the limit are candidates, and the largest move is named.
 CLEAR_PART = 0.5
-#: Sets that moved the other way are named where they moved by this part of what the named one did: they paid for it.
+#: Sets that moved the other way are named if their move is this part of the named one's.
 EXCHANGED_PART = 0.25
-#: Blocks of the window that is shown with its band: 128 rows.
+#: Blocks of the displayed window with its band: 128 rows.
 SHOWN_BLOCKS = 16
 
 __all__ = ["MixtureDetector", "ShownShare"]
@@ -39,13 +39,13 @@ __all__ = ["MixtureDetector", "ShownShare"]
 
 @dataclass(slots=True)
 class _Off(Event):
-    """A data set that is taken more or less than declared; ``metric`` is the set's."""
+    """An over- or underrepresented data set; ``metric`` is the set's."""
 
     dataset: str
     declared: float
     realised: float
     above: bool
-    #: What was taken since the onset, and how many rows that was when it was reported.
+    #: Counts since the onset, and rows at the report.
     since: Block
     reported_rows: int
 
@@ -59,7 +59,7 @@ class _Watch:
     step: int
     taken: Taken = field(default_factory=Taken)
     measure: str = ""
-    #: The row that is being put together.
+    #: The incomplete row.
     row: dict[str, float] = field(default_factory=dict)
     row_step: int = -1
     off: _Off | None = None
@@ -67,7 +67,7 @@ class _Watch:
 
 @dataclass(frozen=True, slots=True)
 class ShownShare:
-    """A data set as the page shows it; shares 0 to 1, ``low`` and ``high`` the band of the newest window."""
+    """A data set on the page; shares 0 to 1, ``low`` and ``high`` the band of the newest window."""
 
     dataset: str
     declared: float
@@ -166,7 +166,7 @@ class MixtureDetector(Detector):
         return found
 
     def _compares(self, watch: _Watch, measure: str) -> bool:
-        """Return whether a measure is what a declaration is compared with, and begin anew where it is another one."""
+        """Return whether a measure is the compared one, and begin anew for another one."""
         exact = watch.measure == watch.unit  # what is counted in the declared unit comes before a bare share
         if measure != watch.unit and (measure != RATIO or watch.unit != self._newest or exact):
             return False
@@ -175,7 +175,7 @@ class MixtureDetector(Detector):
         return True
 
     def _row(self, watch: _Watch) -> list[Finding]:
-        """Take the row that is complete now."""
+        """Take the completed row."""
         row = watch.row
         total = sum(row.values())
         if watch.row_step < watch.step or not 0 < total < LARGEST or watch.shares.keys().isdisjoint(row):
@@ -188,7 +188,7 @@ class MixtureDetector(Detector):
     # --- one block ----------------------------------------------------------------------------------------------
 
     def _datasets(self, watch: _Watch) -> dict[str, float]:
-        """Return the declared share of each set that was declared or taken."""
+        """Return the declared share of each set, declared or taken."""
         return {**dict.fromkeys(watch.taken.spreads, 0.0), **watch.shares}
 
     def _most(self, watch: _Watch, differences: int) -> float:
@@ -197,7 +197,7 @@ class MixtureDetector(Detector):
     def _judge(self, watch: _Watch) -> list[Finding]:
         windows = watch.taken.due()
         worst, clearest = 0, 1.0
-        # Window -> data set -> how far it lies from its declared share there, of those that are off beyond doubt.
+        # Window -> data set -> distance from its declared share there, of those certainly off.
         moves: dict[int, dict[str, float]] = {}
         for name, declared in self._datasets(watch).items():
             least = self.settings["min_off"] * min(declared, 1 - declared)
@@ -218,7 +218,7 @@ class MixtureDetector(Detector):
                     worst, clearest = (at, beyond) if beyond > clearest else (worst, clearest)
         if not worst:
             return []
-        # Of two that changed places, as far as a percent shows, the one that is taken too often.
+        # Of two that changed places, within a percent, the overrepresented one.
         off = moves[worst]
         named = max(off, key=lambda one: (round(abs(off[one]), 2), off[one]))
         return self._open(watch, named, windows[worst].share(named), watch.row_step)
@@ -312,11 +312,11 @@ class MixtureDetector(Detector):
         )
 
     def shown(self) -> dict[str, tuple[str, int, list[ShownShare]]]:
-        """Return unit -> (what was measured, since which step, each data set) for the page."""
+        """Return unit -> (measure, first step, each data set) for the page."""
         return {unit: (watch.measure, watch.step, self._shares(watch)) for unit, watch in self._watches.items()}
 
     def bands(self, unit: str) -> Bands | None:
-        """Return the bands to draw, None of a unit in which nothing is declared."""
+        """Return the bands of a unit, None without a declaration."""
         watch = self._watches.get(unit)
         if watch is None:
             return None

@@ -1,4 +1,4 @@
-"""Finds NaN and infinite values in the loss, the losses of data sets or the gradient norm."""
+"""NaN and infinite values in the loss, the losses of data sets or the gradient norm."""
 
 from __future__ import annotations
 
@@ -23,28 +23,26 @@ from .engine.base import (
 from .engine.row_blocks import QuietRows
 from .stats.levels import LARGEST
 
-#: Steps in a row that must be finite before the event counts as recovered. A new non-finite value within twice as many
-#: after that continues the same event.
+#: Finite steps in a row for a recovery. A new non-finite value within twice as many after that continues the same
+#: event.
 RECOVERED_AFTER_STEPS = 10
-#: Rows from which it is learnt whether a metric is non-finite as a habit: a data set that is absent from a batch has a
-#: loss of NaN in many programs, and fp16 loss scaling begins with some overflows. When the loss follows later than so
-#: many usual distances, it is an event of its own.
+#: Rows that reveal a habit: a data set absent from a batch has a loss of NaN in many programs, and fp16 loss scaling
+#: begins with some overflows. A loss that follows later than so many usual distances is an event of its own.
 HABIT_ROWS = 50
-#: A metric whose value was never finite is news after so many points: programs log NaN before the first step.
+#: Points before a never finite metric is news: programs log NaN before the first step.
 FIRST_POINTS = 5
-#: A gradient norm or a data set alone is a warning after so many points in a row, before that it may be routine.
+#: Points in a row for a warning about a gradient norm or a data set alone; before, it may be routine.
 ALONE_POINTS = 3
-#: After so many in a row no loss scaler is still finding its scale: it halves at each, and begins at 2^32 at most
-#: (Megatron-LM's default).
+#: Points in a row beyond any search of a loss scaler: it halves at each, and begins at 2^32 at most (Megatron-LM's
+#: default).
 SKIPPED_POINTS = 32
-#: A metric that had more separate non-finite stretches has a habit as well, wherever they began. What is habit becomes
-#: news when it lasts so many times longer than ever before.
+#: Separate non-finite intervals that are a habit as well, at any time. A habit becomes news when it lasts so many times
+#: longer than ever before.
 HABIT_TIMES = 4
-#: A data set with such a habit is absent now and then. How long says nothing before it was absent ABSENCES times: until
-#: then so many points are a note.
+#: Absences of a data set before their length means anything: until then a warning needs so many points.
 ABSENCES = 20
 ABSENT_POINTS = 256
-#: Metrics that are watched, first ones seen, and those that one event names.
+#: Watched metrics, first ones, and those named by one event.
 MAX_METRICS = 66
 MAX_NAMED = 16
 
@@ -61,19 +59,19 @@ class _NonfiniteEvent(Event):
     loss: bool = False
     #: The gradient norm was not finite for SKIPPED_POINTS in a row, beside a finite loss.
     skipped: bool = False
-    #: The first step at which the loss itself was lost, where the event began with something else.
+    #: The first lost loss, where the event began with another metric.
     loss_step: int | None = None
     clean_from: int | None = None
     closed: bool = False
-    #: The step at which the loss itself became non-finite, which is another event.
+    #: The step at which the loss itself became non-finite, as another event.
     replaced_at: int | None = None
 
 
 @dataclass(slots=True)
 class _Habit:
-    """The non-finite stretches of one metric so far.
+    """The non-finite intervals of one metric so far.
 
-    ``usual``: they began with the run. ``since``, ``values``: where the newest began, and what came in it by spelling.
+    ``usual``: they began with the run. ``since``, ``values``: start of the newest, and its values by spelling.
     """
 
     usual: bool
@@ -116,7 +114,7 @@ class NonfiniteDetector(Detector):
     _step: int | None = None
     _clean: int = 0
     _zero_loss_step: int = -1
-    #: Metrics that had a finite value other than 0, with the number of the row that had the first.
+    #: Metrics with a finite value other than 0, and the number of the row of the first.
     _finite: dict[str, int] = fresh(dict)
     _habits: dict[str, _Habit] = fresh(dict)
     _quiet: bool = True
@@ -144,7 +142,7 @@ class NonfiniteDetector(Detector):
         return stop
 
     def _check(self, point: Point) -> list[Finding]:
-        """Take a point that is not plainly finite, or any while an event is open or not long over."""
+        """Take a point that is not plainly finite, or any during or shortly after an event."""
         found: list[Finding] = []
         if point.step != self._step:
             found = self._end_of_step(point.step)
@@ -164,7 +162,7 @@ class NonfiniteDetector(Detector):
         return found
 
     def _severity(self, point: Point, loss: bool) -> Severity | None:
-        """Return how bad this non-finite value is, None where it is a habit of its metric."""
+        """Return the severity of this non-finite value, None for a habit of its metric."""
         habit = self._habits.get(point.metric)
         if habit is None:
             first = self._finite.get(point.metric)
@@ -223,12 +221,12 @@ class NonfiniteDetector(Detector):
         return [*found, self._finding(event, point.step)]
 
     def _skips(self, metric: str, loss: bool) -> bool:
-        """Say whether step after step was skipped for its gradient, for longer than a loss scaler needs."""
+        """Return whether every step was skipped for its gradient, for longer than a loss scaler needs."""
         habit = self._habits.get(metric)
         return not loss and role_of(metric) == GRAD_NORM and habit is not None and habit.in_a_row >= SKIPPED_POINTS
 
     def _opened(self, point: Point, severity: Severity, spelling: str) -> _NonfiniteEvent:
-        """Return a new event: of a metric that was never finite it began with the first value, then no news."""
+        """Return a new event: of a never finite metric from its first value, then no news."""
         habit = self._habits.get(point.metric)
         if habit is None or point.metric in self._finite or habit.stretches > 1:
             return _NonfiniteEvent(point.metric, point.step, point.step, severity, spelling, point.step)
@@ -238,7 +236,7 @@ class NonfiniteDetector(Detector):
         return event
 
     def _replace(self, step: int) -> list[Finding]:
-        """Give up an event without the loss that began long before the loss itself is non-finite."""
+        """Drop an event without the loss that began long before the loss itself is non-finite."""
         event = self._event
         if event is None or event.loss or step - event.onset <= HABIT_ROWS * self.context.interval:
             return []
@@ -249,7 +247,7 @@ class NonfiniteDetector(Detector):
         return [self._finding(event, step)] if news else []
 
     def _end_of_step(self, step: int) -> list[Finding]:
-        """Judge the step that just ended, before the first point of ``step``."""
+        """Judge the finished step, before the first point of ``step``."""
         event = self._event
         if event is None or self._step is None or event.last_bad == self._step:
             return []
@@ -334,7 +332,7 @@ def _text(metric: str) -> str:
 
 
 def _spell(value: float) -> str:
-    """Return a value as JSON programs spell it; a number that overflowed float32 is an infinity."""
+    """Return a value in JSON's spelling; an overflow of float32 is an infinity."""
     if math.isnan(value):
         return "NaN"
     if -LARGEST < value < LARGEST:

@@ -1,4 +1,4 @@
-"""The detectors that run on every run: one line each, in the order in which they see a point."""
+"""The detectors of every run: one line each, in order of priority."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ DetectorFactory = Callable[[], Detector]
 #: Parameters that differ from their default, by detector and name.
 Settings = Mapping[str, Mapping[str, float]]
 
-#: All detectors by name, in the order of their right to an event: the first that claims it keeps it. The law in
-#: ``conformance.py`` is run over each of them.
+#: All detectors by name, in order of priority: the first one to claim an event keeps it. The checks of
+#: ``conformance.py`` are run over each of them.
 DETECTORS: dict[str, DetectorFactory] = {
     LearningRateDetector.name: LearningRateDetector,
     NonfiniteDetector.name: NonfiniteDetector,
@@ -48,7 +48,7 @@ DETECTORS: dict[str, DetectorFactory] = {
 }
 
 
-#: Detectors that the one of the curves replaced, the best known first -> their parameters that it has.
+#: Predecessors of the curve detector, the best known first -> their parameters that it has.
 _REPLACED: Mapping[str, tuple[str, ...]] = {
     "spike": ("sensitivity", "min_rise"),
     **dict.fromkeys(("level_shift", "divergence", "dataset_loss", "plateau", "grad_norm"), ("sensitivity",)),
@@ -56,11 +56,11 @@ _REPLACED: Mapping[str, tuple[str, ...]] = {
 
 
 def add(detector: type[Detector]) -> None:
-    """Add a detector of a plug-in, behind all others in the right to an event.
+    """Add a detector of a plug-in, with the lowest priority.
 
     Raises:
-        TypeError: it is no detector, or lacks something that every detector has.
-        ValueError: its name has the wrong form, or there is one of its name.
+        TypeError: no detector, or incomplete.
+        ValueError: an invalid or duplicate name.
     """
     check_class(detector, Detector, ("name", "kinds", "wants", "update"), DETECTORS)
     detector()  # an error of its constructor stops the start, not the first run
@@ -68,7 +68,7 @@ def add(detector: type[Detector]) -> None:
 
 
 def detector_list() -> list[dict[str, Any]]:
-    """Return all detectors, in the order of their right to an event, with what can be set."""
+    """Return all detectors, in order of priority, with their parameters."""
     return [
         {
             "name": name,
@@ -87,7 +87,7 @@ def check_settings(settings: object) -> dict[str, dict[str, float]]:
         settings: mapping of detector -> mapping of parameter -> number, as people send it.
 
     Raises:
-        DetectorSettingError: it is no such mapping, a name is unknown or a number is out of range.
+        DetectorSettingError: no such mapping, an unknown name, or a number out of range.
     """
     if not isinstance(settings, Mapping):
         raise DetectorSettingError(f"settings are {type(settings).__name__}, expected detector -> parameter -> number")
@@ -105,13 +105,13 @@ def check_settings(settings: object) -> dict[str, dict[str, float]]:
 
 
 def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with those of detectors that the one of the curves replaced under its name.
+    """Return settings with those of the curve detector's predecessors under its name.
 
     Args:
-        settings: detector -> parameter -> number, as people or an older version wrote them.
+        settings: detector -> parameter -> number, by people or an older version.
 
     Raises:
-        DetectorSettingError: a parameter is gone, or two that are one now have two values.
+        DetectorSettingError: a removed parameter, or two values for a merged one.
     """
     found = {name: values for name, values in settings.items() if name not in _REPLACED}
     curve = CurvesDetector.name

@@ -1,4 +1,4 @@
-"""Finds that data is trained on again: a loss falsely low after a resume, a known order of batches."""
+"""Repeated training data: a loss falsely low after a resume, an earlier order of batches."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from stabilitybackend.judging.detectors.stats.robust import median
 
 __all__ = ["KNOWN_DATA", "OTHER_SHARES", "SAME_BATCHES", "RepeatDataDetector"]
 
-#: The guesses where nothing else explains it.
+#: Guesses without another explanation.
 KNOWN_DATA = (
     "Either data is fed which these weights have learnt already (is the loader's place restored?), or the loss is "
     "computed otherwise (label smoothing, dropout, masks)."
 )
-#: The same where the batches are, one by one, those of the branch that was left.
+#: The same for batches equal, one by one, to those of the discarded branch.
 SAME_BATCHES = (
     "The batches are those of the branch that was left, in its order: the loader's place is restored. Is the loss "
     "computed as before (label smoothing, dropout, masks), and are the weights those of the fork step?"
 )
-#: The same where the shares of a declared mixture are known to be off.
+#: The same for shares of a declared mixture that are off.
 OTHER_SHARES = "The data are taken in other shares since then, and another mixture has another loss: see there."
 
 
@@ -58,12 +58,12 @@ class LowEvent(Event):
     """A loss that is too low since a fork.
 
     Attributes:
-        before: what was known at the fork. level, low: where the loss should be, and where it is.
+        before: state at the fork. level, low: expected and actual loss.
         evidence: facts behind it. points: since the fork.
-        same: the batches are, one by one, those of the branch that was left.
-        by_mixture: another mixture has another loss: that is the event, and this is what follows from it.
-        recent: newest three points. back: the step at which it was back.
-        rest: points until the claim ends; negative: what ended it was another event.
+        same: the batches equal, one by one, those of the discarded branch.
+        by_mixture: caused by another mixture, which is the event then.
+        recent: newest three points. back: the step of the return.
+        rest: points until the claim ends; negative: ended by another event.
     """
 
     before: BeforeFork
@@ -85,7 +85,7 @@ class LowEvent(Event):
 
 
 def worded(event: LowEvent, state: State) -> tuple[str, dict[str, Any]]:
-    """Return text and evidence of what is known now."""
+    """Return text and evidence of the present state."""
     change = percent(event.low, event.level)
     shown = f" ({change:+.1f} %)" if change is not None else ""
     text = f"{event.before.text[:1].upper()}{event.before.text[1:]}, and the loss came back at {event.low:.4g}"
@@ -117,17 +117,17 @@ def worded(event: LowEvent, state: State) -> tuple[str, dict[str, Any]]:
     return text, evidence
 
 
-#: Searches in a row that do not find it again end a repetition.
+#: Searches in a row without a match that end a repetition.
 LOST_SEARCHES = 2
 
 
 @dataclass(slots=True)
 class Repetition:
-    """A stretch of data that is fed again in its order.
+    """An interval of data repeated in its order.
 
     Args:
-        onset: first step of the repetition. earlier: the step at which that data was first met.
-        lag: distance of the two in points. r: correlation when it was found.
+        onset: first step of the repetition. earlier: first step of that data.
+        lag: distance of the two in points. r: correlation at the detection.
         lost: windows in a row that did not agree.
     """
 
@@ -139,25 +139,25 @@ class Repetition:
 
     @property
     def distance(self) -> int:
-        """How many steps ago the data was met before."""
+        """Distance of the repeated data, steps."""
         return self.onset - self.earlier
 
     @property
     def fresh_step(self) -> int:
-        """The step at which the repetition has come to its own beginning: new data follows, or it starts over again."""
+        """The step at which the repetition reaches its own beginning: new data follows, or another repetition."""
         return self.onset + self.distance
 
 
 class RepeatedOrder(Stateful):
-    """Searches each block of points in all that came before, and follows what it finds until it ends."""
+    """Searches each block of points in all earlier ones, and follows a match to its end."""
 
     _prints: Fingerprints = fresh(Fingerprints)
     current: Repetition | None = None
 
     def add(self, past: LongPast, step: int, block: list[float]) -> Literal["begins", "ends"] | None:
-        """Take PAST_BLOCK losses that begin at ``step``; say whether ``current`` changed.
+        """Take PAST_BLOCK losses that begin at ``step``; return whether ``current`` changed.
 
-        What has ended is still there until the next call.
+        An ended one stays until the next call.
         """
         if self.current is not None and self.current.lost >= LOST_SEARCHES:
             self.current = None
@@ -177,23 +177,23 @@ class RepeatedOrder(Stateful):
         return "begins"
 
     def add_unmet(self, past: LongPast, steps: Sequence[int], losses: Sequence[float]) -> int:
-        """Take blocks, as ``add`` does, up to the first one that may change ``current``; return how many.
+        """Take blocks, as ``add`` does, up to the first one that may change ``current``; return their number.
 
         Args:
-            steps: at which they begin. losses: PAST_BLOCK for each.
+            steps: of their starts. losses: PAST_BLOCK for each.
         """
         return 0 if self.current is not None else self._prints.add_unmet(past, steps, losses)
 
 
-#: Points after a fork in which a loss that is too low is put down to it, looked at each LOOK_POINTS.
+#: Points after a fork in which a low loss is attributed to it, checked each LOOK_POINTS.
 WATCH_POINTS = 64
 LOOK_POINTS = 4
-#: Where shares of a declared mixture are compared, they are judged first: that takes 16 rows and the start of the next.
+#: Compared shares of a declared mixture are judged first: that takes 16 rows and the start of the next.
 SHARES_POINTS = 20
-#: Points above the true level by so many sigmas are no part of this: the claim is given back at once.
+#: Points above the true level by so many sigmas are unrelated: the claim ends immediately.
 ABOVE_SIGMAS = 8.0
-#: An order that begins to repeat so many points after a resume is put down to it: the first batches of a run, when
-#: the model knew nothing, are hardly recognised.
+#: Distance from a resume of a repeated order that is attributed to it: the first batches of a run, of an untrained
+#: model, are hardly recognisable.
 RESUME_POINTS = 64
 
 
@@ -243,7 +243,7 @@ class RepeatDataDetector(CurveDetector):
     _after: list[tuple[int, float]] = fresh(list)
     _low: LowEvent | None = None
     _low_onset: int = -(2**62)  # of the newest low loss
-    #: The repetition that is reported in an event of its own, and what was known at the newest fork.
+    #: The repetition with an event of its own, and the state at the newest fork.
     _again: Event | None = None
     _before: BeforeFork | None = None
     #: Whether epochs in the same order were reported: once a run is enough.
@@ -311,7 +311,7 @@ class RepeatDataDetector(CurveDetector):
     # --- too low after a fork ------------------------------------------------------------------------------------
 
     def _check(self, before: BeforeFork, step: int, value: float) -> list[Finding]:
-        """Look whether the first losses after a fork are too low to be true."""
+        """Judge whether the first losses after a fork are too low to be true."""
         after = self._after
         after.append((step, value))
         count = len(after)
@@ -339,12 +339,12 @@ class RepeatDataDetector(CurveDetector):
         return [self._low_finding(event, "open", step)]
 
     def _drift(self) -> list[str]:
-        """Return which shares of the data are known to be off, each as one clause."""
+        """Return the shares of the data that are off, each as one clause."""
         claims = self.context.open_claims().values()
         return [f"the data mixture is off since step {c.onset_step}" for c in claims if c.kind == "data_mix_drift"]
 
     def _follow_low(self, event: LowEvent, step: int, value: float) -> list[Finding]:
-        """Wait for the jump back to the true level, which is no event of its own."""
+        """Wait for the jump back to the true level, which belongs to the same event."""
         event.points += 1
         alone = event.back is None and event.severity != "info" and not event.by_mixture and "r" not in event.evidence
         if alone and (drift := self._drift()):
@@ -389,7 +389,7 @@ class RepeatDataDetector(CurveDetector):
         return self._begin(order, step) if change == "begins" else self._end(order, step)
 
     def _begin(self, order: Repetition, step: int) -> list[Finding]:
-        """Report an order that repeats: with a low loss where there is one, epochs once a run."""
+        """Report a repeated order: with a low loss if any, epochs once a run."""
         if not self._by:
             return []
         resumed = self._resumed(order)
@@ -411,7 +411,7 @@ class RepeatDataDetector(CurveDetector):
         return [self._again_finding(self._again, order, "open", step)]
 
     def _await_new_data(self, order: Repetition, losses: Sequence[float], step: int) -> None:
-        """Claim the loss around the step at which new data follows: its jump to the true level is of this event."""
+        """Claim the loss around the expected step of new data: its jump to the true level is of this event."""
         event, before, after = self._again, self._before, (step - order.fresh_step) / self.context.interval
         if event is None or before is None or event.severity == "info" or self._others(BACK_POINTS):
             return
@@ -428,9 +428,9 @@ class RepeatDataDetector(CurveDetector):
         return [self._again_finding(event, order, "recovered", step)]
 
     def _resumed(self, order: Repetition) -> int | None:
-        """Return the first step after the resume that an order began to repeat at, None where there is none.
+        """Return the first step after the resume at which an order began to repeat, None for none.
 
-        That is one shortly before it, or any after which a loader that starts over would feed just this.
+        That is one shortly before it, or any after which a restarted loader would feed just this.
         """
         near, first = RESUME_POINTS * self.context.interval, self.past.steps[0]
         for excuse in reversed(self.context.excuses_between(0, round(order.onset + near / 4))):
@@ -442,7 +442,7 @@ class RepeatDataDetector(CurveDetector):
     # --- findings ------------------------------------------------------------------------------------------------
 
     def _others(self, points: int) -> bool:
-        """Return whether another detector has an event of the loss; a level that shifted is this one's own."""
+        """Return whether another detector has an event of the loss; a level shift is this one's own."""
         claim = self.context.claimed(self._metric, self.name, within_steps=points * self.context.interval)
         return claim is not None and claim.kind != "level_shift"
 
@@ -456,7 +456,7 @@ class RepeatDataDetector(CurveDetector):
             event, now_step, state, title=title, text=text, recovered_step=event.back, score=min(score, 1e9),
             evidence=evidence,
         )  # fmt: skip
-        # The data are in order then: something else came back another one.
+        # The data are in order then: another part of the state changed.
         return replace(found, kind="resume_artifact") if event.same else found
 
     def _again_finding(self, event: Event, order: Repetition, state: State, now_step: int) -> Finding:

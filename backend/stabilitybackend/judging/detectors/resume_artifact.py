@@ -1,4 +1,4 @@
-"""Finds that the loss came back higher from a restart, resume or rollback than it was at the fork step."""
+"""A loss that is higher after a restart, resume or rollback than at the fork step."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from .stats.levels import LARGEST, Level, level_of, percent
 from .stats.robust import median
 
 #: In the first points after the fork two of three that are so many times as high are enough: the same two that make a
-#: spike, but here it is known where they come from. What is back within them was fast.
+#: spike, here of a certain cause. A recovery within them is fast.
 EARLY_POINTS, LARGE = 10, 2.0
-#: Shares of the data whose newest LEVEL_POINTS are kept.
+#: Shares of the data with LEVEL_POINTS newest values.
 MAX_RATIOS = 16
-#: Not back after so many points, or half of them where most of the rise is left: critical when still so much up. After
+#: Points without a recovery, or half of them where most of the rise is left: critical when still so much up. After
 #: twice as many the event is closed.
 DECIDE_POINTS, MUCH = 100, 0.1
-#: The branch that was left had the same rise: the resume is not its cause, when it explains this part of it. A rise of
-#: which this part is left is not on its way back.
+#: Part of the rise that the discarded branch had too, so that the resume is not its cause. A rise with this part left
+#: is not recovering.
 SAME_RISE = 0.5
-#: The kind of event that explains a rise: ``data_mix_drift`` reports it.
+#: Kind of event that explains a rise.
 DRIFT = "data_mix_drift"
 
 __all__ = ["ResumeArtifactDetector"]
@@ -50,7 +50,7 @@ __all__ = ["ResumeArtifactDetector"]
 
 @dataclass(slots=True)
 class _Watch:
-    """The first points after a fork, and what was known at it."""
+    """The first points after a fork, and the state at it."""
 
     before: BeforeFork
     ratios: dict[str, Level]
@@ -61,11 +61,11 @@ class _Watch:
     values: list[tuple[int, float]] = field(default_factory=list)
 
     def drift(self) -> float:
-        """Return what the loss should have risen by since the fork: a fall is not counted on, a rise goes on."""
+        """Return the expected rise of the loss since the fork: a fall is not counted on, a rise continues."""
         return max(0.0, self.before.slope) * min(self.points, FORK_POINTS)
 
     def expected(self) -> float:
-        """Return the level that the loss should have now."""
+        """Return the expected level of the loss."""
         return self.before.level + self.drift()
 
 
@@ -80,9 +80,9 @@ class _ResumeEvent(Event):
     recovery: Recovery = "pending"
     recovered_step: int | None = None
     recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=FORK_WINDOW))
-    #: Of the loss when it was opened.
+    #: Of the loss at the report.
     rise: float = 0.0
-    #: Seen in many points together only: single ones say little.
+    #: Visible only in many points together.
     together: bool = False
     causes: list[str] = field(default_factory=list)
     explained_by: list[str] = field(default_factory=list)
@@ -198,7 +198,7 @@ class ResumeArtifactDetector(Detector):
         return stop
 
     def _other(self, point: Point) -> list[Finding]:
-        """Take a share of the data, or the first sight of the loss; a second spelling of it is ignored."""
+        """Take a share of the data, or the first point of the loss; a second spelling of it is ignored."""
         if point.metric.startswith(SHARE_OF):
             ring = self._ratios.get(point.metric)
             if ring is None and len(self._ratios) < MAX_RATIOS:
@@ -213,7 +213,7 @@ class ResumeArtifactDetector(Detector):
     # --- what was before -----------------------------------------------------------------------------------------
 
     def _silent_restart(self, step: int, time: float) -> bool:
-        """Begin to watch when the learning rate steps after a gap: a resume that was not announced."""
+        """Begin to watch when the learning rate steps after a gap: an unannounced resume."""
         jump = self.context.excuses[-1]
         if jump.kind != "lr_jump" or len(self._ring) < LEAST_POINTS or not far(jump.after, jump.before):
             return False
@@ -262,7 +262,7 @@ class ResumeArtifactDetector(Detector):
             together = small_rise(watch.before, watch.values, drift=watch.drift(), least=least, by=self._sigmas / 4)
             if together:
                 return self._open(watch, together, step, together=True)
-        # A rise is put down to a rate that is off: a schedule that began anew warms up first.
+        # A rise is attributed to a rate that is off: a restarted schedule warms up first.
         off = watch.came_off and self._is_off(watch.before, self.context.lr.last)
         if watch.points >= (2 * DECIDE_POINTS if off else FORK_POINTS):
             self._watch = None
@@ -276,7 +276,7 @@ class ResumeArtifactDetector(Detector):
         self, watch: _Watch, out: Sequence[tuple[int, float]], step: int, together: bool = False
     ) -> list[Finding]:
         """Open an event, unless the rise is not the resume's."""
-        # A rate that is off shows late: that the branches were alike before is no excuse then.
+        # A rate that is off shows late: equal branches before are no excuse then.
         same = above_left(watch.before, out, () if watch.came_off else watch.values)
         rise = median([loss for _, loss in out]) - watch.expected()
         known = bool(same) and median(same) < (1 - SAME_RISE) * rise
@@ -332,7 +332,7 @@ class ResumeArtifactDetector(Detector):
         return []
 
     def _shares(self, watch: _Watch) -> dict[str, tuple[Level, list[float]]]:
-        """Return level and newest values of each share of the data; this row's may not have come yet."""
+        """Return level and newest values of each share of the data, possibly without this row's."""
         newest = max(1, min(watch.points - 1, LEVEL_POINTS))
         return {name: (level, list(self._ratios[name])[-newest:]) for name, level in watch.ratios.items()}
 

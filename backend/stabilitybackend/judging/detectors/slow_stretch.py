@@ -1,4 +1,4 @@
-"""How fast a job is, in blocks of points, and a stretch in which it is slow: what is known of both."""
+"""Speed of a job in blocks of points, and slow intervals."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from itertools import pairwise
 from .engine.base import Event
 from .stats.robust import median
 
-#: Points that are judged as one, and the seconds that they take at least: one slow step, or another program that takes
-#: the processor for a second, moves no block.
+#: Points judged as one, and their least duration, seconds: one slow step, or another program on the processor for a
+#: second, moves no block.
 BLOCK_POINTS, BLOCK_S = 8, 4.0
-#: Points that a block has at most: those of a log without times, or of a job with thousands of steps a second.
+#: Most points of a block: of a log without times, or of a job with thousands of steps a second.
 MOST_POINTS = 512
-#: Blocks that the usual cost is taken from, and how many must be known before anything is judged.
+#: Blocks of the usual cost, and fewest blocks before a judgement.
 USUAL_BLOCKS, LEAST_BLOCKS = 32, 16
-#: The tenth of the usual blocks that cost most, and the tenth that cost least, are beyond the run's usual spread.
+#: The most and the least expensive tenth of the usual blocks are outside the run's usual spread.
 TAIL = 0.1
 #: Points after a start or a fork that are not judged: compilation, caches, connections.
 WARM_UP_POINTS = 16
-#: Slow blocks that an event has at least. One alone is a checkpoint that takes long.
+#: Fewest slow blocks of an event. A single one is a long checkpoint.
 CONFIRM_BLOCKS = 2
-#: A slow-down comes at once: this part of its height within two blocks. What grows over many has less.
+#: A sudden slow-down has this part of its height within two blocks, a growing one less.
 SUDDEN_PART = 0.75
-#: A slow stretch is reported when it lasted so long and lost so much of the job's time, seconds: another program that
-#: takes the processor for a while, or a neighbour's checkpoint, is nobody's business.
+#: Least duration and loss of a reported slow interval, seconds: another program on the processor for a while, or a
+#: neighbour's checkpoint, is no event.
 LEAST_S, LEAST_LOST_S = 30.0, 10.0
-#: The first of these in slow blocks, where the points have no time of their own.
+#: The first of these in slow blocks, for points without a time of their own.
 LEAST_SLOW_BLOCKS = 8
 
 __all__ = ["USUAL_BLOCKS", "PaceTrack", "SlowStretch", "duration"]
@@ -43,7 +43,7 @@ class PaceTrack:
 
     Attributes:
         points: (step, cost, time) since the last block.
-        usual: costs of usual blocks. since: of those blocks of a slow stretch that are not known to be usual.
+        usual: costs of usual blocks. since: of undecided blocks of a slow interval.
     """
 
     metric: str
@@ -64,7 +64,7 @@ class PaceTrack:
         return not 0 < time - points[0][2] < BLOCK_S or len(points) >= MOST_POINTS
 
     def quiet(self, times: Sequence[float], start: int, stop: int) -> int:
-        """Return up to which of some points, from ``start``, no block is full."""
+        """Return the end of the points, from ``start``, without a full block."""
         points = self.points
         if self.skip:
             return start
@@ -76,43 +76,43 @@ class PaceTrack:
 
     @property
     def votes(self) -> bool:
-        """Whether enough points came for a block; another metric may be logged more often."""
+        """Return whether a block has enough points; another metric may be logged more often."""
         return len(self.points) >= BLOCK_POINTS // 2
 
     def cost(self) -> float:
-        """Return the cost of the block, the median: what takes fewer than half of the points does not count."""
+        """Return the cost of the block, the median: fewer than half of the points do not count."""
         return median([cost for _, cost, _ in self.points])
 
     def level(self) -> float | None:
-        """Return the usual cost, None while too little is known."""
+        """Return the usual cost, None for too few blocks."""
         return median(list(self.usual)) if len(self.usual) >= LEAST_BLOCKS else None
 
     def spread(self) -> float:
-        """Return how far the usual blocks lie apart, without their tails, as a fraction of their level.
+        """Return the spread of the usual blocks, without their tails, as a fraction of their level.
 
-        Few blocks show less than the run will: they count as that much further apart as they are fewer than remembered.
+        Few blocks underestimate it: theirs is raised in proportion to the missing ones.
         """
         ordered = sorted(self.usual)
         tail = int(TAIL * len(ordered))
         return USUAL_BLOCKS / len(ordered) * (ordered[-1 - tail] - ordered[tail]) / median(ordered)
 
     def rise(self) -> float | None:
-        """Return by what fraction the block costs more than usual, None while that is not known."""
+        """Return the excess of the block over the usual cost, as a fraction, None for unknown."""
         level = self.level()
         return None if level is None else self.cost() / level - 1
 
     def took_s(self) -> float:
-        """Return how long the block took without pauses, seconds."""
+        """Return the duration of the block without pauses, seconds."""
         times = [time for _, _, time in self.points]
         return len(times) * max(0.0, median([after - before for before, after in pairwise(times)]))
 
     def close(self) -> None:
-        """End the block; whether it was a usual one is decided later."""
+        """End the block; its class is decided later."""
         self.since.append(self.cost())
         self.points.clear()
 
     def settle(self) -> None:
-        """Take the blocks of a stretch as usual ones."""
+        """Accept the blocks of an interval as usual ones."""
         self.usual.extend(self.since)
         self.since.clear()
 
@@ -124,21 +124,21 @@ class PaceTrack:
 
 @dataclass(slots=True)
 class SlowStretch(Event):
-    """A stretch of slow blocks from its onset, reported or not.
+    """An interval of slow blocks from its onset, reported or not.
 
     Args:
-        metric: that shows it.
+        metric: of the evidence.
         onset, onset_time: its first slow point.
-        seen: step at which it was reported.
+        seen: step of the report.
         level: the usual cost of a step.
-        spread: how far usual blocks lie apart, as a fraction of it.
+        spread: of usual blocks, as a fraction of it.
 
     Attributes:
-        lasted_s, lost_s: how long its slow blocks took without pauses, and how much of that was lost, seconds; 0.0
-            where points have no time.
-        blocks, cost: how many slow ones, and the sum of their rises: what it cost, in blocks of usual length.
-        jump: the most that a block cost more than one of the two before it, as a fraction of the usual cost.
-        back: first step of the usual blocks in a row at its end; usual: how many these are.
+        lasted_s, lost_s: duration of its slow blocks without pauses, and the lost part of that, seconds; 0.0 for points
+            without times.
+        blocks, cost: number of slow ones, and the sum of their rises, in blocks of usual length.
+        jump: largest excess of a block over one of the two before it, as a fraction of the usual cost.
+        back: first step of the usual blocks in a row at its end; usual: their number.
         told, told_lost_s: whether it was reported, and with how many lost seconds.
         also: the other metric that shows it.
     """
@@ -159,11 +159,11 @@ class SlowStretch(Event):
 
     @property
     def rise(self) -> float:
-        """By what fraction a step takes longer, over the slow blocks."""
+        """Return the mean excess of the slow blocks, as a fraction."""
         return self.cost / self.blocks
 
     def add(self, rise: float, jump: float, took_s: float) -> None:
-        """Count a slow block that took so many seconds without pauses, 0.0 where points have no time."""
+        """Count a slow block of so many seconds without pauses, 0.0 for points without times."""
         self.lasted_s += took_s
         self.lost_s += took_s * rise / (1 + rise)
         self.blocks += 1
@@ -172,15 +172,12 @@ class SlowStretch(Event):
 
     @property
     def sudden(self) -> bool:
-        """Whether it came at once, and not as a speed does that wears off (growing sequences, a filling cache)."""
+        """Return whether it was sudden, as opposed to a decay (growing sequences, a filling cache)."""
         return self.jump >= SUDDEN_PART * self.rise
 
     @property
     def matters(self) -> bool:
-        """Whether it stands out, and lasted and lost enough to be reported.
-
-        It stands out when it came at once, and is further up than the usual blocks lie apart.
-        """
+        """Return whether it is sudden, above the usual spread, and long and expensive enough for a report."""
         if self.blocks < CONFIRM_BLOCKS or not self.sudden or min(self.jump, self.rise) <= self.spread:
             return False
         if not self.lasted_s:

@@ -1,4 +1,4 @@
-"""Finds that a process began from nothing and logs into the run that there is: the first hour again."""
+"""A process that began from nothing and logs into an existing run: the first hour again."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import ClassVar
 from .engine.base import SENSITIVITY, CurveDetector, Event, Finding, Mark, Parameter, Point, Row, State, fresh
 from .engine.row_blocks import LARGEST, QuietRows
 
-#: Points of the beginning that are kept, and those in a row that have to be as they were.
+#: Points kept of the beginning, and equal ones in a row needed.
 FIRST_POINTS, ALIKE = 8, 2
-#: Points of a run before anything is its first hour again, and newest ones that its level is the median of.
+#: Fewest points of a run before a restart, and newest ones of its level.
 LEAST_POINTS, LEVEL_POINTS = 64, 16
-#: The loss has come down by this part since the beginning, and is back at its first values within it.
+#: Fall of the loss since the beginning, and tolerance of the return to its first values, fractions.
 FALLEN, NEAR = 0.25, 0.15
-#: The rate is that of the beginning within this part, and was another right before by more.
+#: Tolerance of the rate of the beginning; right before, it was off by more.
 RATE_NEAR = 0.05
-#: Others are silent about the loss for so many points; its way down is followed for as long as it takes.
+#: Others are silent about the loss for so many points; its fall is followed to the end.
 CLAIM_POINTS = 64
-#: Newest points whose median is back.
+#: Newest points whose median has returned.
 BACK_POINTS = 5
 #: Counters of the pass through the data, or of the job's own steps.
 _COUNTER = re.compile(r"(^|[/_.])(epochs?|iteration|iter|global_step|samples_seen|consumed_samples|tokens_seen)$")
@@ -33,7 +33,7 @@ __all__ = ["StartsOverDetector"]
 
 @dataclass(slots=True)
 class _Counter:
-    """A counter: its first value, the newest, and the step at which it went back to the first."""
+    """A counter: its first value, the newest, and the step of its return to the first."""
 
     first: float
     last: float
@@ -83,7 +83,7 @@ class StartsOverDetector(CurveDetector):
     #: (step, loss) of the newest points that are as high as the first ones.
     _high: list[tuple[int, float]] = fresh(list)
     _event: _OverEvent | None = None
-    #: Of a run that went back to before its first step: the losses of the branch that was left.
+    #: Of a rollback to before the first step: the losses of the discarded branch.
     _left: list[float] = fresh(list)
 
     def configured(self) -> None:
@@ -159,7 +159,7 @@ class StartsOverDetector(CurveDetector):
         known.last = value
 
     def _bound(self) -> float:
-        """Return the loss from which a point is as high as the first ones."""
+        """Return the least loss that is as high as the first ones."""
         first = median(self._first[:ALIKE])
         return first - NEAR * abs(first)
 
@@ -168,7 +168,7 @@ class StartsOverDetector(CurveDetector):
         return now < first - FALLEN * abs(first)
 
     def _judge(self, step: int) -> list[Finding]:
-        """Look whether more than the loss is back at the beginning."""
+        """Judge whether more than the loss is back at the beginning."""
         onset = self._high[-ALIKE][0]
         newest, first = [value for _, value in self._high[-ALIKE:]], self._first[:ALIKE]
         near = all(abs(now - then) <= NEAR * abs(then) for now, then in zip(newest, first, strict=True))
@@ -185,7 +185,7 @@ class StartsOverDetector(CurveDetector):
         return [self._finding(event, step, "open")]
 
     def _judge_left(self, step: int) -> list[Finding]:
-        """Look whether a run that is at its first step again has the losses of its beginning."""
+        """Judge whether a run at its first step again has the losses of its beginning."""
         left, self._left = self._left, []
         near = all(abs(now - then) <= NEAR * abs(then) for now, then in zip(self._first, left, strict=False))
         before = median(left[-LEVEL_POINTS:])

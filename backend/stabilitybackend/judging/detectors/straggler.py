@@ -1,4 +1,4 @@
-"""Finds the rank that is slower than the others: the one that all of them wait for."""
+"""The slowest rank, which all others wait for."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from .stats.levels import LARGEST, level_of, percent
 from .stats.rank_table import CONFIRM_WINDOWS, REMEMBERED_WINDOWS, RankPast, RankTable, RankWindow, SlowRankTable
 from .stats.robust import median
 
-#: Names of times that a rank spends on its own work, beside all that end with ``_time_s``.
+#: Names of times of a rank's own work, besides all that end with ``_time_s``.
 OWN_WORK = frozenset({"compute_s", "forward_s", "backward_s", "optimizer_s", "data_s", "dataloader_s", "gpu_s"})
-#: Times with one of these words are waiting: long for the ranks that are fast.
+#: Words of waiting times: long for the fast ranks.
 WAITING = ("wait", "comm", "nccl", "sync", "barrier", "reduce", "gather", "bubble", "idle")
-#: Logged metrics of one run that are watched; further ones are ignored.
+#: Watched metrics of one run; further ones are ignored.
 MAX_METRICS = 8
-#: Ranks that are compared; what further ones log is dropped and counted.
+#: Compared ranks; values of further ones are dropped and counted.
 MAX_RANKS = 4_096
-#: A window of WINDOW_STEPS doubles, up to this, where a rank logs fewer than LEAST_POINTS in it.
+#: A window of WINDOW_STEPS doubles, up to this, for a rank with fewer than LEAST_POINTS in it.
 MAX_WINDOW_STEPS = 2**20
 LEAST_POINTS = 6
-#: Values of a rank in a window that its median is taken of, the first ones.
+#: Values of a rank in a window for its median, the first ones.
 MAX_POINTS = 16
-#: A window is judged when all known ranks have passed it. A rank that is further behind the first is not waited for.
+#: A window is judged when all ranks have passed it. A rank further behind the first is not waited for.
 LAG_WINDOWS = 9
 #: Smallest sigma of ranks, as a fraction of their median.
 SIGMA_FLOOR = 0.02
-#: Seconds that a slow rank needs more than the others at least: what is shorter delays nobody.
+#: Least excess of a slow rank, seconds: a shorter one delays no rank.
 LEAST_EXCESS_S = 0.001
-#: Where the whole step is known: a share of it that a slow rank needs more at least.
+#: Least share of the whole step of a slow rank's excess, if measured.
 STEP_SHARE = 0.05
-#: Ranks that a robust deviation can be taken of. Fewer are compared with the fastest one, by FEW_FACTOR of the excess.
+#: Ranks for a robust deviation. Fewer are compared with the fastest one, by FEW_FACTOR of the excess.
 ENOUGH_RANKS = 4
 FEW_FACTOR = 3.0
-#: What slows a rank for less, as another program that takes the processor for a while, is nobody's business, seconds.
+#: Least duration, seconds: another program on the processor for a while is no event.
 LEAST_S = CONFIRM_BLOCKS * BLOCK_S
 #: Slow ranks that an event names.
 MAX_NAMED = 16
-#: So many values in a row behind a rank's newest window mean that its steps began again, not that they are late.
+#: Values in a row behind a rank's newest window that are restarted steps, not late ones.
 LATE_ACCEPTED_AFTER = 32
 
 __all__ = ["StragglerDetector", "reports_own_work"]
@@ -107,7 +107,7 @@ class StragglerDetector(Detector):
     }
 
     _tables: dict[str, RankTable] = fresh(dict)
-    #: Values of ranks beyond MAX_RANKS, and of windows that were judged before they came.
+    #: Values of ranks beyond MAX_RANKS, and of windows that were judged before them.
     dropped: int = 0
     late: int = 0
 
@@ -184,7 +184,7 @@ class StragglerDetector(Detector):
             table = self._tables.get(metric)
             known = None if table is None else table.ranks.get(rank)
             if table is not None and known is not None:
-                # The quick way for all points that lie in the rank's present window.
+                # Fast path for points within the rank's present window.
                 first, end = known.window * table.width, (known.window + 1) * table.width
                 kept = known.values
                 if plain and steps[at] >= first:
@@ -203,14 +203,14 @@ class StragglerDetector(Detector):
         return found
 
     def _pass(self, table: RankTable, number: int, rank: RankWindow) -> None:
-        """Note the median of the window that a rank leaves."""
+        """Record the median of the window that a rank leaves."""
         if rank.window <= table.judged:
             self.late += bool(rank.values)
         elif rank.values and (rank.whole or len(rank.values) >= LEAST_POINTS):
             table.done.setdefault(rank.window, {})[number] = (median(rank.values), len(rank.values), rank.began)
 
     def _judge_due(self, metric: str, table: RankTable, step: int) -> list[Finding]:
-        """Judge the windows that nobody is waited for any more, oldest first."""
+        """Judge the windows that wait for no rank any more, oldest first."""
         found: list[Finding] = []
         while table.done:
             lowest, front = min(table.at), max(table.at)
@@ -241,16 +241,16 @@ class StragglerDetector(Detector):
         self, metric: str, times: Mapping[int, float], window: tuple[int, int], step: int, whole_s: float, most: int,
         *, error_s: float = 0.0, windows: int = 1,
     ) -> list[Finding]:  # fmt: skip
-        """Judge a window that somebody else has put together; windows come in their order.
+        """Judge a complete window of another source; windows come in order.
 
         Args:
             times: rank -> seconds a step in it.
-            window: its first step, and how many.
+            window: its first step, and its length.
             step: the newest of the job.
-            whole_s: seconds of a step, of which the metric is a part: a slow rank needs ``STEP_SHARE`` of them more.
-            most: metrics that are kept; of more, those judged longest ago that have nothing open are forgotten.
-            error_s: standard error of the difference of two times, 0.0 where it is not known.
-            windows: usual windows that this one is as long as.
+            whole_s: seconds of a step with this metric as a part: a slow rank needs ``STEP_SHARE`` of them more.
+            most: metrics that are kept; of more, those judged longest ago without an open event are forgotten.
+            error_s: standard error of the difference of two times, 0.0 for unknown.
+            windows: its length in usual ones.
         """
         table = self._tables[metric] = self._tables.pop(metric, RankTable())
         idle = [name for name, one in self._tables.items() if one.event is None]
@@ -260,12 +260,12 @@ class StragglerDetector(Detector):
         return self._compare(metric, table, times, window, step, whole_s, error_s, windows)
 
     def strength(self, times: list[float], whole_s: float, error_s: float) -> float:
-        """Return how many sigmas the slowest rank is above the others; 0.0 where it is not slow."""
+        """Return the distance of the slowest rank above the others, sigmas; 0.0 for none slow."""
         limit, level, sigma = self._limit(times, whole_s, error_s)
         return (max(times) - level) / sigma if max(times) > limit else 0.0
 
     def is_sure(self, times: list[float], error_s: float) -> bool:
-        """Return whether times that are known up to ``error_s`` would show a rank that is as slow as counts."""
+        """Return whether times with an error of ``error_s`` would show the least slow rank."""
         return self._sigmas * error_s <= self._slower * median(times)
 
     def is_slow(self, metric: str) -> bool:
@@ -273,21 +273,21 @@ class StragglerDetector(Detector):
         return metric in self._tables and any(past.slow for past in self._tables[metric].past.values())
 
     def carry_on(self, event: SlowRankTable, known: RankPast) -> None:
-        """Go on with an event that was open when the server stopped.
+        """Continue an event that was open when the server stopped.
 
         Args:
-            known: how its ranks compared with the others until then, as of ``past_of``.
+            known: comparisons of its ranks until then, as of ``past_of``.
         """
         slow = replace(known, slow=CONFIRM_WINDOWS, usual=0, onset=event.onset, reported=True)
         self._tables[event.metric] = RankTable(past={number: replace(slow) for number in event.ranks}, event=event)
 
     def past_of(self, metric: str, rank: int) -> RankPast:
-        """Return how a rank compared with the others so far."""
+        """Return the comparisons of a rank with the others so far."""
         table = self._tables.get(metric)
         return RankPast() if table is None else table.past.get(rank, RankPast())
 
     def end(self, step: int) -> list[Finding]:
-        """Close all that is open: the job is over."""
+        """Close all open events at the end of the job."""
         found = []
         for table in self._tables.values():
             if table.event is not None:
@@ -299,7 +299,7 @@ class StragglerDetector(Detector):
         self, metric: str, table: RankTable, times: Mapping[int, float], window: tuple[int, int], step: int,
         whole_s: float = 0.0, error_s: float = 0.0, windows: int = 1, began: Mapping[int, float] | None = None,
     ) -> list[Finding]:  # fmt: skip
-        """Compare the ranks of one window; ``began``: when each came into it, None where that is not known."""
+        """Compare the ranks of one window; ``began``: entry of each, None for unknown."""
         limit, level, sigma = self._limit(list(times.values()), whole_s, error_s)
         news = table.take(times, limit, level, window[0], whole_s, windows)
         if began:
@@ -315,7 +315,7 @@ class StragglerDetector(Detector):
         return found
 
     def _limit(self, values: list[float], whole_s: float, error_s: float = 0.0) -> tuple[float, float, float]:
-        """Return what a rank must exceed to be slow, the usual time and the deviation of the ranks."""
+        """Return the threshold of a slow rank, the usual time and the deviation of the ranks."""
         if not self._on or len(values) < 2:
             return float("inf"), 0.0, 1.0
         least_s = max(LEAST_EXCESS_S, STEP_SHARE * whole_s)
@@ -365,7 +365,7 @@ class StragglerDetector(Detector):
         return [self._finding(event, "open", step, None)]
 
     def _is_worse(self, table: RankTable, event: SlowRankTable, a_window: float) -> bool:
-        """Return whether there is more to report: an alarm for the first time, or twice as much lost time."""
+        """Return whether a report is due: the first alarm, or twice as much lost time."""
         worse = False
         if event.severity == "info" and event.lasted_s >= LEAST_S and table.is_new(event, a_window):
             worse, event.severity = True, "warning"
@@ -438,7 +438,7 @@ class StragglerDetector(Detector):
         )
 
 
-#: Whether the others wait for a slow rank, None for not known -> a sentence.
+#: Whether the others wait for a slow rank, None for unknown -> a sentence.
 _WAITING: Mapping[bool | None, str] = {
     True: "All ranks wait for it.",
     False: "The others do not wait for it: it falls behind.",
@@ -459,8 +459,8 @@ def _is_own_work(metric: str) -> bool:
 
 @lru_cache(maxsize=128)
 def reports_own_work(names: tuple[str, ...]) -> bool:
-    """Return whether a row of these metrics tells the time of its rank's own work: ranks are compared by that then.
+    """Return whether a row of these metrics has the time of its rank's own work, the basis of the comparison.
 
-    The time of whole steps does not: in it the fast ranks wait for the slow one.
+    The time of whole steps is none: in it the fast ranks wait for the slow one.
     """
     return any(_is_own_work(name) and role_of(name) != STEP_TIME for name in names)

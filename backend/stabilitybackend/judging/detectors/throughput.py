@@ -1,4 +1,4 @@
-"""Finds that the job has become slower, and says how much time that cost so far."""
+"""A slower job, and the time lost so far."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .slow_stretch import USUAL_BLOCKS, PaceTrack, SlowStretch, duration
 from .stats.levels import percent
 from .stats.own_past import more_than_before
 
-#: How our own names are called in a sentence.
+#: Labels of roles in a sentence.
 _NAMES = {SPEED: "Tokens per second fell", STEP_TIME: "The time of a step rose"}
-#: The time between the points, beside the roles.
+#: The time between the points, besides the roles.
 _WALL = "wall"
-#: Stretches that came and went by themselves are remembered by their loss, the newest ones.
+#: Remembered losses of self-healed intervals, the newest ones.
 REMEMBERED = 64
-#: Usual blocks in a row that end a stretch: one alone may be noise.
+#: Usual blocks in a row that end an interval: one alone may be noise.
 BACK_BLOCKS = 2
-#: A slow stretch that fills the memory of what is usual and lasts so long, seconds, is the new usual speed.
+#: A slow interval that fills the memory of usual blocks and lasts so long, seconds, is the new usual speed.
 ACCEPT_S = 600.0
 #: Values outside are no speeds.
 LEAST_VALUE, MOST_VALUE = 1e-150, 1e150
@@ -79,12 +79,12 @@ class ThroughputDetector(Detector):
     #: The rises of the newest two blocks.
     _rises: deque[float] = fresh(deque, [0.0], maxlen=2)
     _stretch: SlowStretch | None = None
-    #: What the newest stretches cost that went by themselves, in blocks of usual length.
+    #: Costs of the newest self-healed intervals, in blocks of usual length.
     _went: deque[float] = fresh(deque, maxlen=REMEMBERED)
 
     def configured(self) -> None:
         sensitivity = self.settings["sensitivity"]
-        #: By what fraction a step takes longer: for an alarm, and for a note. Infinite opens nothing.
+        #: Excess of a step's time, as a fraction: for an alarm, and for a note. Infinite opens nothing.
         self._alarm = self.settings["slower"] / sensitivity if sensitivity else float("inf")
         self._note = self._alarm / 2
 
@@ -161,11 +161,11 @@ class ThroughputDetector(Detector):
         self._last = points[-1]
 
     def _rise(self) -> float:
-        """Return by what fraction a step takes longer in the newest block, 0.0 where it is not known.
+        """Return the excess of a step's time in the newest block, as a fraction, 0.0 for unknown.
 
         A speed and a step time are one clock read twice, and each may change for a reason of its own: shorter batches
-        are fewer tokens a second, larger ones are longer steps. So both have to show it. A step time that is only this
-        rank's own work does not: then the time between the points has to.
+        are fewer tokens a second, larger ones are longer steps. So both have to show it. A step time of this rank's own
+        work alone does not: then the time between the points has to.
         """
         rises = {role: track.rise() for role, track in self._tracks.items() if track.votes}
         speed, step_time = rises.get(SPEED), rises.get(STEP_TIME)
@@ -208,7 +208,7 @@ class ThroughputDetector(Detector):
         return stretch
 
     def _slow(self, stretch: SlowStretch, step: int) -> list[Finding]:
-        """Follow a stretch by a slow block: report it, what is new of it, or that it is the usual speed now."""
+        """Follow an interval by a slow block: report it, its changes, or accept the new speed."""
         stretch.usual = 0
         if stretch.blocks >= USUAL_BLOCKS and not (stretch.told and 0 < stretch.lasted_s < ACCEPT_S):
             return self._over("resolved", step)
@@ -226,11 +226,11 @@ class ThroughputDetector(Detector):
         return [self._finding(stretch, "open", step)]
 
     def _usual_cost(self) -> float:
-        """Return what a stretch must cost to be more than the run's own past had."""
+        """Return the cost that an interval must exceed: more than the run's own past."""
         return more_than_before(self._went)
 
     def _over(self, state: State, step: int) -> list[Finding]:
-        """End the stretch, if there is one."""
+        """End the open interval, if any."""
         stretch, self._stretch = self._stretch, None
         if stretch is None:
             return []
@@ -245,7 +245,7 @@ class ThroughputDetector(Detector):
         return [self._finding(stretch, state, step)]
 
     def _batch_changed(self, first: int, last: int) -> bool:
-        """Return whether the batch size stepped in this block, and no speed in samples or tokens tells more."""
+        """Return whether the batch size stepped in this block, and no speed in samples or tokens decides."""
         if SPEED in self._tracks:
             return False
         return any(excuse.kind == "batch_size" for excuse in self.context.excuses_between(first, last))

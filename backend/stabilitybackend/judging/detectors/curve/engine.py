@@ -852,7 +852,7 @@ class Curve:
         self.news.append(event)
 
     def _climb_before(self, kind: EventKind) -> CurveEvent | None:
-        """Return the climb that had settled, is not back and rises on: by another one, or by any event if never flat."""
+        """Return the settled climb that is not back and rises on: by another one, or by any event if never flat."""
         event = self.left[-1] if self.left else None
         if event is None or event.kind != "divergence" or (event.flat and kind != "divergence"):
             return None

@@ -1,1 +1,1 @@
-"""What a detector is, what it may see, and how a run's detectors are fed; the law that each keeps."""
+"""Contract of detectors, their input, the bank that feeds a run's detectors, and their conformance checks."""

@@ -1,4 +1,4 @@
-"""All detectors of one run on its effective path, able to go back to a fork step."""
+"""All detectors of one run on its effective path, with rewinds to a fork step."""
 
 from __future__ import annotations
 
@@ -22,26 +22,24 @@ from stabilitybackend.judging.detectors.engine.row_plans import MAX_REMEMBERED_S
 
 __all__ = ["BEFORE_FIRST_STEP", "DetectorBank"]
 
-# Feeds many rows at once: detectors take those that change nothing in one go, only the others come one by one.
-#
-# In a quiet run nearly all rows do no more to a detector than to grow a list until its next block is full. Each
-# detector
-# says itself which rows are like that for it (``Detector.take_quiet``); it gets the next one by ``update``, in its turn
-# among the others and with the context as of that row. So findings and states are those of rows that come one by one.
+# Batches of rows: detectors take quiet rows together, only the others one by one. In a quiet run nearly all rows only
+# grow a list of a detector until its next block is full. Each detector selects its own quiet rows
+# (``Detector.take_quiet``); it gets the next one by ``update``, in its turn among the others and with the context of
+# that row. So findings and states are those of single rows.
 
-#: Rows at once for which it pays to ask who has nothing to do with them.
+#: Rows that make a batch worthwhile.
 MANY_ROWS = 8
 
 
-#: Number among all of a row, detector, metric, values. The numbers differ, so that nothing else of it is compared.
+#: Index in a row, detector, metric, values. The indices differ, so that comparisons end there.
 _Turn = tuple[int, str, str, Sequence[float]]
 
 
 def quiet_rows(block: RowBlock, after: int) -> QuietRows | None:
-    """Return rows to be fed at once; None where they must come one by one, or are too few for it to pay.
+    """Return rows for a batch; None for rows to be fed one by one, or too few.
 
     Args:
-        after: the newest step so far. Evenly spaced rows after it are given at once, others not.
+        after: the newest step so far. Evenly spaced rows after it make a batch, others not.
     """
     _, steps, times, columns = block
     if len(steps) < MANY_ROWS or not columns:
@@ -62,9 +60,8 @@ class Feeder:
     """Feeds rows to the detectors of a bank.
 
     Args:
-        rows: what comes.
-        names, plan: the metrics of the rows, and what becomes of them.
-        detectors: those by name as they are now, since one that raises is replaced.
+        names, plan: metrics of the rows, and their receivers.
+        detectors: by name, looked up each time, since one that raises is replaced.
         failed: replaces a detector that raised.
     """
 
@@ -80,24 +77,24 @@ class Feeder:
         self._rows, self._detectors, self._failed = rows, detectors, failed
         self._companions = [(role, columns[of], rows.ranges.get(of)) for role, of in plan.companions if of in columns]
         wanted = [(names[place], name) for place, who in plan.receivers if names[place] in columns for name in who]
-        #: Detector -> the metrics that it wants with their values, each with its turn among all in a row.
+        #: Detector -> its metrics with values, each with its index in a row.
         self._points: dict[str, list[_Turn]] = {name: [] for _, name in wanted}
         for turn, (metric, name) in enumerate(wanted):
             self._points[name].append((turn, name, metric, columns[metric]))
         #: Detectors -> the points of all of them.
         self._turns: dict[tuple[str, ...], list[_Turn]] = {}
-        #: Detector -> the first row that it has not got.
+        #: Detector -> its first missing row.
         self._next = dict.fromkeys(self._points, 0)
 
     def feed(self, context: Context, start: int, stop: int, rank: int) -> tuple[int, list[tuple[float, Finding]]]:
-        """Give rows to all: the one of ``start``, and those after it in which nothing happens but to the curves.
+        """Feed rows to all: the one of ``start``, and quiet ones after it.
 
         Args:
             start: the bank has entered its step.
             stop: no row from here on.
 
         Returns:
-            The first row that was not given, and what was found.
+            The first row that was not fed, and the findings.
         """
         rows, following, found = self._rows, self._next, list[tuple[float, Finding]]()
         context.enter(rows.steps[start], rows.times[start])
@@ -121,7 +118,7 @@ class Feeder:
             at = then
 
     def _row(self, at: int, due: Sequence[str], rank: int) -> list[tuple[float, Finding]]:
-        """Give a row to some of the detectors."""
+        """Feed a row to some of the detectors."""
         rows, detectors, found = self._rows, self._detectors(), list[tuple[float, Finding]]()
         step, time = rows.steps[at], rows.times[at]
         make = tuple.__new__  # a named tuple's own constructor costs twice as much
@@ -137,7 +134,7 @@ class Feeder:
         return found
 
     def _turns_of(self, due: Sequence[str]) -> list[_Turn]:
-        """Return the points of some detectors in their turns; the same ones come again and again."""
+        """Return the points of some detectors in order; the same ones are requested repeatedly."""
         if len(due) == 1:
             return self._points[due[0]]
         who = tuple(due)
@@ -159,7 +156,7 @@ class Feeder:
 
 @cache
 def takes_quiet(kind: type[Detector]) -> bool:
-    """Return whether rows may be taken at once: no class below that of ``take_quiet`` has another ``update``."""
+    """Return whether batches are allowed: no subclass of the owner of ``take_quiet`` has another ``update``."""
     own = next(each for each in kind.__mro__ if {"update", "take_quiet"} & vars(each).keys())
     return "take_quiet" in vars(own)
 
@@ -167,54 +164,54 @@ def takes_quiet(kind: type[Detector]) -> bool:
 #: Snapshots kept. The state of a detector set takes some ten KiB, so that this is about 1 MiB a run.
 MAX_SNAPSHOTS = 32
 #: Steps with rows between two snapshots: near the head a rollback feeds about so many again, in some ten milliseconds.
-#: To save all detectors costs as much as judging 30 rows.
+#: Saving all detectors costs as much as judging 30 rows.
 SNAPSHOT_EVERY_STEPS = 1_024
-#: So many rows in a row behind the newest step mean that the order began again, not that they are late.
+#: Rows in a row behind the newest step that are a restarted order, not late ones.
 LATE_ROWS_ACCEPTED_AFTER = 32
-#: What the context is called among the detectors that share it.
+#: Name of the context among the detectors that share it.
 _CONTEXT = "context"
-#: The step of the empty state: every step of a run comes after it.
+#: Step of the empty state, before every step of a run.
 BEFORE_FIRST_STEP = -1
 
 
 _log = logging.getLogger(__name__)
 
 
-#: A metric, its values, and ``update`` of the detectors that want it.
+#: A metric, its values, and ``update`` of its receivers.
 _Wanted = tuple[str, Sequence[float], list[Callable[[Point], list[Finding]]]]
 
 
 class DetectorBank(Stateful):
-    """Feeds points to detectors and rewinds them when the run does.
+    """Feeds points to detectors and rewinds them with the run.
 
     Points come in the order of their steps, of the primary rank, on the effective path. After a rollback ``rewind``
     restores the newest saved state at or before the fork step; the caller then feeds the effective points after the
-    step that it returns, and the marks between them. The state is then that of a bank that never saw the dead points.
-    Findings of points fed again have the keys that they had. All detectors of a bank share one context, which is
-    filled with a whole row before any of its points is judged.
+    returned step, and the marks between them. The state is then that of a bank that never saw the dead points, with the
+    same keys of findings. All detectors of a bank share one context, which is filled with a whole row before any of its
+    points is judged.
 
     A detector that raises is replaced by a fresh one and counted in ``failures``: one bad plug-in never stops the
     others.
 
     Attributes:
-        detectors, context: those by name, and what they share; other objects after a rewind.
-        last_step: newest step fed, BEFORE_FIRST_STEP when none was.
+        detectors, context: by name, and the shared one; other objects after a rewind.
+        last_step: newest step fed, BEFORE_FIRST_STEP before any.
         late_points: rows refused because a later step had been fed already. failures: exceptions by detector name.
 
     Args:
         factories: name -> maker of a fresh detector, called again on a rewind to before the first snapshot.
         snapshot_every_steps: steps with points between two snapshots, >= 1.
-        in_order: False where rows of many ranks come: no row is late then, and nothing can be rewound.
+        in_order: False for rows of many ranks: no row is late then, and no rewind is possible.
     """
 
     _settings: dict[str, dict[str, float]] = fresh(dict)
-    #: (step, the detectors and their context as they were after it), ascending.
+    #: (step, state of the detectors and their context after it), ascending.
     _snapshots: list[tuple[int, dict[str, bytes]]] = fresh(list)
     _steps_since_snapshot: int = 0
     _late_in_a_row: int = 0
-    #: Whether a mark came after the newest step: the state is no longer that of this step alone.
+    #: Whether a mark followed the newest step: the state is no longer that of this step alone.
     _just_marked: bool = False
-    #: What detectors remember of the whole run, beside their state in the snapshots.
+    #: Detectors' memory of the whole run, besides their state in the snapshots.
     _pasts: dict[str, LongPast] = fresh(dict)
     last_step: int = BEFORE_FIRST_STEP
     late_points: int = 0
@@ -239,8 +236,8 @@ class DetectorBank(Stateful):
         """Set the parameters of detectors by detector and name, all others to their default; the state stays.
 
         Raises:
-            SettingError: a setting is unknown or out of range; nothing is changed then. A detector that is not in this
-                bank is passed over.
+            SettingError: a setting is unknown or out of range; nothing is changed then. Detectors outside this bank are
+                ignored.
         """
         for name, make in self._factories.items():
             make().configure(settings.get(name, {}))
@@ -248,21 +245,21 @@ class DetectorBank(Stateful):
         self._adopt(self.detectors, self.context)
 
     def feed(self, point: Point) -> list[Finding]:
-        """Give one point, a row of its own, to the detectors that want it and return what changed."""
+        """Feed one point, a row of its own, and return changed findings."""
         return self.feed_row(Row(point.step, point.time, {point.metric: point.value}, point.rank))
 
     def feed_row(self, row: Row) -> list[Finding]:
-        """Give one row to the detectors and return what changed."""
+        """Feed one row and return changed findings."""
         columns = {name: [value] for name, value in row.values.items() if self.wants(name)}
         found = self.feed_rows(list(row.values), [row.step], [row.time], columns, row.rank)
         return [finding for _, finding in found]
 
     def wants(self, metric: str) -> bool:
-        """Return whether points of ``metric`` go to any detector or to the context."""
+        """Return whether points of ``metric`` have any receiver."""
         return self._plans.wants(metric)
 
     def wanted(self, names: Sequence[str]) -> tuple[tuple[int, str], ...]:
-        """Return those metrics of a row that ``wants`` says yes to, each with its place in ``names``."""
+        """Return the wanted metrics of a row, each with its index in ``names``."""
         return self._plans.of(names).wanted
 
     def feed_rows(
@@ -273,20 +270,20 @@ class DetectorBank(Stateful):
         columns: Mapping[str, Sequence[float]],
         rank: int = 0,
     ) -> list[tuple[float, Finding]]:
-        """Give whole rows and return what changed, each with the log time of its point.
+        """Feed whole rows and return changed findings, each with the log time of its point.
 
-        What nobody wants costs nothing. NaN is given as a value: a row has all of its metrics.
+        Unwanted metrics cost nothing. NaN is a value: a row has all of its metrics.
 
         Args:
             names: the metrics of the rows.
             steps, times: one for each row.
-            columns: the values of those of ``names`` that ``wants`` says yes to, and of no other.
-            rank: who logged them.
+            columns: values of the wanted ones of ``names``.
+            rank: of the rows.
         """
         return self.feed_blocks([RowBlock(names, steps, times, columns)], rank)
 
     def feed_blocks(self, blocks: Sequence[RowBlock], rank: int = 0) -> list[tuple[float, Finding]]:
-        """Like ``feed_rows``, with rows of several sets of metrics that were logged in turn: in the order of steps."""
+        """Like ``feed_rows``, for interleaved rows of several sets of metrics, in the order of steps."""
         if not self._in_order:
             return [found for block in blocks for found in self._feed_rank(block, rank)]
         rows = quiet_rows(blocks[0], max(self.last_step, self.context.step)) if len(blocks) == 1 else None
@@ -326,7 +323,7 @@ class DetectorBank(Stateful):
         return found
 
     def _feed_at_once(self, rows: QuietRows, names: Sequence[str], rank: int) -> list[tuple[float, Finding]]:
-        """Give rows whose steps follow each other and all that came; snapshots are due between the same ones."""
+        """Feed consecutive, complete rows; snapshots are due between the same ones."""
         feeder = Feeder(rows, names, self._plans.of(names), lambda: self.detectors, self._failed)
         found: list[tuple[float, Finding]] = []
         at, count, self._late_in_a_row = 0, len(rows.steps), 0
@@ -351,11 +348,11 @@ class DetectorBank(Stateful):
         column: Callable[[int], Sequence[float]],
         rank: int,
     ) -> list[tuple[float, Finding]]:
-        """Give rows of one of many ranks, metric by metric: there is no order between ranks to be kept.
+        """Feed rows of one of many ranks, metric by metric, without an order between ranks.
 
         Args:
             names, steps, times: as of ``feed_rows``.
-            column: returns the values of the metric at a place in ``names``, for those that ``wants`` says yes to.
+            column: returns the values of the metric at an index in ``names``, for wanted ones.
         """
         found: list[tuple[float, Finding]] = []
         receivers = self._plans.of(names).receivers
@@ -375,7 +372,7 @@ class DetectorBank(Stateful):
         self, names: Sequence[str], steps: NDArray[np.int64], times: NDArray[np.float64],
         values: NDArray[np.float64], ranks: Sequence[int],
     ) -> list[tuple[float, Finding]]:  # fmt: skip
-        """Give rows to the detectors that compare ranks side by side.
+        """Feed rows to the detectors that compare ranks.
 
         Args:
             values: (metrics, rows). ranks: of the rows, or the one that all are of.
@@ -389,9 +386,9 @@ class DetectorBank(Stateful):
         return found
 
     def mark(self, mark: Mark) -> list[Finding]:
-        """Let the context and every detector know that something happened to the run; return what changed.
+        """Pass a mark to the context and every detector; return changed findings.
 
-        The state before it is saved: a run that goes back to the same step once more must not know of it.
+        The state before it is saved: a later rollback to the same step must not include it.
         """
         if self._in_order and self.last_step != BEFORE_FIRST_STEP and not self._just_marked:
             self._save(mark.step)
@@ -406,7 +403,7 @@ class DetectorBank(Stateful):
         return found
 
     def _wanted(self, plan: RowPlan, names: Sequence[str], columns: Mapping[str, Sequence[float]]) -> list[_Wanted]:
-        """Return (metric, its values, ``update`` of those that want it) for all metrics that any detector wants."""
+        """Return (metric, its values, ``update`` of its receivers) for all wanted metrics."""
         updates = self._updates.get(row := key_of(names))
         if updates is None:
             if len(self._updates) >= MAX_REMEMBERED_SETS:
@@ -421,7 +418,7 @@ class DetectorBank(Stateful):
         ]
 
     def _adopt(self, detectors: dict[str, Detector], context: Context) -> None:
-        """Make ``detectors`` the ones of this bank, with the settings of today and the context that they share."""
+        """Take ``detectors`` as the ones of this bank, with the present settings and their shared context."""
         self.detectors, self.context = detectors, context
         self._updates: dict[tuple[str, ...], list[list[Callable[[Point], list[Finding]]]]] = {}
         for name, detector in detectors.items():
@@ -431,14 +428,14 @@ class DetectorBank(Stateful):
             detector.configure(self._settings.get(name, {}))
 
     def rewind(self, fork_step: int) -> int:
-        """Forget what came after ``fork_step`` and return the step after which points have to be fed again.
+        """Forget all after ``fork_step`` and return the step after which points have to be fed again.
 
         Args:
             fork_step: the step whose state the new segment starts from; below 0 for the very beginning.
 
         Returns:
             The step of the restored state, ``BEFORE_FIRST_STEP`` for the empty one. Never above ``fork_step`` unless
-            that is negative.
+                that is negative.
         """
         self._late_in_a_row = 0
         if BEFORE_FIRST_STEP < self.last_step <= fork_step and not self._just_marked:
@@ -463,10 +460,10 @@ class DetectorBank(Stateful):
         return [part_of(name, self), *(part_of(f"{name}.{one}", part, state[one]) for one, part in parts.items())]
 
     def restore(self, name: str, parts: Mapping[str, SavedPart]) -> dict[str, str]:
-        """Take over what ``saved`` returned.
+        """Restore the result of ``saved``.
 
         Returns:
-            Detector that has to judge the past again, since its state does not fit or is not there -> why.
+            Detector with an unfit or missing state, which has to judge the past again -> reason.
 
         Raises:
             Unfit: the state of the bank itself does not fit.
@@ -486,13 +483,13 @@ class DetectorBank(Stateful):
         return unfit
 
     def empty(self) -> DetectorBank:
-        """Return another bank with the same detectors and settings that was fed nothing."""
+        """Return an unfed bank with the same detectors and settings."""
         other = DetectorBank(self._factories, self._every, self._in_order)
         other.configure(self._settings)
         return other
 
     def replace(self, names: Collection[str], other: DetectorBank) -> None:
-        """Take some detectors, what they claim, and the snapshots from a bank that was fed the same points."""
+        """Replace some detectors, their claims, and the snapshots by those of a bank with the same points."""
         context = other.context if self.detectors.keys() == set(names) else self.context
         context.take_claims(other.context, names, self._factories)
         self._pasts |= {name: past for name, past in other._pasts.items() if name in names}
@@ -500,11 +497,11 @@ class DetectorBank(Stateful):
         self._snapshots = other._snapshots
 
     def past(self, name: str) -> LongPast:
-        """Return what a detector remembers of the whole effective path, as it is now; empty where that is nothing."""
+        """Return a detector's memory of the whole effective path; empty for none."""
         return self._pasts[name].copy() if name in self._pasts else LongPast()
 
     def snapshot_steps(self) -> list[int]:
-        """Return the steps to which a rewind needs no points again, ascending."""
+        """Return the steps with a snapshot, ascending."""
         return [step for step, _ in self._snapshots]
 
     def state(self) -> dict[str, bytes]:
@@ -535,7 +532,7 @@ class DetectorBank(Stateful):
             self._thin(head)
 
     def _thin(self, head: int) -> None:
-        """Drop the snapshot whose loss hurts least: small gap, far from the head. The newest one stays."""
+        """Drop the least useful snapshot: small gap, far from the head. The newest one stays."""
         steps = self.snapshot_steps()
 
         def cost(i: int) -> float:
@@ -545,7 +542,7 @@ class DetectorBank(Stateful):
         del self._snapshots[min(range(len(steps) - 1), key=cost)]
 
     def _order_restarted(self, step: int) -> bool:
-        """Count a late row; after many in a row follow them, or one stray huge step would make the bank deaf."""
+        """Count a late row; after many in a row follow them, or one stray huge step would block the bank."""
         self.late_points += 1
         self._late_in_a_row += 1
         if self._late_in_a_row < LATE_ROWS_ACCEPTED_AFTER:

@@ -1,8 +1,8 @@
-"""What a detector is: points go in, findings come out, and nothing else happens.
+"""Contract of detectors: points in, findings out.
 
 A detector is pure. It does no I/O, reads no clock, and holds a bounded state, so that the same points give the same
-findings live, after a worker's restart and in a backtest. A plug-in author writes one class in one file, adds it to
-``registry.py`` and runs ``conformance.py`` over it: those functions are the law that every detector keeps.
+findings live, after a worker's restart and in a backtest. A plug-in author writes one class in one file, registers it
+and runs the checks of ``conformance.py``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ State = Literal["open", "recovered", "resolved"]
 Severity = Literal["info", "warning", "critical"]
 Recovery = Literal["fast", "slow", "none", "pending"]
 
-#: From the least to the worst.
+#: Rising severity.
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 
@@ -57,9 +57,9 @@ class Point(NamedTuple):
     Args:
         step: training step, >= 0.
         metric: name such as ``loss`` or ``grad_norm``.
-        value: the logged number; NaN and infinities are real values and stay what they are.
-        time: when it was logged, unix seconds.
-        rank: who logged it. All points are of one rank unless the detector asked for ``every_rank``.
+        value: the logged number, NaN and infinities too.
+        time: of its log, unix seconds.
+        rank: its writer. All points are of one rank unless the detector asked for ``every_rank``.
     """
 
     step: int
@@ -70,17 +70,16 @@ class Point(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Something that happened to the run at a step, and is no value.
+    """An event of the run at a step.
 
     Args:
-        kind: ``fork``: a new segment of the effective path begins, or another process goes on.
-        step: the first step that it concerns; for a fork ``fork_step + 1``.
+        kind: ``fork``: a new segment of the effective path begins, or another process continues.
+        step: its first step; for a fork ``fork_step + 1``.
         time: unix seconds.
         text: one plain clause, e.g. ``the run went back to step 100 (rollback)``.
-        data: facts. A fork has ``fork_step``, ``cause``, ``reason``, ``changes`` (what the command or the job said that
-            it changed), ``last_step`` (how far the branch that was left had come) and ``left_behind``: metric ->
-            list of (step, value), the first points after ``fork_step`` of that branch, for ``loss`` and the losses of
-            data sets.
+        data: facts. A fork has ``fork_step``, ``cause``, ``reason``, ``changes`` (reported by the command or the job),
+            ``last_step`` (end of the discarded branch) and ``left_behind``: metric -> list of (step, value), the first
+            points after ``fork_step`` of that branch, for ``loss`` and the losses of data sets.
     """
 
     kind: str
@@ -91,7 +90,7 @@ class Mark(NamedTuple):
 
 
 class Row(NamedTuple):
-    """All values that one rank logged at once.
+    """All values of one row of a rank.
 
     Args:
         step, time, rank: as in ``Point``.
@@ -113,10 +112,10 @@ class Parameter:
     """One number that tunes a detector.
 
     Args:
-        default: the value that the published scores are made with.
-        low, high: the range that it may be set to, both included.
+        default: the value of the published scores.
+        low, high: its range, both included.
         unit: e.g. ``robust sigmas``, ``points``, ``fraction``.
-        text: one sentence: what it does, and what a higher value leads to.
+        text: one sentence: its effect, and that of a higher value.
     """
 
     default: float
@@ -129,7 +128,7 @@ class Parameter:
         """Return ``value`` as a number in range.
 
         Raises:
-            DetectorSettingError: it is none.
+            DetectorSettingError: no number, or out of range.
         """
         if isinstance(value, bool) or not isinstance(value, int | float) or not self.low <= value <= self.high:
             raise DetectorSettingError(
@@ -138,7 +137,7 @@ class Parameter:
         return float(value)
 
 
-#: The one knob that every detector has.
+#: The one parameter of every detector.
 SENSITIVITY = Parameter(
     1.0,
     0.0,
@@ -150,27 +149,25 @@ SENSITIVITY = Parameter(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one detector says about one event, once per change of its mind.
+    """State of one event of a detector, once per change.
 
     All findings with the same ``key`` are about one event; a later one replaces an earlier one whole. A detector is
-    silent while nothing changed, so that a finding is worth storing.
+    silent without a change, so that a finding is worth storing.
 
     Args:
         detector: name of the detector.
         key: identity of the event within the run, equal for all its findings and after a re-feed, e.g.
             ``spike:loss:1234``.
         kind: one of the incident kinds of ``docs/api.md``.
-        state: ``open`` while it lasts, ``recovered`` when the signal came back, ``resolved`` when it is over otherwise.
+        state: ``open`` while it lasts, ``recovered`` when the signal came back, ``resolved`` for any other end.
         severity: ``info``, ``warning`` or ``critical``.
         title: one short line, names kind and step.
-        text: plain sentences: what happened, how large, what it means.
+        text: plain sentences: event, size, meaning.
         onset_step: first step of the event.
-        step: step at which it was first seen (``step - onset_step`` is the delay).
-        now_step: step at which this finding was made.
-        metric: metric concerned, or None.
-        dataset: data set concerned, or None.
-        rank: rank concerned, or None where it is the job as a whole.
-        node: node concerned, or None.
+        step: of its detection (``step - onset_step`` is the delay).
+        now_step: of this finding.
+        metric, dataset, node: concerned ones, or None.
+        rank: concerned one, or None for the job as a whole.
         peak_step: step of the worst value so far, or None.
         recovered_step: first step back at the usual level, or None.
         recovery: ``pending`` while undecided, then ``fast``, ``slow`` or ``none``; None where it has no meaning.
@@ -201,11 +198,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One detector's claim that it follows an event of a metric: others stay silent about the same one.
+    """One detector's claim of an event of a metric: others stay silent about it.
 
     Args:
         detector, key, kind, onset_step: as in its findings.
-        ended_step: the step at which the event ended; None while it is open.
+        ended_step: last step of the event; None while it is open.
         back: it ended because the metric was back at its level.
     """
 
@@ -219,11 +216,11 @@ class Claim:
 
 @dataclass(slots=True)
 class Event:
-    """What a detector knows of an event that it follows; most detectors know more.
+    """Event of a detector; most detectors add fields.
 
     Args:
-        metric: that the event is of, and is named after.
-        onset, seen: its first step, and the step at which it was first seen.
+        metric: of the event and its key.
+        onset, seen: first step, and step of the detection.
         severity: the worst so far.
     """
 
@@ -236,24 +233,24 @@ class Event:
 class Detector(Stateful, ABC):
     """Base of all detectors: scores a point before it learns from it, and never learns from the anomaly.
 
-    What it remembers between two points are annotated attributes of its class, each with what it begins with (``fresh``
-    makes lists, dicts and deques): they are saved with the run and rewound with it, and there is nothing else to write.
-    Without an annotation are what ``configured`` derives, and constants.
+    The state between two points are annotated attributes of its class, each with its initial value (``fresh`` makes
+    lists, dicts and deques): they are saved with the run and rewound with it. Results of ``configured`` and constants
+    have no annotation.
 
     Class attributes:
         name: unique, lower case, names the file.
         kinds: incident kinds that it may report.
-        title: what people read in a list of detectors, a few words.
-        parameters: what may be set, ``sensitivity`` first. The constructor takes them by name.
-        every_rank: whether it gets the points of all ranks. Such a detector judges machines and not the model:
-            a rollback does not rewind it, it only gets the mark.
+        title: a few words for a list of detectors.
+        parameters: ``sensitivity`` first. The constructor takes them by name.
+        every_rank: whether it gets the points of all ranks. Such a detector judges machines and not the model: a
+            rollback does not rewind it, it only gets the mark.
         side_by_side: whether such a detector compares ranks at one step: it gets tables (``update_table``).
         remembers: whether it keeps a byte a point of the whole run in ``past``; few do.
         version: of its state. Raise it when an attribute gets another meaning: then it alone judges the past again.
 
     Attributes:
-        context: what it may look up beside its points (``context.py``). The bank puts its shared one here.
-        past: what it remembers of the whole run beside its state (``long_past.py``); the bank keeps it.
+        context: shared facts besides its points (``context.py``), set by the bank.
+        past: memory of the whole run besides its state (``long_past.py``); the bank keeps it.
 
     Args:
         settings: parameters by name; the others have their default.
@@ -297,40 +294,40 @@ class Detector(Stateful, ABC):
         self.configured()
 
     def configured(self) -> None:  # a hook that most detectors need not fill
-        """Called after the settings changed: derive thresholds here, so that ``update`` need not."""
+        """Derive thresholds after a change of the settings, so that ``update`` need not."""
 
     @abstractmethod
     def wants(self, metric: str) -> bool:
-        """Say whether points of this metric should come to ``update``. Must not depend on the state."""
+        """Return whether ``update`` takes points of this metric. Must not depend on the state."""
 
     @abstractmethod
     def update(self, point: Point) -> list[Finding]:
-        """Take the next point and return what changed, usually nothing.
+        """Take the next point and return changed findings, usually none.
 
-        Points come in the order of their steps. The work and the memory are bounded whatever the length of the run,
-        the state can be saved at any moment, and a non-finite value never makes it deaf.
+        Points come in the order of their steps. Work and memory are bounded for any length of the run, the state can be
+        saved at any moment, and a non-finite value never silences it.
         """
 
     def take_quiet(self, rows: QuietRows, start: int, stop: int) -> int:
-        """Take as many rows as change nothing but this detector's own state, and return the place after the last one.
+        """Take as many quiet rows as possible, and return the index after the last one.
 
-        The same as ``update`` for each point that is wanted of each row, where that would find nothing, claim nothing,
-        look at nothing of ``context`` and change nothing that other detectors see. The row after them comes by
-        ``update``, so that whoever takes too few is slower and not wrong. Only rows of a detector whose class has
-        ``update`` beside it are taken like this: a subclass with another ``update`` gets them one by one.
+        The same as ``update`` for each wanted point of each row, where that would find nothing, claim nothing, read
+        nothing of ``context`` and change only this detector's own state. The row after them comes by ``update``, so
+        that too few are slower and not wrong. Only a detector whose class has ``update`` beside it is fed like this: a
+        subclass with another ``update`` gets the rows one by one.
 
         Args:
-            start, stop: the rows that there are.
+            start, stop: range of the rows.
         """
         return start
 
     def update_column(
         self, metric: str, steps: Sequence[int], values: Sequence[float], times: Sequence[float], rank: int
     ) -> list[tuple[float, Finding]]:
-        """Take many points of one metric and rank, and return what changed, each with the time of its point.
+        """Take many points of one metric and rank, and return changed findings, each with the time of its point.
 
-        The same as ``update`` for each. Only detectors with ``every_rank`` are fed like this: thousands of ranks may
-        log, so that it pays to overwrite it with something quicker.
+        The same as ``update`` for each. Only detectors with ``every_rank`` are fed like this: with thousands of ranks a
+        faster override pays off.
         """
         found = []
         for step, value, time in zip(steps, values, times, strict=True):
@@ -341,7 +338,7 @@ class Detector(Stateful, ABC):
         self, names: Sequence[str], steps: NDArray[np.int64], times: NDArray[np.float64],
         values: NDArray[np.float64], ranks: Sequence[int],
     ) -> list[tuple[float, Finding]]:  # fmt: skip
-        """Take rows of one set of metrics and return what changed, each with the time of its row.
+        """Take rows of one set of metrics and return changed findings, each with the time of its row.
 
         The same as ``update`` for each point. Only detectors that compare ranks ``side_by_side`` are fed like this.
 
@@ -359,7 +356,7 @@ class Detector(Stateful, ABC):
 
     @classmethod
     def story(cls) -> Sequence[Row | Mark]:
-        """Return one run in which the detector finds exactly one event; the law is checked on it as well.
+        """Return one run in which the detector finds exactly one event, as input of the conformance checks.
 
         At most 2,000 rows, the same ones each time (``synthetic.py`` helps to make them). Empty where the curves of
         ``curves.eventful`` are events for this detector.
@@ -369,32 +366,32 @@ class Detector(Stateful, ABC):
     # --- the life of an event -----------------------------------------------------------------------------------
 
     def key(self, metric: str, onset: int) -> str:
-        """Return what identifies the event of ``metric`` that began at ``onset``."""
+        """Return the key of the event of ``metric`` that began at ``onset``."""
         return f"{self.name}:{metric}:{onset}"
 
     def claim(self, metric: str, onset: int, ended: int | None = None, of: str = "", *, back: bool = False) -> None:
-        """Follow an event of ``metric``: other detectors stay silent about it until it is over.
+        """Claim an event of ``metric``: other detectors stay silent about it until it ends.
 
         Args:
-            onset, ended: its first step, and the step at which it was over.
-            of: the metric that the event is named after, where that is another one.
+            onset, ended: its first step, and its end.
+            of: the metric in the event's key, if another one.
             back: it ended because the metric was back at its level.
         """
         key = self.key(of or metric, onset)
         self.context.claim(metric, Claim(self.name, key, self.kinds[0], onset, ended, back))
 
     def finding(self, event: Event, now_step: int, state: State, **facts: Any) -> Finding:
-        """Return what is known now of ``event``.
+        """Return the present finding of ``event``.
 
         Args:
-            facts: further fields of ``Finding``; ``metric`` where it is another one than the event is named after.
+            facts: further fields of ``Finding``; ``metric`` if it is not the one in the event's key.
         """
         every: dict[str, Any] = {"metric": event.metric, "onset_step": event.onset, "step": event.seen, **facts}
         key = self.key(event.metric, event.onset)
         return Finding(self.name, key, self.kinds[0], state, event.severity, now_step=now_step, **every)
 
     def note(self, mark: Mark) -> list[Finding]:
-        """Take note of something that happened to the run, after the points before it and before those after it."""
+        """Take an event of the run, after the points before it and before those after it."""
         return []
 
 
@@ -412,7 +409,7 @@ class CurveDetector(Detector):
         return role_of(metric) == self.role
 
     def _is_another(self, metric: str) -> bool:
-        """Say whether ``metric`` is not the one that is judged; the first that is wanted becomes it."""
+        """Return whether ``metric`` is not the judged one; the first wanted one becomes it."""
         if not self._metric and self.wants(metric):
             self._metric = metric
         return metric != self._metric

@@ -1,8 +1,8 @@
-"""The law that every detector keeps, as functions that a plug-in author can run: ``check_all(MyDetector)``.
+"""Conformance checks of detectors for plug-in authors: ``check_all(MyDetector)``.
 
-Each check takes a factory (a class, or any function that gives a fresh detector) and raises ``LawBroken`` with what was
-given, expected and seen. The curves are generated from seeds, so that a failure comes again. A detector whose event is
-more than a curve that leaves its level tells one in ``story()``; the checks run on that as well.
+Each check takes a factory (a class, or any function that gives a fresh detector) and raises ``LawBroken`` with given,
+expected and actual values. The curves are generated from seeds, so that a failure is reproducible. A detector whose
+event is more than a curve that leaves its level provides one in ``story()``; the checks run on that as well.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ Series = Sequence[Row | Mark]
 
 
 class LawBroken(AssertionError):
-    """A detector breaks the law. The text names the check, what was expected and what was seen."""
+    """A detector breaks the law. The text names the check, expected and actual values."""
 
 
 class Raised(LawBroken):
-    """A detector raises: what the other checks would find says no more."""
+    """A detector raises: further checks are meaningless."""
 
 
 class _Bank(DetectorBank):
-    """A bank that lets nobody start afresh."""
+    """A bank without replacement of failed detectors."""
 
     def _failed(self, detector: Detector, error: Exception) -> NoReturn:
         raise Raised(f"no exception: {detector.name} raised {where(detector, error)}") from error
 
 
 def where(detector: Detector, error: Exception) -> str:
-    """Return an exception in words, with the last line of the detector's own file that it came through."""
+    """Return an exception as text, with the last line of the detector's own file in its traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename == type(detector).update.__code__.co_filename]
     return f"{type(error).__name__}: {error} ({(own or frames)[-1].filename}, line {(own or frames)[-1].lineno})"
@@ -64,7 +64,7 @@ def checked_bank(make: Factory) -> DetectorBank:
 
 
 def given(bank: DetectorBank, series: Iterable[Row | Mark]) -> list[Finding]:
-    """Give rows, one by one, and marks; return what is found. Raises Raised, with the step."""
+    """Feed rows, one by one, and marks; return the findings. Raises Raised, with the step."""
     found = []
     for item in series:
         try:
@@ -75,12 +75,12 @@ def given(bank: DetectorBank, series: Iterable[Row | Mark]) -> list[Finding]:
 
 
 def fed(make: Factory, series: Iterable[Row | Mark]) -> list[Finding]:
-    """Return what a fresh detector finds in a run."""
+    """Return the findings of a fresh detector in a run."""
     return given(checked_bank(make), series)
 
 
 def fed_at_once(make: Factory, series: Series) -> list[Finding]:
-    """Return the same as ``fed``; rows of the same metrics that follow each other are given at once."""
+    """Return the same as ``fed``; consecutive rows of the same metrics are fed as a batch."""
     bank, found = checked_bank(make), list[Finding]()
     for (is_row, rank, names), some in groupby(series, key=_alike):
         items = list(some)
@@ -98,13 +98,13 @@ def _alike(item: Row | Mark) -> tuple[bool, int, tuple[str, ...]]:
     return (True, item.rank, tuple(item.values)) if isinstance(item, Row) else (False, 0, ())
 
 
-#: Points after which the memory of a detector is measured the second time.
+#: Points before the second measurement of a detector's memory.
 MANY_POINTS = 20_000
 #: Largest state of a detector that watches one metric, bytes. One is kept per run, and 32 times in snapshots.
 MAX_STATE_BYTES = 32 * 1024
-#: Findings about one event over 1,000 points that are still news and not chatter.
+#: Findings about one event over 1,000 points that are still news.
 MAX_FINDINGS_PER_EVENT = 24
-#: Quiet notes (severity info) on a healthy curve of 1,500 points that are still worth reading.
+#: Notes (severity info) on a healthy curve of 1,500 points that are still worth reading.
 MAX_INFOS = 10
 #: Points after which an event must be over or its new level accepted.
 SETTLED_POINTS = 3_000
@@ -113,7 +113,7 @@ MAX_FINDING_BYTES = 16 * 1024
 
 
 def check_finds_its_story(make: Factory) -> None:
-    """The story of a detector has one event, and it finds it; without a story it finds something in our curves."""
+    """A detector finds the one event of its story; without a story it finds something in the generated curves."""
     story = make().story()
     keys = {finding.key for finding in fed(make, story)}
     if story and len(keys) != 1:
@@ -126,7 +126,7 @@ def check_finds_its_story(make: Factory) -> None:
 
 
 def check_deterministic(make: Factory) -> None:
-    """The same points give the same findings: from two fresh detectors, and from one that gets many rows at once."""
+    """The same points give the same findings: from two fresh detectors, and from one that is fed batches."""
     for name, series in _events(make):
         found = fed(make, series)
         if found != fed(make, series):
@@ -179,7 +179,7 @@ def check_survives_bad_input(make: Factory) -> None:
 
 
 def check_resumes_from_its_saved_state(make: Factory) -> None:
-    """A detector whose state was saved and taken over by a fresh one goes on as if nothing had been."""
+    """A detector with a restored state continues as if uninterrupted."""
     for name, series in _events(make):
         bank, found, undeclared = checked_bank(make), [], _undeclared(checked_bank(make))
         for i, item in enumerate(series):
@@ -202,7 +202,7 @@ def check_resumes_from_its_saved_state(make: Factory) -> None:
 
 
 def check_rewinds_to_the_fork(make: Factory) -> None:
-    """After a rollback to any step a detector goes on as if it had never seen the points after it."""
+    """After a rollback to any step a detector continues as if it had never seen the points after it."""
     for name, series in _events(make):
         if make().every_rank or any(isinstance(item, Mark) for item in series):
             continue
@@ -227,7 +227,7 @@ def check_rewinds_to_the_fork(make: Factory) -> None:
 
 
 def check_awake_after_nonfinite(make: Factory) -> None:
-    """What a detector finds in a curve it finds as well when NaN and infinities came long before."""
+    """Findings in a curve are the same when NaN and infinities occurred long before."""
     for metric in _wanted(make):
         quiet = synthetic.noisy(400, seed=11)
         interrupted = [*quiet]
@@ -243,7 +243,7 @@ def check_awake_after_nonfinite(make: Factory) -> None:
 
 
 def check_input_not_kept(make: Factory) -> None:
-    """A finding is not a window onto the detector's own state: it stays what it was."""
+    """A finding is independent of the detector's state: it does not change afterwards."""
     for name, series in _events(make):
         bank, found, copies = checked_bank(make), [], []
         for item in series:
@@ -255,10 +255,8 @@ def check_input_not_kept(make: Factory) -> None:
 
 
 def check_one_incident_per_event(make: Factory) -> None:
-    """One event has one key and few findings, its onset and first sight stay, its severity never falls.
-
-    Its kind may change: a spike that goes on rising is a divergence.
-    """
+    """One event has one key and few findings, its onset and first sight stay, its severity never falls. Its kind may
+    change: a spike that rises on is a divergence."""
     for name, series in _events(make):
         found = fed(make, series)
         keys = {finding.key for finding in found if finding.severity != "info"}
@@ -291,7 +289,7 @@ def check_findings_are_well_formed(make: Factory) -> None:
 
 
 def check_gives_events_back(make: Factory) -> None:
-    """Some thousand points after a curve settled, wherever that is, no event of it is claimed any more."""
+    """Some thousand points after a curve settled at any level, no event of it is claimed any more."""
     for metric in _wanted(make):
         for values in synthetic.eventful():
             level = next((v for v in reversed(values) if math.isfinite(v)), 2.5)
@@ -344,7 +342,7 @@ def check_settings(make: Factory) -> None:
             raise LawBroken(f"settings: {found[0].key} on {name} with a sensitivity of 0")
 
 
-#: The law, in the order in which it is best read.
+#: The checks, in reading order.
 CHECKS: tuple[Callable[[Factory], None], ...] = (
     check_finds_its_story,
     check_works_from_the_first_point,
@@ -392,7 +390,7 @@ def _wanted(make: Factory) -> list[str]:
 
 
 def _events(make: Factory) -> Iterator[tuple[str, Series]]:
-    """Give runs with one event each: the detector's story, and curves of every metric that it wants."""
+    """Yield runs with one event each: the detector's story, and curves of every wanted metric."""
     story = make().story()
     if story:
         yield "its story", story
@@ -406,7 +404,7 @@ def _size(bank: DetectorBank) -> int:
 
 
 def _undeclared(bank: DetectorBank) -> list[tuple[str, str]]:
-    """Return the attributes that are no part of the saved state, each with what it shows as."""
+    """Return the attributes outside the saved state, each with its effect."""
     [detector] = bank.detectors.values()
     kept = fields_of(type(detector)).keys() | {"context", "settings", "past"}
     return [(name, repr(value)) for name, value in vars(detector).items() if name not in kept]

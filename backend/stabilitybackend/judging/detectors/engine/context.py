@@ -1,8 +1,8 @@
-"""What all detectors of a run may look at beside their own points: learning rate, gradient norm, batch size, forks.
+"""Shared facts of a run for its detectors: learning rate, gradient norm, batch size, forks.
 
-The bank keeps one ``Context`` and hands it to every detector of the run. It is filled with a whole row before any
-point of that row is judged, so that it does not matter in which order a row names its metrics. It is part of the
-snapshots, rewinds with the detectors, and holds a bounded past only.
+The bank keeps one ``Context`` for every detector of the run. It is filled with a whole row before any point of that row
+is judged, so that the order of metrics in a row does not matter. It is part of the snapshots, rewinds with the
+detectors, and holds a bounded past only.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from stabilitybackend.schema.metric_roles import BATCH_SIZE, GRAD_NORM, LOSS, LR
 
 from .base import Claim, Mark
 
-#: Values of a companion metric that are remembered.
+#: Remembered values of a companion metric.
 COMPANION_POINTS = 64
-#: Excuses that are remembered, newest ones.
+#: Remembered excuses, newest ones.
 MAX_EXCUSES = 32
-#: Marks that are remembered, newest ones.
+#: Remembered marks, newest ones.
 MAX_MARKS = 16
-#: A change of the learning rate or the batch size by this fraction from one value to the next is a step, not a slope.
+#: Least change of the learning rate or the batch size from one value to the next that is a step, not a slope, fraction.
 JUMP = 0.1
-#: A sequence length that held for so many points is a setting; one that is another in each batch is its padding.
+#: Points that make a sequence length a setting; one that changes with each batch is its padding.
 STOOD_POINTS = 4
-#: What is known to have changed so many points before an onset still explains it.
+#: A change so many points before an onset still explains it.
 EXCUSE_POINTS = 12
-#: Claims that are remembered, by metric.
+#: Remembered claims, by metric.
 MAX_CLAIMS = 256
-#: Events of the loss that move the losses of all data sets with it: those are claimed with it.
+#: Events of the loss that move the losses of all data sets, and claim them too.
 COVERS_DATASETS = frozenset({"resume_artifact", "repeat_data", "divergence"})
-#: A distance between two rows of so many usual ones is a gap; a large step of the rate behind one is a resume.
+#: Distance of two rows relative to the usual one that makes a gap; a large step of the rate behind one is a resume.
 GAP_INTERVALS = 5
-#: Distances between rows that the usual one is taken from.
+#: Distances between rows for the usual one.
 INTERVALS = 15
 
 __all__ = ["Claim", "Context"]
 
-#: A role, its values, one a row, and the least and the largest of them; None where one is not finite.
+#: A role, its values, one a row, and the least and the largest of them; None for non-finite ones.
 CompanionColumn = tuple[str, Sequence[float], tuple[float, float] | None]
 
 
 class Excuse(NamedTuple):
-    """A known reason why a curve may move, from a step on.
+    """A reason for a move of a curve, from a step on.
 
     Args:
         kind: ``lr_jump``, ``batch_size``, ``gap`` or ``fork``.
-        step: the first step that it concerns.
+        step: its first step.
         text: one plain clause, e.g. ``the learning rate went from 0.0003 to 0.00015``.
-        before, after: the value of what changed, NaN where it has none.
+        before, after: values of the change, NaN for none.
     """
 
     kind: str
@@ -76,11 +76,11 @@ class Companion:
         return self.values[-1][1] if self.values else math.nan
 
     def at(self, step: int) -> float:
-        """Return the value of ``step``, NaN where none is remembered."""
+        """Return the value of ``step``, NaN for none."""
         return next((value for at, value in reversed(self.values) if at == step), math.nan)
 
     def before(self, step: int) -> float:
-        """Return the newest value of an earlier step, NaN where none is remembered."""
+        """Return the newest value of an earlier step, NaN for none."""
         return next((value for at, value in reversed(self.values) if at < step), math.nan)
 
     def held(self, points: int) -> bool:
@@ -89,14 +89,14 @@ class Companion:
         return len(newest) == points and len({value for _, value in newest}) == 1
 
     def usual(self, before: int) -> float:
-        """Return the median of what is remembered of the steps before ``before``, NaN when that is nothing."""
+        """Return the median of the remembered values before ``before``, NaN for none."""
         past = [value for at, value in self.values if at < before]
         return median(past) if past else math.nan
 
 
 @dataclass(slots=True)
 class Context:
-    """What is known of a run beside the curve that a detector judges."""
+    """Facts of a run besides a detector's curve."""
 
     lr: Companion = field(default_factory=Companion)
     grad_norm: Companion = field(default_factory=Companion)
@@ -109,20 +109,20 @@ class Context:
     rows: int = 0
     #: Newest marks, oldest first.
     marks: deque[Mark] = field(default_factory=lambda: deque(maxlen=MAX_MARKS))
-    #: Newest known reasons for a curve to move, oldest first.
+    #: Newest reasons for a move of a curve, oldest first.
     excuses: deque[Excuse] = field(default_factory=lambda: deque(maxlen=MAX_EXCUSES))
     #: The usual distance between two rows, steps, >= 1.
     interval: float = 1.0
     _claims: dict[str, Claim] = field(default_factory=dict)
     _intervals: deque[int] = field(default_factory=lambda: deque(maxlen=INTERVALS))
     _warming: bool = True
-    #: Whether what the job takes of each data set is compared with what it declared: then nobody else judges shares.
+    #: Whether the job's counts are compared with a declared mixture: then other detectors ignore shares.
     mixture: bool = False
 
     # --- filled by the bank --------------------------------------------------------------------------------------
 
     def enter(self, step: int, time: float) -> None:
-        """Note the next row."""
+        """Take the next row."""
         if step > self.step:
             if self.step >= 0:
                 distance = step - self.step
@@ -138,7 +138,7 @@ class Context:
         self.time = time
 
     def enter_all(self, steps: Sequence[int], times: Sequence[float]) -> None:
-        """Note some rows, which ``enter`` would take one by one; those at the usual distance cost next to nothing."""
+        """Take some rows, as ``enter`` does one by one; those at the usual distance cost next to nothing."""
         if max(steps) <= self.step:  # of a rank behind the first one
             self.time = times[-1]
             return
@@ -155,7 +155,7 @@ class Context:
             self.enter(step, time)
 
     def companion(self, role: str, value: float) -> None:
-        """Note a value of the newest row that detectors look up: learning rate, gradient norm, batch size."""
+        """Take a companion value of the newest row: learning rate, gradient norm, batch size."""
         if not math.isfinite(value):
             return
         if role == GRAD_NORM:
@@ -180,7 +180,7 @@ class Context:
         companion.values.append((self.step, value))
 
     def calm(self, steps: Sequence[int], companions: Sequence[CompanionColumn], start: int, stop: int) -> int:
-        """Return up to which row, after the newest one, at ``start``, nothing comes that explains a move of a curve.
+        """Return the end of the rows after the newest one, at ``start``, without a reason for a move of a curve.
 
         Args:
             steps: of rows that are evenly spaced. companions: of the same rows. stop: at most.
@@ -206,7 +206,7 @@ class Context:
     def advance(
         self, steps: Sequence[int], times: Sequence[float], companions: Sequence[CompanionColumn], start: int, stop: int
     ) -> None:
-        """Note rows that ``calm`` found: what ``enter`` and ``companion`` do for each of them."""
+        """Take rows found by ``calm``, as ``enter`` and ``companion`` do for each of them."""
         count = stop - start
         if not count:
             return
@@ -225,7 +225,7 @@ class Context:
         return of.get(role, self.batch_size)
 
     def mark(self, mark: Mark) -> None:
-        """Note that something happened to the run; a declared mixture is no reason for a curve to move."""
+        """Take an event of the run; a declared mixture is no reason for a move of a curve."""
         if mark.kind == "mixture":
             return
         self.marks.append(mark)
@@ -242,35 +242,35 @@ class Context:
         return self._warming and len(rates) >= 2 and rates[-1][1] > rates[0][1]
 
     def excuses_between(self, first: int, last: int) -> list[Excuse]:
-        """Return the known reasons with a step from ``first`` to ``last``, oldest first."""
+        """Return the reasons with a step from ``first`` to ``last``, oldest first."""
         return [excuse for excuse in self.excuses if first <= excuse.step <= last]
 
     def last_fork(self) -> Mark | None:
-        """Return the newest fork, None when the run never went back nor restarted."""
+        """Return the newest fork, None for none."""
         return next((mark for mark in reversed(self.marks) if mark.kind == "fork"), None)
 
     def open_claims(self) -> dict[str, Claim]:
-        """Return the events that are claimed and not over, by metric."""
+        """Return the open claims, by metric."""
         return {metric: claim for metric, claim in self._claims.items() if claim.ended_step is None}
 
     def claims_since(self, step: int) -> dict[str, Claim]:
-        """Return the events that are claimed and not over, or were over at a step or later, by metric."""
+        """Return the claims that are open or ended at a step or later, by metric."""
         return {m: claim for m, claim in self._claims.items() if claim.ended_step is None or claim.ended_step >= step}
 
     def claim(self, metric: str, claim: Claim) -> None:
-        """Say that ``claim.detector`` follows an event of ``metric``; again with ``ended_step`` when it is over."""
+        """Record that ``claim.detector`` follows an event of ``metric``; again with ``ended_step`` at its end."""
         self._claims.pop(metric, None)
         self._claims[metric] = claim
         while len(self._claims) > MAX_CLAIMS:
             del self._claims[next(iter(self._claims))]
 
     def release(self, metric: str, detector: str) -> None:
-        """Take a detector's claim back: what comes now is no part of its event."""
+        """Remove a detector's claim: later points are not of its event."""
         if metric in self._claims and self._claims[metric].detector == detector:
             del self._claims[metric]
 
     def take_claims(self, other: Context, detectors: Collection[str], known: Collection[str]) -> None:
-        """Let ``detectors`` claim what they claim in ``other``; who is not among the ``known`` ones claims nothing."""
+        """Replace the claims of ``detectors`` by those in ``other``; those outside ``known`` claim nothing."""
         kept = {m: claim for m, claim in self._claims.items() if claim.detector in set(known) - set(detectors)}
         taken = {m: claim for m, claim in other._claims.items() if claim.detector in detectors}
         self._claims = {**taken, **kept}
@@ -291,7 +291,7 @@ class Context:
 
 
 def _is_setting(known: Sequence[float], values: Sequence[float], start: int, at: int) -> bool:
-    """Return whether what stood before a place stood long enough; ``known`` ends with the value at ``start``."""
+    """Return whether the value before an index held long enough; ``known`` ends with the value at ``start``."""
     if not known:
         return True  # of another role: each step of it counts
     before = [*known, *values[start + 1 : at]][-STOOD_POINTS:]

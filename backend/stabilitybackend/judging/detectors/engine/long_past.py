@@ -1,27 +1,27 @@
-"""What a detector remembers of a run's whole effective path, beside the state that is saved with each snapshot."""
+"""A detector's memory of a run's whole effective path, besides the state in each snapshot."""
 
 from __future__ import annotations
 
 from stabilitybackend.base.stateful import Stateful, fresh
 
-#: Points of a block: what is remembered grows by whole ones.
+#: Points of a block: the memory grows by whole ones.
 PAST_BLOCK = 16
-#: Blocks that are kept, newest ones: a million points and 2.5 bytes each. A run logs so many in a month, one a second.
+#: Blocks kept, newest ones: a million points and 2.5 bytes each. A run logs so many in a month, one a second.
 MAX_PAST_BLOCKS = 65_536
 
 __all__ = ["MAX_PAST_BLOCKS", "PAST_BLOCK", "LongPast"]
 
 
 class LongPast(Stateful):
-    """One byte a point of one metric, which only grows at its end.
+    """One byte a point of one metric, append-only.
 
-    The bank keeps it once and not in each snapshot: after a rewind the detector says how many blocks its state knew,
-    and what came after them is cut. So the state of a detector stays small, whatever the length of the run.
+    The bank keeps it once and not in each snapshot: after a rewind the detector gives the number of blocks in its
+    state, and later ones are cut. So the state of a detector stays small, for any length of the run.
 
     Attributes:
         data: PAST_BLOCK bytes a block, oldest first.
         steps: first step of each block.
-        dropped: blocks that were forgotten before these, since there were more than MAX_PAST_BLOCKS.
+        dropped: older blocks dropped beyond MAX_PAST_BLOCKS.
 
     Example:
         >>> past = LongPast()
@@ -48,7 +48,7 @@ class LongPast(Stateful):
 
     @property
     def points(self) -> int:
-        """Points that were taken, with those that were forgotten."""
+        """Points taken, with dropped ones."""
         return PAST_BLOCK * (self.dropped + len(self.steps))
 
     def copy(self) -> LongPast:
@@ -58,7 +58,7 @@ class LongPast(Stateful):
         return other
 
     def cut(self, number: int) -> None:
-        """Forget the blocks from ``number`` on; what was forgotten before them does not come back."""
+        """Drop the blocks from ``number`` on; older dropped ones stay dropped."""
         kept = max(0, number - self.dropped)
         self.dropped = min(self.dropped, number)
         if kept < len(self.steps):

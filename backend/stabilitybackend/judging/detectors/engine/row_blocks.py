@@ -1,4 +1,4 @@
-"""Rows as detectors get them: in blocks, one for each set of metrics that was logged."""
+"""Rows for detectors, in blocks, one for each logged set of metrics."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count, repeat
 from typing import NamedTuple
 
-#: A number beyond it is an overflow whatever the logger made of it: the largest one of float32 and bfloat16 is 3.4e38.
-#: It is treated as if it were missing; sums and squares of what is left are finite.
+#: A larger number is an overflow: the largest one of float32 and bfloat16 is 3.4e38. It counts as missing; sums and
+#: squares of the others are finite.
 LARGEST = 1e38
 
 __all__ = ["LARGEST", "QuietRows", "RowBlock", "quiet_from", "rows_in_order"]
@@ -19,7 +19,7 @@ class RowBlock(NamedTuple):
     Args:
         names: all metrics of the set.
         steps, times: of each row; log times in unix seconds.
-        columns: metric -> a value for each row, of those metrics that the bank wants and of no other.
+        columns: metric -> a value for each row, of wanted metrics only.
     """
 
     names: Sequence[str]
@@ -29,11 +29,11 @@ class RowBlock(NamedTuple):
 
 
 class QuietRows(NamedTuple):
-    """Rows of one rank and one set of metrics, evenly spaced, that are given at once.
+    """Evenly spaced rows of one rank and one set of metrics, fed as a batch.
 
     Args:
         steps, times: of each row.
-        columns: metric -> a value for each row, of all metrics that any detector wants.
+        columns: metric -> a value for each row, of all wanted metrics.
         ranges: metric -> its least and its largest value, of those whose values are all below LARGEST.
     """
 
@@ -44,13 +44,13 @@ class QuietRows(NamedTuple):
 
 
 def rows_in_order(blocks: Sequence[RowBlock]) -> Iterator[tuple[int, float, int, int]]:
-    """Yield (step, time, block, row) of all rows, as places: of one block as they came, of several by step and time."""
+    """Yield (step, time, block, row) of all rows, by index: one block in its order, several by step and time."""
     rows = [zip(block.steps, block.times, repeat(at), count()) for at, block in enumerate(blocks)]
     return rows[0] if len(rows) == 1 else iter(sorted(chain.from_iterable(rows)))
 
 
 def quiet_from(values: Sequence[float], low: float, high: float) -> int:
-    """Return how many of some finite values, from the first on, lie between two others.
+    """Return the length of the prefix of some finite values that lies between two bounds.
 
     Example:
         >>> quiet_from([1.0, 2.0, 9.0, 1.0], 0.0, 3.0)

@@ -1,4 +1,4 @@
-"""What becomes of the metrics of a row: which detectors get them. The same for nearly all rows of a run."""
+"""Receivers of a row's metrics, the same for nearly all rows of a run."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from stabilitybackend.schema.metric_roles import BATCH_SIZE, GRAD_NORM, LR, NAME
 
 from .base import Detector
 
-#: Roles of the metrics that detectors look up beside their own points.
+#: Roles of companion metrics.
 COMPANIONS = frozenset({LR, GRAD_NORM, BATCH_SIZE, SEQUENCE_LENGTH})
-#: Metric names whose receivers are remembered; beyond that they are looked up each time.
+#: Metric names with remembered receivers; beyond that they are looked up each time.
 MAX_REMEMBERED_METRICS = NAMES_REMEMBERED
-#: Sets of metrics, logged in one row, of which those that are wanted are remembered; others are asked for one by one.
+#: Sets of metrics with a remembered plan; others are looked up one by one.
 MAX_REMEMBERED_SETS = 64
 
 __all__ = ["RowPlan", "RowPlans"]
 
 
 class RowPlan(NamedTuple):
-    """What becomes of the metrics of one set; remembered, since nearly all rows of a run are of a few sets.
+    """Receivers of the metrics of one set, cached, as nearly all rows of a run are of a few sets.
 
     Attributes:
-        wanted: those that anybody wants, each with its place in the set.
-        receivers: places of those that detectors want, by name, since rows fed again come from the store, which does
-            not know how they were ordered; each with the detectors' names.
-        companions: (role, metric) of those that go to the context.
+        wanted: metrics with a receiver, each with its index in the set.
+        receivers: indices of metrics for detectors, by name, since rows from the store have no order; each with the
+            detectors' names.
+        companions: (role, metric) for the context.
     """
 
     wanted: tuple[tuple[int, str], ...]
@@ -39,7 +39,7 @@ class RowPlans:
     """The plans of one bank of detectors.
 
     Args:
-        detectors: of the bank, by name; what one wants does not depend on its state.
+        detectors: of the bank, by name; ``wants`` does not depend on the state.
         with_companions: whether learning rate, gradient norm and batch size go to the context.
     """
 
@@ -54,7 +54,7 @@ class RowPlans:
         return bool(self._receivers_of(metric)) or role_of(metric) in self._companions
 
     def of(self, names: Sequence[str]) -> RowPlan:
-        """Return what becomes of a row of these metrics."""
+        """Return the plan of a row of these metrics."""
         row = key_of(names)
         found = self._plans.get(row)
         if found is None:

@@ -51,7 +51,7 @@ def bf16(value: float) -> float:
 
 
 def healthy() -> Iterator[tuple[str, list[float]]]:
-    """Give named curves in which nothing is wrong."""
+    """Yield named healthy curves."""
     count = HEALTHY_POINTS
     yield "smooth decay", smooth(count)
     yield "steep decay", smooth(count, half_life=8.0)
@@ -78,7 +78,7 @@ def healthy() -> Iterator[tuple[str, list[float]]]:
 
 
 def eventful() -> Iterator[list[float]]:
-    """Give curves of 600 points with one event in the middle: up and back, up for good, not a number."""
+    """Yield curves of 600 points with one event in the middle: up and back, up for good, not a number."""
     for lasts, height in ((4, 2.0), (30, 1.5), (300, 1.0)):
         values = noisy(600, seed=lasts)
         for i in range(lasts):
@@ -93,7 +93,7 @@ def eventful() -> Iterator[list[float]]:
 
 
 def nasty(metric: str) -> Iterator[tuple[str, list[Row]]]:
-    """Give named runs that no job should log and some do, each with one cause of trouble at most."""
+    """Yield named runs of bad but real logs, each with one fault at most."""
     count = 400
     usual = noisy(count, seed=5)
     yield "all NaN", rows(metric, [math.nan] * count)

@@ -1,1 +1,1 @@
-"""Statistics that detectors share: robust levels and noise, blocks, tails, what was before a fork."""
+"""Shared statistics of detectors: robust levels and noise, blocks, tails, state before a fork."""

@@ -1,4 +1,4 @@
-"""What was known of a run's loss at a fork step: level, noise, trend, and the branch that was left."""
+"""State of a run's loss at a fork step: level, noise, trend, and the discarded branch."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from .fingerprint import correlation
 from .levels import Level, level_of
 from .robust import MEDIAN_ERROR, MIDMEAN_ERROR, median, midmean
 
-#: Points before a fork that are looked at, the newest of them for the level itself; fewer than LEAST: nothing is known.
+#: Points before a fork, the newest of them for the level itself; fewer than LEAST: no state.
 BEFORE_POINTS = 64
 LEVEL_POINTS = 16
 LEAST_POINTS = 12
-#: Points after a fork that are judged one by one; so many of the last FORK_WINDOW that far away make an event, for odd
-#: batches come alone. IDEFICS' bumps came within 50 points of the resume.
+#: Points after a fork judged one by one; so many of the last FORK_WINDOW that far away make an event, as odd batches
+#: are single. IDEFICS' bumps came within 50 points of the resume.
 FORK_POINTS = 50
 FORK_CONFIRM, FORK_WINDOW = 3, 5
 #: Smallest sigma, as a fraction of the level: a smooth curve must not make a wiggle look large.
 SIGMA_FLOOR = 0.002
-#: A learning rate or a gradient norm is far from another from this factor on.
+#: Factor between two learning rates or gradient norms that are far apart.
 FAR = 2.0
-#: A learning rate that differs by this fraction, a gradient norm that is far, a share of the data by these sigmas and
-#: this fraction are named as possible causes.
+#: A learning rate off by this fraction, a distant gradient norm, a share of the data off by these sigmas and this
+#: fraction are possible causes.
 LR_DIFFERS, SHARE_SIGMAS, SHARE_FRACTION = 0.1, 4.0, 0.03
-#: Points lie above the past together, or above another branch, from so many standard errors on: none of 2,600 forks put
-#: into healthy public logs do.
+#: Standard errors of points above the past, or above another branch, taken together: reached by none of 2,600 forks put
+#: into healthy public logs.
 TOGETHER_ERRORS = 4.5
 #: Two branches on the same data differ by less than this part of the noise of one.
 SAME_DATA = 0.4
-#: Declared changes with one of these words let the loss differ.
+#: Declared changes with one of these words excuse another loss.
 EXCUSING = ("seed", "skip", "data", "mix", "batch")
 #: Declared changes that are kept.
 MAX_CHANGES = 16
-#: A mean of points that resemble their neighbours is less certain than one of as many others: at most so much less.
+#: Largest loss of certainty of a mean of correlated points, as a factor.
 MAX_DRAG = 3.0
 
 __all__ = [
@@ -64,18 +64,18 @@ __all__ = [
 
 @dataclass(slots=True)
 class BeforeFork:
-    """The state of things at a fork step.
+    """State at a fork step.
 
     Args:
         step: first step after the fork.
-        text: what happened, one plain clause.
+        text: the fork, one plain clause.
         level, sigma: of the loss, from the newest points up to the fork step.
         slope: of the loss, per point.
         past: the newest losses up to the fork step, oldest first.
-        drag: by how much the errors of medians are larger because neighbours resemble each other, 1 to MAX_DRAG.
-        left: step -> loss of the branch that was left, where it had come.
-        changes: what was declared to have changed.
-        lr, grad_norm: the learning rate at the fork step and the usual gradient norm, NaN where they are not logged.
+        drag: factor on errors of medians by correlated neighbours, 1 to MAX_DRAG.
+        left: step -> loss of the discarded branch.
+        changes: declared ones.
+        lr, grad_norm: the learning rate at the fork step and the usual gradient norm, NaN for none.
     """
 
     step: int
@@ -92,23 +92,23 @@ class BeforeFork:
 
     @property
     def lr_scale(self) -> float:
-        """By what the learning rate was declared to be multiplied, 1 where nothing was declared."""
+        """Declared factor of the learning rate, 1 for none."""
         scale = self.changes.get("lr_scale")
         return float(scale) if isinstance(scale, int | float) and 0 < scale < math.inf else 1.0
 
     def declared(self) -> list[str]:
-        """Return the declared changes that let the loss differ, each as one clause."""
+        """Return the declared changes that excuse another loss, each as one clause."""
         named = [name for name, value in self.changes.items() if value and any(word in name for word in EXCUSING)]
         return [f"declared: {name} = {self.changes[name]}" for name in named]
 
     def lr_differs(self, lr: float, by: float) -> bool:
-        """Return whether ``lr`` lies further than the fraction ``by`` from what it was declared to be."""
+        """Return whether ``lr`` is further than the fraction ``by`` from the declared one."""
         expected = self.lr * self.lr_scale
         return math.isfinite(lr) and expected > 0 and abs(lr / expected - 1) > by
 
 
 def drag_of(neighbours: float) -> float:
-    """Return by how much the error of a mean is larger than that of as many independent points, 1 to MAX_DRAG.
+    """Return the factor on the error of a mean of correlated points, 1 to MAX_DRAG.
 
     Args:
         neighbours: their correlation. The factor is that of an autoregression of order 1: Box, Jenkins, Reinsel and
@@ -131,14 +131,14 @@ def before_fork(
     context: Context,
     left: int,
 ) -> BeforeFork | None:
-    """Return what is known at a fork, None when that is too little.
+    """Return the state at a fork step, None for too few points.
 
     Args:
         step, text, data: of the fork's mark.
         losses: the newest losses up to the fork step, oldest first.
         metric: name of the loss.
         context: of the run.
-        left: points of the branch that was left that are kept.
+        left: points kept of the discarded branch.
     """
     if len(losses) < LEAST_POINTS:
         return None
@@ -158,10 +158,10 @@ def before_fork(
 
 
 def paired(before: BeforeFork, after: Sequence[tuple[int, float]]) -> tuple[float, float] | None:
-    """Return by how much the losses since a fork lie above the branch that was left at the same steps, and its error.
+    """Return the distance of the losses since a fork above the discarded branch at the same steps, and its error.
 
-    Where both branches got the same data, the noise of the batches falls out of the difference. None where fewer than
-    LEAST_POINTS steps are common, or the branch that was left was sick.
+    Same data on both branches cancels the noise of the batches. None for fewer than LEAST_POINTS common steps, or a
+    damaged discarded branch.
     """
     pairs = [(loss, before.left[at]) for at, loss in after if at in before.left]
     if len(pairs) < LEAST_POINTS or median([old for _, old in pairs]) > before.level + 3 * before.sigma:
@@ -173,13 +173,13 @@ def paired(before: BeforeFork, after: Sequence[tuple[int, float]]) -> tuple[floa
 
 
 def above_left(before: BeforeFork, out: Sequence[tuple[int, float]], since: Sequence[tuple[int, float]]) -> list[float]:
-    """Return by how much the losses lie above the branch that was left, at the same steps.
+    """Return the distances of the losses above the discarded branch, at the same steps.
 
     Args:
-        before: what was known at the fork.
-        out: (step, loss) of the points that are high; they are compared where most of them have such a step.
-        since: (step, loss) since the fork, which are compared otherwise, if LEAST_POINTS can be: branches that were
-            alike until then say that all was restored.
+        before: state at the fork.
+        out: (step, loss) of the high points, if most of them have such a step.
+        since: (step, loss) since the fork otherwise, at least LEAST_POINTS: equal branches until then prove a complete
+            restore.
     """
     high = [loss - before.left[at] for at, loss in out if at in before.left]
     if 2 * len(high) > len(out):
@@ -191,16 +191,16 @@ def above_left(before: BeforeFork, out: Sequence[tuple[int, float]], since: Sequ
 def small_rise(
     before: BeforeFork, after: Sequence[tuple[int, float]], *, drift: float, least: float, by: float
 ) -> Sequence[tuple[int, float]]:
-    """Return the newest points since a fork that lie above the run's past together; none where none do.
+    """Return the newest points since a fork that lie above the run's past together; none for none.
 
-    So many points as 12, 24, 48 are compared with as many steps of the branch that was left, and with the newest
-    16 and 64 points before the fork: a loss that falls is below both, whatever its slope, so that a fall needs no line
-    through it. Neighbours that resemble each other count as fewer points.
+    Groups of 12, 24, 48 are compared with as many steps of the discarded branch, and with the newest 16 and 64 points
+    before the fork: a falling loss is below both, at any slope, so that a fall needs no line through it. Correlated
+    neighbours count as fewer points.
 
     Args:
-        before: what was known at the fork.
+        before: state at the fork.
         after: (step, loss) since the fork, oldest first.
-        drift: how much a rise that was there before the fork has added.
+        drift: part of a rise from before the fork.
         least: smallest rise that counts.
         by: one over the sensitivity.
     """
@@ -222,7 +222,7 @@ def small_rise(
 
 
 def differences(before: BeforeFork, context: Context, shares: Mapping[str, tuple[Level, list[float]]]) -> list[str]:
-    """Return what differs from before a fork, the likeliest cause first, each as one clause.
+    """Return differences from before a fork, the likeliest cause first, each as one clause.
 
     Args:
         shares: metric -> its level before the fork, and its values since then.
@@ -265,13 +265,13 @@ def far(value: float, usual: float) -> bool:
 
 
 def rate_undone(rate: float, last: float, times: float) -> bool:
-    """Return whether a rate moved at once by more than half of the way by which it is off, in its logarithm.
+    """Return whether a rate suddenly moved back by more than half of its deviation, in its logarithm.
 
-    That is how a rate comes back to a schedule that has gone on since; one that decays, however far, is as much off.
+    So returns a rate to its continued schedule; a decay, however far, stays off.
 
     Args:
         rate, last: the newest two.
-        times: of what it should be, not 1.
+        times: factor on the expected rate, not 1.
 
     Example:
         >>> rate_undone(2e-5, 2e-4, times=10.0), rate_undone(1.9e-4, 2e-4, times=10.0), rate_undone(1e-4, 1e-5, 0.1)

@@ -1,4 +1,4 @@
-"""Recognises data by the loss alone: what is new in each value of the loss is a fingerprint of its batch."""
+"""Recognition of data by the loss alone: the innovation of each value is a fingerprint of its batch."""
 
 from __future__ import annotations
 
@@ -17,34 +17,36 @@ from stabilitybackend.judging.detectors.engine.long_past import MAX_PAST_BLOCKS,
 
 from .innovations import STEPS_PER_SIGMA, ZERO, Innovations
 
-#: Points whose signs are compared with those of the whole past: a word of the machine. By chance half of them agree,
-#: at r = 0.8 four fifths. So many must that by chance one place is left, which is looked at closely.
+#: Points whose signs are compared with those of the whole past: a word of the machine. By chance half of them agree, at
+#: r = 0.8 four fifths. The limit leaves one place by chance, for a closer comparison.
 WORD_POINTS = 64
 #: The blocks of a word.
 WORD_BLOCKS = WORD_POINTS // PAST_BLOCK
-#: A shorter lag is the structure of the job (alternating sources), not data that comes back; and two windows that
-#: overlap say less than they seem to.
+#: A shorter lag is the structure of the job (alternating sources), not repeated data; and overlapping windows are weak
+#: evidence.
 LEAST_LAG = WORD_POINTS
-#: Blocks of the past for which a search waits one block more, up to a whole word: a search costs what the past is long.
+#: Blocks of the past for which a search waits one block more, up to a whole word: the cost of a search grows with the
+#: past.
 SLOWER_BLOCKS = 1_024
-#: Chance that a search in a healthy run finds anything: 10,000 runs of 100,000 points would see half a hit together.
+#: Probability that a search in a healthy run finds anything: 10,000 runs of 100,000 points would see half a hit
+#: together.
 FALSE_HITS = 1e-8
-#: Places looked at closely in one search, those with the most equal signs.
+#: Places of one search compared closely, those with the most equal signs.
 MAX_PLACES = 32
-#: Points whose own correlations say how many of them are independent.
+#: Points whose own correlations give the number of independent ones.
 OWN_POINTS = 256
-#: The least mean square that a stretch counts with, squared sigmas: half of the usual.
+#: Least mean square of an interval, squared sigmas: half of the usual.
 USUAL_SQUARE = 0.5
-#: Two correlations differ when they lie so many standard errors apart.
+#: Least distance of two different correlations, standard errors.
 DIFFERS = 3.0
-#: Points back in which the beginning of a repetition is looked for.
+#: Points back in which the beginning of a repetition is searched.
 BACK_POINTS = 4_096
 NORMAL = NormalDist()
 #: Words compared at once, so that they stay in the cache of the machine.
 _WORDS = 32_768
-#: By how many points each of a window's words begins after the word before the newest.
+#: Distance of each of a window's words from the word before the newest, points.
 _EARLIER = np.arange(1, PAST_BLOCK + 1, dtype=np.uint64)
-#: Points of which nothing is known: a smooth curve has no fingerprints.
+#: Points without an innovation: a smooth curve has no fingerprints.
 _NOTHING = bytes([ZERO]) * WORD_POINTS
 
 __all__ = [
@@ -62,10 +64,10 @@ __all__ = [
 
 
 class Match(NamedTuple):
-    """Where the newest points were met before.
+    """Earlier place of the newest points.
 
     Args:
-        lag: distance in points. r: correlation over the newest WORD_POINTS. sigmas: how far from chance.
+        lag: distance in points. r: correlation over the newest WORD_POINTS. sigmas: distance from chance.
     """
 
     lag: int
@@ -74,16 +76,16 @@ class Match(NamedTuple):
 
 
 class Fingerprints(Stateful):
-    """The fingerprints of a run's effective path, and the search for the newest of them in all that came before.
+    """The fingerprints of a run's effective path, and the search for the newest of them in all earlier ones.
 
     A byte a point goes into the run's long past. A search compares the signs of the newest 64 points with those of
-    every block of the past at once, at all distances, and correlates what is left. How large a correlation must be
-    follows from how many places were compared: the quantile of the normal distribution for Fisher's z.
+    every block of the past in one pass, at all distances, and correlates the candidates. The required correlation
+    follows from the number of compared places: the quantile of the normal distribution for Fisher's z.
     """
 
     blocks: int = 0
     _innovations: Innovations = fresh(Innovations)
-    #: First step of each block that was taken and has no fingerprints yet.
+    #: First step of each block without fingerprints yet.
     _steps: list[int] = fresh(list)
 
     def __init__(self) -> None:
@@ -95,10 +97,10 @@ class Fingerprints(Stateful):
         self._take(past, [step], block)
 
     def add_unmet(self, past: LongPast, steps: Sequence[int], losses: Sequence[float]) -> int:
-        """Take blocks up to the first one that ``search`` finds anything with; return how many.
+        """Take blocks up to the first match of ``search``; return their number.
 
         Args:
-            steps: at which they begin. losses: PAST_BLOCK finite ones for each.
+            steps: of their starts. losses: PAST_BLOCK finite ones for each.
         """
         room = max(0, MAX_PAST_BLOCKS - max(0, self.blocks - past.dropped))  # nothing is forgotten in between
         steps = steps[:room]
@@ -123,12 +125,12 @@ class Fingerprints(Stateful):
         self.blocks, self._steps = self.blocks + count, waiting[count:]
 
     def search(self, past: LongPast) -> Match | None:
-        """Return where the newest points were met before, None where nowhere."""
+        """Return the earlier place of the newest points, None for none."""
         met = self._first_met(past, 1)
         return None if met is None else met[1]
 
     def _first_met(self, past: LongPast, blocks: int) -> tuple[int, Match] | None:
-        """Return the first of the newest blocks at whose end the newest points were met before, and where."""
+        """Return the first of the newest blocks with an earlier place, and that."""
         data, count = past.data, len(past.steps)
         least = WORD_BLOCKS + LEAST_LAG // PAST_BLOCK + 1
         ends = [
@@ -153,7 +155,7 @@ class Fingerprints(Stateful):
         return None
 
     def goes_on(self, past: LongPast, lag: int) -> bool:
-        """Say whether the newest points still agree with those ``lag`` points earlier."""
+        """Return whether the newest points still agree with those ``lag`` points earlier."""
         [r] = _correlations(past.data, {len(past.data): [lag]})
         return past.data.endswith(_NOTHING) or sureness(r, WORD_POINTS) > DIFFERS
 
@@ -183,7 +185,7 @@ class Fingerprints(Stateful):
 
 
 def step_of(past: LongPast, place: int) -> int:
-    """Return the step of a point by its place in the past; between the first steps of blocks they are even."""
+    """Return the step of a point by its index in the past; steps are even within a block."""
     block, at = divmod(place, PAST_BLOCK)
     steps = past.steps
     to = min(block, len(steps) - 2)
@@ -202,7 +204,7 @@ class Window(NamedTuple):
 
     @classmethod
     def of(cls, data: NDArray[np.uint8]) -> Window:
-        """Return that of the last points of ``data``, WORD_POINTS + PAST_BLOCK at least."""
+        """Return the window of the last points of ``data``, WORD_POINTS + PAST_BLOCK at least."""
         [window] = _windows(sign_words(data[-WORD_POINTS - PAST_BLOCK :]), [WORD_POINTS + PAST_BLOCK])
         return window
 
@@ -215,7 +217,7 @@ def _windows(words: NDArray[np.uint64], ends: Sequence[int]) -> list[Window]:
 
 
 def places_alike(window: Window, words: NDArray[np.uint64], points: int) -> list[tuple[int, int]]:
-    """Return (signs that differ, place after the last point) of those places in a past that are most like a window.
+    """Return (differing signs, index after the last point) of the places in a past most similar to a window.
 
     Args:
         words: of the past, from ``sign_words``. points: in it.
@@ -244,7 +246,7 @@ def sign_words(data: NDArray[np.uint8]) -> NDArray[np.uint64]:
 
 
 def _likeliest(data: bytes | bytearray, end: int, lags: Sequence[int], rs: Sequence[float]) -> Match | None:
-    """Return the match at the shortest lag that is as good as the best, None where all are poor.
+    """Return the match at the shortest lag that is as good as the best, None for poor ones.
 
     Args:
         end: of the window. rs: its correlations at the lags.
@@ -255,7 +257,7 @@ def _likeliest(data: bytes | bytearray, end: int, lags: Sequence[int], rs: Seque
     free = WORD_POINTS * _independent(data[max(0, end - OWN_POINTS) : end])
     matches = [Match(lag, r, sureness(r, free)) for lag, r in zip(lags, rs, strict=True)]
     best = max(match.sigmas for match in matches)
-    # Alternating sources agree at short lags as well: this is how the job is made.
+    # Alternating sources agree at short lags as well: the structure of the job.
     if best - sureness(max(_correlations(data, {end: range(2, LEAST_LAG)})), free) < DIFFERS:
         return None
     good = [match for match in matches if match.sigmas > max(least, best - DIFFERS)]
@@ -265,8 +267,8 @@ def _likeliest(data: bytes | bytearray, end: int, lags: Sequence[int], rs: Seque
 def _correlations(data: bytes | bytearray, lags: Mapping[int, Sequence[int]]) -> list[float]:
     """Return Pearson's r of windows of WORD_POINTS points with those at each of their lags.
 
-    A stretch that moves less than usual is taken as if it moved as usual: where a few points stand out of nothing they
-    are no sample that a correlation could be known from. The sums are of whole numbers: they do not round.
+    An interval that moves less than usual counts with the usual movement: a few outliers are no sample for a
+    correlation. The sums are of whole numbers: they do not round.
 
     Args:
         lags: end of the window -> its lags.
@@ -284,11 +286,11 @@ def _correlations(data: bytes | bytearray, lags: Mapping[int, Sequence[int]]) ->
 
 
 def _independent(data: bytes | bytearray) -> float:
-    """Return which part of some points is independent of the others, by their own correlations.
+    """Return the independent fraction of some points, by their own correlations.
 
     Two series with correlations c(k) of their own correlate by chance as if they had n / (1 + 2 sum c(k)^2) points:
-    Bartlett 1946; Box, Jenkins, Reinsel and Ljung, Time Series Analysis, chapter 12.1. Sources that alternate, and what
-    remains of a smooth curve, count as few points so.
+    Bartlett 1946; Box, Jenkins, Reinsel and Ljung, Time Series Analysis, chapter 12.1. Alternating sources, and
+    residues of a smooth curve, count as few points so.
     """
     newest = np.frombuffer(data, np.uint8).astype(float)
     newest -= newest.mean()
@@ -301,7 +303,7 @@ def _independent(data: bytes | bytearray) -> float:
 
 
 def sureness(r: float, points: float) -> float:
-    """Return how many sigmas a correlation of white noise over ``points`` lies from chance: Fisher's z.
+    """Return the distance from chance of a correlation of white noise over ``points``, sigmas: Fisher's z.
 
     Example:
         >>> round(sureness(0.8, 64), 2)
@@ -311,7 +313,7 @@ def sureness(r: float, points: float) -> float:
 
 
 def correlation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return Pearson's r of two equally long series, 0.0 where one of them does not move.
+    """Return Pearson's r of two equally long series, 0.0 for a constant one.
 
     Example:
         >>> correlation([1, 2, 3], [2, 4, 6]), correlation([1, 1, 1], [1, 2, 3])

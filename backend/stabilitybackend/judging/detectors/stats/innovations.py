@@ -1,4 +1,4 @@
-"""What is new in each value of a loss: what its own past does not foretell, in sigmas. The batch is what is new."""
+"""Innovations of a loss: the part of each value not predicted by its own past, in sigmas, caused by the batch."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from stabilitybackend.base.stateful import Stateful, fresh
 
 from .robust import MAD_TO_SIGMA
 
-#: Values that the next one is foretold by. Neighbours in unshuffled text correlate over some batches.
+#: Values in the prediction. Neighbours in unshuffled text correlate over some batches.
 ORDER = 6
-#: Values that the weights are fitted to; nothing is known before there are FIRST_POINTS of them.
+#: Values in the fit of the weights, and fewest of them.
 FIT_POINTS, FIRST_POINTS = 256, 64
-#: Values are cut at so many sigmas of their differences around their trend before the fit, and the result at so many.
+#: Clipping of values before the fit, in sigmas of their differences around their trend, and of the result.
 FIT_SIGMAS, MOST_SIGMAS = 6.0, 3.0
 #: Bytes of a result: 128 is none, 32 to a sigma.
 ZERO, STEPS_PER_SIGMA = 128, 32.0
-#: Added to the squares, as a fraction of them: a smooth curve foretells itself in many ways.
+#: Added to the squares, as a fraction of them: a smooth curve has many equivalent predictions.
 _RIDGE = 1e-6
 _DIAGONAL, _LEAST = np.diag_indices(ORDER), 1e-300 * np.eye(ORDER + 1)
 
@@ -27,10 +27,10 @@ __all__ = ["STEPS_PER_SIGMA", "ZERO", "Innovations", "array_median"]
 
 
 class Innovations(Stateful):
-    """Removes from a loss what its own past foretells: trend, and batches that resemble their neighbours.
+    """Removes the predictable part of a loss: trend, and correlated batches.
 
-    An autoregression of order ORDER, fitted by least squares to the newest FIT_POINTS values. What remains is white, so
-    that the correlation of two stretches of it is that of chance unless they saw the same data: this is prewhitening
+    An autoregression of order ORDER, fitted by least squares to the newest FIT_POINTS values. The rest is white, so
+    that the correlation of two intervals of it is that of chance unless they had the same data: this is prewhitening
     (Box, Jenkins, Reinsel and Ljung, Time Series Analysis, chapter 12.1).
     """
 
@@ -38,12 +38,12 @@ class Innovations(Stateful):
     #: Of the newest value first, then of the level itself; empty before the first fit.
     _weights: list[float] = fresh(list)
     _level: float = 0.0
-    #: Of what remains; 0.0 where that is no more than the steps of the log's numbers.
+    #: Of the rest; 0.0 for no more than the steps of the log's numbers.
     _sigma: float = 0.0
     _until_fit: int = FIRST_POINTS
 
     def add(self, losses: Sequence[float]) -> bytes:
-        """Take the next finite values and return one byte for each that is known by now: none, these, or the first."""
+        """Take the next finite values and return one byte for each that is ready: none, these, or the first."""
         known, at = b"", 0
         while at < len(losses):
             block = losses[at : at + self._until_fit]
@@ -100,13 +100,13 @@ def _past(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def array_median(values: NDArray[np.float64]) -> float:
-    """Return what ``robust.median`` does: an array of a hundred values is sorted in a tenth of the time."""
+    """Return the same as ``robust.median``: an array of a hundred values is sorted in a tenth of the time."""
     ordered, half = np.sort(values), len(values) // 2
     return float(ordered[half] if len(ordered) % 2 else 0.5 * ordered[half - 1] + 0.5 * ordered[half])
 
 
 def _quantum(values: NDArray[np.float64]) -> float:
-    """Return what ``levels.quantum`` does."""
+    """Return the same as ``levels.quantum``."""
     ordered = np.sort(values)
     steps = ordered[1:] - ordered[:-1]
     steps = steps[steps > 0]

@@ -1,8 +1,8 @@
-"""Asks every metric at a resume whether it left its own past there, and tells inputs of training from outcomes. Pure.
+"""Metrics that left their own past at a resume, split into inputs of training and outcomes. Pure.
 
-A loss that comes back off may have many causes: data that is fed again, a sampler that lost its ratio, a schedule of
-any kind that began anew. The job often logs what it is, under a name of its own. Such a metric is known by its values:
-it leaves the range of its own past with the first points after the resume, no later than the loss.
+A loss off at a resume may have many causes: repeated data, a sampler that lost its ratio, a restarted schedule of any
+kind. The job often logs the cause, under a name of its own. Its values reveal it: it leaves the range of its own past
+with the first points after the resume, no later than the loss.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from stabilitybackend.schema.metric_roles import dataset_of, is_of_evaluation, r
 
 __all__ = ["BEFORE_POINTS", "SINCE_POINTS", "Left", "inputs_that_left", "left_range"]
 
-#: Points after the resume in which a metric has to leave its own past, the BEFORE_POINTS before it.
+#: Points after the resume in which a metric has to leave the BEFORE_POINTS before it.
 SINCE_POINTS = 8
-#: Fewer points of past tell nothing of its range.
+#: Fewest points of a past.
 LEAST_POINTS = 16
-#: The first points are all on one side outside all of the past, and so many robust sigmas off. Whatever the noise, so
-#: many of 48 metrics do by chance at one resume in 3,000: 48 * 2 * (1 / 65)**3.
+#: The first points are all on one side outside all of the past, and so many robust sigmas off. For any noise, so many
+#: of 48 metrics do by chance at one resume in 3,000: 48 * 2 * (1 / 65)**3.
 OUT_POINTS, SIGMAS = 3, 6.0
-#: Beyond it a distance has no meaning: a metric that never moved before.
+#: Largest meaningful distance: of a metric that never moved before.
 MAX_SIGMAS = 1_000.0
-#: Branches that went the same way: what they logged at the same steps differs by less, in sigmas.
+#: Largest difference of equal branches at the same steps, sigmas.
 SAME_SIGMAS = 3.0
-#: Words of names whose values come out of training. All else may be what goes in.
+#: Words of outcomes. All other names may be inputs.
 _OUTCOMES = frozenset((
     "loss", "losses", "nll", "ce", "xent", "crossentropy", "elbo", "mse", "mae", "rmse", "ppl", "perplexity", "bpb",
     "bpc", "acc", "accuracy", "error", "err", "grad", "grads", "gradient", "gradients", "gnorm", "norm", "norms",
@@ -46,8 +46,8 @@ class Left(NamedTuple):
     """A metric that left its own past at a resume.
 
     Args:
-        step: the first one outside. level: where its past foretold it; now: where it came, the median of its first
-            points; sigmas: how far, in its own noise. counter: it only ever rose before, and is back below that.
+        step: the first one outside. level: predicted by its past; now: median of its first points; sigmas: distance in
+            its own noise. counter: it only ever rose before, and is back below that.
     """
 
     metric: str
@@ -66,14 +66,14 @@ class Left(NamedTuple):
 
     @property
     def clause(self) -> str:
-        """What happened, as a clause."""
+        """The event as a clause."""
         if self.counter:
             return f"{self.metric} began again at {self.now:.4g}, it was {self.level:.4g} before"
         return f"{self.metric} went from {self.level:.4g} to {self.now:.4g} at step {self.step}"
 
 
 def is_outcome(metric: str) -> bool:
-    """Return whether a metric comes out of training, by its name.
+    """Return whether a metric is an outcome of training, by its name.
 
     Example:
         >>> [is_outcome(name) for name in ("loss/code", "train/acc1", "image_to_text", "seq_len", "eval/x")]
@@ -90,11 +90,11 @@ def left_range(
     since: Sequence[tuple[int, float]],
     old: Mapping[int, float] | None = None,
 ) -> Left | None:
-    """Return how a metric left its own past with the first points after a resume; None where it did not.
+    """Return the departure of a metric from its own past with the first points after a resume; None for none.
 
     Args:
         before: (step, value) up to the fork step, the newest BEFORE_POINTS. since: the first ones after it.
-        old: what the branch that was left logged at these steps: what was the same there is no matter of the resume.
+        old: values of the discarded branch at these steps: equal ones are unrelated to the resume.
     """
     past = [(step, value) for step, value in before[-BEFORE_POINTS:] if math.isfinite(value)]
     came = [(step, value) for step, value in since[:SINCE_POINTS] if math.isfinite(value)]
@@ -132,7 +132,7 @@ def _same_there(off: Sequence[tuple[int, float, float]], old: Mapping[int, float
 
 
 def inputs_that_left(found: Sequence[Left], main: str | None) -> list[Left]:
-    """Return those that go into training and left no later than the main metric, the clearest first.
+    """Return the inputs that left no later than the main metric, the clearest first.
 
     Args:
         found: all metrics that left their range. main: the loss, None or one that did not leave: then all count.

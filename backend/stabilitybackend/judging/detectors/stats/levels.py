@@ -11,7 +11,7 @@ from .robust import MAD_TO_SIGMA, median
 
 #: Smallest sigma of all, so that it can be divided by.
 SMALLEST_SIGMA = 1e-12
-#: Percentages above are reported as a factor, and factors from MOST_TIMES on not at all: the two numbers say it better.
+#: Larger percentages are given as a factor, and factors from MOST_TIMES on not at all, beside the two numbers.
 MOST_PERCENT = 1_000.0
 MOST_TIMES = 10_000.0
 
@@ -37,7 +37,7 @@ def level_of(values: Sequence[float], floor: float = 0.0) -> Level:
 
 
 def quantum(values: Sequence[float]) -> float:
-    """Return the step that the values move in, 0.0 where most of them differ.
+    """Return the resolution of the values, 0.0 where most of them differ.
 
     A loss logged from bfloat16 moves in steps of 0.4 to 0.8 %, so that its median deviation may be 0.
 
@@ -51,12 +51,12 @@ def quantum(values: Sequence[float]) -> float:
 
 
 def percent(after: float, before: float) -> float | None:
-    """Return by how many percent ``after`` lies above ``before``, cut at 1e9; None where ``before`` is 0."""
+    """Return the distance of ``after`` above ``before`` in percent, cut at 1e9; None where ``before`` is 0."""
     return max(-1e9, min(1e9, 100 * (after - before) / abs(before))) if before else None
 
 
 def change(after: float, before: float, noise: float = 0.0, digits: int = 0) -> str:
-    """Return how large a change is, for a sentence: empty where the level is no more than the noise around 0.
+    """Return the size of a change for a sentence: empty where the level is no more than the noise around 0.
 
     Example:
         >>> change(2.5, 2.0), change(60.0, 2.0), change(4.5, -0.002, noise=0.02), change(1e30, 2.0)

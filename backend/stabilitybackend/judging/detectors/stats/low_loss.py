@@ -1,4 +1,4 @@
-"""Says whether the loss after a fork is too low to be true: lower than the weights can be that were loaded."""
+"""A loss after a fork that is lower than the loaded weights allow."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from .before_fork import LEVEL_POINTS, BeforeFork, paired
 from .fingerprint import DIFFERS, correlation, sureness
 from .robust import MEDIAN_ERROR, median
 
-#: Points after the fork that are needed.
+#: Points needed after the fork.
 LOW_POINTS = 12
-#: Too low against the branch that was left: by so many standard errors of the paired difference.
+#: Least distance below the discarded branch, standard errors of the paired difference.
 PAIRED_ERRORS = 3.0
-#: Too low against the level before the fork: so many standard errors with such pairs, and without any.
+#: Least distance below the level before the fork, standard errors: with such pairs, and without any.
 LEVEL_ERRORS, LEVEL_ERRORS_ALONE = 3.0, 5.0
-#: A correlation of two branches at the same steps that is no chance: one in 30,000.
+#: A correlation of two branches at the same steps beyond chance: one in 30,000.
 SAME_SIGMAS = 4.0
 
-#: A low loss is followed for so many points; then it is the usual one. By chance its end is seen once in as many.
+#: Points for which a low loss is followed; then it is the usual one. By chance its end is seen once in as many.
 PATIENCE_POINTS = 2_048
-#: Points up there that the end takes at least: a spike out of a low loss is none.
+#: Fewest points of its end: a spike out of a low loss is none.
 BACK_POINTS = 9
 
 __all__ = ["BACK_POINTS", "LOW_POINTS", "PATIENCE_POINTS", "WayBack", "falsely_low"]
@@ -32,10 +32,10 @@ class LowLoss(NamedTuple):
     """A loss that is too low.
 
     Args:
-        level: where it should be.
-        low: where it is.
+        level: expected.
+        low: actual.
         evidence: facts behind it.
-        same: the batches are, one by one, those of the branch that was left at the same steps.
+        same: the batches equal, one by one, those of the discarded branch at the same steps.
     """
 
     level: float
@@ -47,10 +47,10 @@ class LowLoss(NamedTuple):
 def falsely_low(
     before: BeforeFork, after: Sequence[tuple[int, float]], *, min_drop: float, by: float
 ) -> LowLoss | None:
-    """Compare the first losses after a fork with those before it and with the branch that was left.
+    """Compare the first losses after a fork with those before it and with the discarded branch.
 
     Args:
-        before: what was known at the fork.
+        before: state at the fork.
         after: (step, loss) since the fork, LOW_POINTS at least.
         min_drop: smallest amount that counts, as a fraction of the level.
         by: sensitivity, > 0.
@@ -58,7 +58,7 @@ def falsely_low(
     slope = min(0.0, before.slope)  # a loss that falls is expected to go on falling
     missing = [before.level + slope * (LEVEL_POINTS / 2 + i) - loss for i, (_, loss) in enumerate(after)]
     drop, least = median(missing), min_drop * abs(before.level)
-    # It is low from the first batch on, or it is no matter of the resume.
+    # Low from the first batch on, or unrelated to the resume.
     if drop < least or median(missing[: LOW_POINTS // 2]) < 0.5 * drop:
         return None
     errors = drop / (MEDIAN_ERROR * before.drag * before.sigma * math.sqrt(1 / len(after) + 1 / LEVEL_POINTS))
@@ -67,7 +67,7 @@ def falsely_low(
     if pair is None:  # no branch, or one that was sick
         return LowLoss(before.level, low, {}) if errors > LEVEL_ERRORS_ALONE / by and drop > 2 * least else None
     above, error = pair
-    # A branch that was as low at the same steps says that it is the data, and right.
+    # A branch as low at the same steps proves the data, and correct ones.
     if errors <= LEVEL_ERRORS / by or -above <= max(PAIRED_ERRORS / by * error, least):
         return None
     pairs = [(loss, before.left[at]) for at, loss in after if at in before.left]
@@ -80,7 +80,7 @@ def falsely_low(
 def _same_order(pairs: Sequence[tuple[float, float]]) -> tuple[float, bool]:
     """Return r of two branches over the same steps without their trends, and whether it proves the same data in order.
 
-    Sources that alternate agree a few steps beside as well, and prove nothing.
+    Alternating sources agree a few steps beside as well, and prove nothing.
     """
     half, count = len(pairs) // 2, len(pairs)
     flat: list[list[float]] = []
@@ -96,18 +96,18 @@ def _same_order(pairs: Sequence[tuple[float, float]]) -> tuple[float, bool]:
 
 @dataclass(slots=True)
 class WayBack:
-    """Watches a low loss until it is proved, against its own noise, to be back at its level.
+    """Detects the return of a low loss to its level, against its own noise.
 
-    Each point says how much likelier it is up there than down here; these logarithms are added up from where their sum
-    was lowest: Page's test (Continuous inspection schemes, Biometrika 1954), optimal for a change at an unknown point.
-    It is wrong less than once in PATIENCE_POINTS where their logarithm is asked for (Lorden 1971). A median of a fixed
-    number of points would be half way back by chance every few hundred points where the drop is not twice the noise.
-    The few points that showed the drop place it badly, so that the points down here go on to say where that is.
+    Each point adds the logarithm of its likelihood up there over that down here, from the minimum of the sum on: Page's
+    test (Continuous inspection schemes, Biometrika 1954), optimal for a change at an unknown point. It is wrong less
+    than once in PATIENCE_POINTS with their logarithm as the limit (Lorden 1971). A median of a fixed number of points
+    would be half way back by chance every few hundred points where the drop is not twice the noise. The few points of
+    the drop locate it badly, so that the points down here refine it.
 
     Attributes:
-        level: where the loss should be. low: where it is, the mean of ``known`` points; below ``level``.
-        sigma: noise of a point. known: points that ``low`` is from.
-        first: step from which on the points speak for the level. points: since then. proof: sum of the logarithms.
+        level: expected loss. low: actual one, the mean of ``known`` points; below ``level``.
+        sigma: noise of a point. known: points behind ``low``.
+        first: first step of the evidence for the level. points: since then. proof: sum of the logarithms.
         lows: sum of these points, as they would count down here.
 
     Example:

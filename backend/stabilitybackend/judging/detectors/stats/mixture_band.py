@@ -1,9 +1,9 @@
-"""How far realised shares may lie from the declared ones by chance: binomial bands with the run's own sample size.
+"""Binomial bands of realised shares around declared ones, with the run's own sample size.
 
 Data come in documents, packed rows and shards: the share of a data set in a row varies more (or, drawn in strata, less)
-than if each token were drawn by itself. The effective sample size is that of independent draws which would vary as the
-run's own blocks do (design effect, Kish 1965). A share x of n draws at p lies outside the band where n KL(x || p) is
-above a limit (Chernoff's bound on the binomial's tail, which also holds for rare sets).
+than of single tokens. The effective sample size is that of independent draws with the variance of the run's own blocks
+(design effect, Kish 1965). A share x of n draws at p lies outside the band where n KL(x || p) is above a limit
+(Chernoff's bound on the binomial's tail, which also holds for rare sets).
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from statistics import median
 
 __all__ = ["Bands", "Spread", "excess", "limit"]
 
-#: Stretches of 1, 2, 4, 8 and 16 blocks are compared with their neighbours: where documents or shards span blocks,
+#: Intervals of 1, 2, 4, 8 and 16 blocks are compared with their neighbours: where documents or shards span blocks,
 #: longer ones vary more.
 STRETCHES = 5
-#: Blocks that the spread is measured over, the newest ones: 15 differences of stretches of 128 rows.
+#: Newest blocks of the spread: 15 differences of intervals of 128 rows.
 SPREAD_BLOCKS = 256
-#: Differences of neighbouring stretches from which a spread is measured at all.
+#: Fewest differences of neighbouring intervals for a spread.
 MIN_DIFFERENCES = 8
-#: Most independent draws that a block counts as: a strict sampler's rounding alone varies by this little.
+#: Most independent draws of a block: a strict sampler's rounding alone varies by this little.
 MOST_DRAWS = 1e9
-#: Median of a squared normal of variance 1: what the median of squared differences is divided by.
+#: Median of a squared normal of variance 1, the divisor of the median of squared differences.
 MEDIAN_SQUARE = 0.4549
-#: Steps by which the edges of a band are found: halves an interval of 1 to 1e-12.
+#: Steps of the bisection for the edges of a band, from an interval of 1 to 1e-12.
 HALVINGS = 40
 
 
 @dataclass(slots=True)
 class Spread:
-    """How the share of one data set varies from block to block, and over longer stretches; a block costs 1 us.
+    """Variance of the share of one data set from block to block, and over longer intervals; a block costs 1 us.
 
-    Differences of neighbours: a level that moved long ago, or is not the declared one, is no noise.
+    By differences of neighbours: an old move, or a level other than the declared one, is no noise.
     """
 
-    #: For each length of stretches: squared differences of neighbours, the newest ones, and their sum.
+    #: For each length of intervals: squared differences of neighbours, the newest ones, and their sum.
     squares: list[list[float]] = field(default_factory=lambda: [[] for _ in range(STRETCHES)])
     sums: list[float] = field(default_factory=lambda: [0.0] * STRETCHES)
-    #: The share of the newest whole stretch, and of the half of the next one that is known; None where there is none.
+    #: The share of the newest whole interval, and of the first half of the next one; None for none.
     newest: list[float | None] = field(default_factory=lambda: [None] * STRETCHES)
     half: list[float | None] = field(default_factory=lambda: [None] * STRETCHES)
 
@@ -61,11 +61,11 @@ class Spread:
             self.half[length], share = None, 0.5 * (half + share)
 
     def cut(self) -> None:
-        """Compare what comes with nothing from before: a move at a resume or to another mixture is no noise."""
+        """Separate the next blocks from earlier ones: a move at a resume or to another mixture is no noise."""
         self.newest, self.half = [None] * STRETCHES, [None] * STRETCHES
 
     def sample_size(self, declared: float) -> tuple[float, int]:
-        """Return the effective sample size of one block, and how many differences it rests on (0: unknown).
+        """Return the effective sample size of one block, and the number of differences behind it (0: unknown).
 
         Args:
             declared: the declared share, 0 to 1.
@@ -84,7 +84,7 @@ class Spread:
 
 
 def excess(draws: float, share: float, declared: float) -> float:
-    """Return n KL(x || p): how far a share of so many draws is from the declared one, in nats."""
+    """Return n KL(x || p): distance of a share of so many draws from the declared one, in nats."""
     if share == declared:
         return 0.0
     found = 0.0
@@ -95,7 +95,7 @@ def excess(draws: float, share: float, declared: float) -> float:
 
 
 def limit(nats: float, differences: int) -> float:
-    """Return the excess that chance goes beyond as rarely as ``exp(-nats)``, with a spread of so many differences.
+    """Return the excess of chance with probability ``exp(-nats)``, for a spread of so many differences.
 
     Student's t in place of the normal: neighbouring differences hold two thirds of their number (von Neumann 1941).
     """
@@ -125,15 +125,15 @@ def band(draws: float, declared: float, most: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Bands:
-    """The bands to draw along a run, as known at one moment. Pure: for any thread.
+    """The bands along a run at one moment. Pure: for any thread.
 
-    By the median difference of neighbouring stretches where judging takes the mean: a fault in the drawn stretch must
-    not widen the band that shows it.
+    By the median difference of neighbouring intervals where judging takes the mean: a fault in the drawn interval must
+    not widen its own band.
 
     Attributes:
-        squares: data set -> what ``Spread`` keeps of it.
-        block_rows: rows of a block. nats: of the limit (``limit``). strictness: that it is divided by, 0: no band.
-        least: a deviation up to this fraction of the declared share, or of the rest, is inside in any case.
+        squares: data set -> squares of ``Spread``.
+        block_rows: rows of a block. nats: of the limit (``limit``). strictness: its divisor, 0: no band.
+        least: a deviation up to this fraction of the declared share, or of the rest, is always inside.
     """
 
     squares: Mapping[str, Sequence[Sequence[float]]]
@@ -143,7 +143,7 @@ class Bands:
     least: float
 
     def of(self, dataset: str, declared: float, rows: float) -> tuple[float, float] | None:
-        """Return the lowest and the highest share of so many rows together; None while too little is known."""
+        """Return the lowest and the highest share of so many rows together; None for too few."""
         known = [one for one in self.squares.get(dataset, ()) if len(one) >= MIN_DIFFERENCES]
         if not known or not self.strictness or rows <= 0:
             return None

@@ -1,4 +1,4 @@
-"""What a run has taken of each data set since a step, in blocks of rows: bounded, however long it goes on."""
+"""Counts of each data set since a step, in blocks of rows: bounded for any length."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["BLOCK_ROWS", "Block", "Taken"]
 
 #: Rows of a block: two of them decide at the earliest.
 BLOCK_ROWS = 8
-#: Blocks that are kept one by one; beyond it the older half is joined in pairs, so an old onset is less exact.
+#: Single blocks; beyond it the older half is joined in pairs, so an old onset is less exact.
 MAX_BLOCKS = 256
 
 
 @dataclass(slots=True)
 class Block:
-    """Some rows: the first and last step, how many, and what they took in all and of each data set."""
+    """Some rows: first and last step, number, and counts in total and of each data set."""
 
     first: int
     last: int
@@ -33,7 +33,7 @@ class Block:
             mine[name] = mine.get(name, 0.0) + taken
 
     def join(self, other: Block) -> None:
-        """Take the rows of ``other``, which are next to these."""
+        """Add the rows of the adjacent ``other``."""
         self.first, self.last = min(self.first, other.first), max(self.last, other.last)
         self.rows, self.total = self.rows + other.rows, self.total + other.total
         mine = self.of
@@ -51,15 +51,15 @@ class Block:
 
 @dataclass(slots=True)
 class Taken:
-    """What was taken since a step, and how the shares of blocks vary (over resumes, too)."""
+    """Counts since a step, and variances of the shares of blocks (over resumes, too)."""
 
     blocks: list[Block] = field(default_factory=list)
     open: Block | None = None
-    #: Data set -> how its share varies.
+    #: Data set -> variance of its share.
     spreads: dict[str, Spread] = field(default_factory=dict)
 
     def row(self, step: int, of: Mapping[str, float], total: float) -> bool:
-        """Take a row and what it took in all; return whether it ended a block."""
+        """Take a row and its total; return whether it ended a block."""
         block = self.open
         if block is None:
             block = self.open = Block(step, step)
@@ -78,7 +78,7 @@ class Taken:
         return True
 
     def restart(self) -> None:
-        """Forget what was taken: from here on it is counted anew. How shares vary stays known."""
+        """Reset the counts. Variances of shares stay."""
         self.blocks, self.open = [], None
         for spread in self.spreads.values():
             spread.cut()
@@ -91,9 +91,9 @@ class Taken:
         return found
 
     def due(self) -> list[Block]:
-        """Return the newest 1, 2, 4 ... blocks as one each, as many as have to be looked at after the newest one.
+        """Return the newest 1, 2, 4 ... blocks as one each, those due after the newest one.
 
-        A stretch is due once in half of its length: a look at it costs as much as it is long.
+        A window is due once in half of its length: its cost is proportional to that.
         """
         sums, known, joined = [self.blocks[-1].copy()], len(self.blocks), 1
         while 2 * joined <= known and known % joined == 0:
@@ -105,7 +105,7 @@ class Taken:
         return sums
 
     def since(self, step: int) -> Block:
-        """Return the blocks that begin at or after ``step`` as one; empty where there is none."""
+        """Return the blocks that begin at or after ``step`` as one; empty for none."""
         found = Block(step, step)
         for block in self.blocks:
             if block.first >= step:
@@ -113,7 +113,7 @@ class Taken:
         return found
 
     def onset(self, name: str, declared: float, realised: float) -> int:
-        """Return the step since which a share is ``realised``: where the sum of what is above half of the way turns."""
+        """Return the first step of a ``realised`` share: the turn of the sum of excesses over half of the way."""
         sign, middle = 1.0 if realised > declared else -1.0, 0.5 * (declared + realised)
         best, total, onset = 0.0, 0.0, self.blocks[0].first
         for block in self.blocks:

@@ -1,4 +1,4 @@
-"""What is news to a run that has seen the like before: more than its own past had."""
+"""News to a run with similar events before: more than its own past."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 __all__ = ["TIMES", "more_than_before"]
 
-#: News is this many times the second largest of what came before by itself. The largest may be the first of what is
-#: news. Of sizes that come by chance, and fall off exponentially, some one in a thousand is that much.
+#: Ratio of news to the second largest of earlier self-healed events. The largest may be the first of the news. Of
+#: random sizes with an exponential tail, some one in a thousand is that much.
 TIMES = 2.0
 
 
 def more_than_before(past: Iterable[float]) -> float:
-    """Return what has to be exceeded: from the second largest, or the only one; 0.0 where nothing came before.
+    """Return the size to exceed: from the second largest, or the only one; 0.0 for none.
 
     Example:
         >>> more_than_before([1.0, 9.0, 3.0]), more_than_before([])

@@ -1,4 +1,4 @@
-"""One metric of all ranks, cut in windows of steps, so that ranks are compared over the same ones."""
+"""One metric of all ranks, in common windows of steps."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from .robust import median
 WINDOW_STEPS = 8
 #: Windows in a row that make an event, and that end it.
 CONFIRM_WINDOWS = 2
-#: False alarms that a healthy job may have for each step of each rank: 0.2 in 10,000.
+#: False alarms of a healthy job for each step of each rank: 0.2 in 10,000.
 FALSE_A_STEP = 0.2 / 10_000
-#: A rank that is slow for so many windows is what it is: the event is closed and the rank not reported again until it
-#: has been usual. One that is slow again within as many continues its event: it comes and goes. What a rank cost is
-#: forgotten over as many.
+#: A rank slow for so many windows is accepted: the event is closed and the rank not reported again until it has been
+#: usual. One that is slow again within as many continues its event. Costs of a rank are forgotten over as many.
 REMEMBERED_WINDOWS = 128
 
 __all__ = [
@@ -29,21 +28,21 @@ __all__ = [
 
 @dataclass(slots=True)
 class RankWindow:
-    """What one rank logged in its newest window."""
+    """Points of one rank in its newest window."""
 
     window: int
     values: list[float] = field(default_factory=list)
-    #: When it came into the window, by the clock of the log.
+    #: Its entry into the window, by the clock of the log.
     began: float = 0.0
     #: Values behind its newest window, in a row.
     late: int = 0
-    #: Whether it was there when the window began: its first one, after each start, may hold the end of it only.
+    #: Whether it was there when the window began: its first one, after each start, may hold only the end of it.
     whole: bool = False
 
 
 @dataclass(slots=True)
 class RankPast:
-    """How one rank compared with the others so far."""
+    """Comparisons of one rank with the others so far."""
 
     #: Windows in a row in which it was slow, or was not.
     slow: int = 0
@@ -53,29 +52,29 @@ class RankPast:
     onset: int = 0
     #: Whether it is part of an event, open or accepted.
     reported: bool = False
-    #: What it cost of late, in windows of usual work: its excess over the others, forgotten over REMEMBERED_WINDOWS.
+    #: Its recent cost, in windows of usual work: excess over the others, forgotten over REMEMBERED_WINDOWS.
     cost: float = 0.0
-    #: Windows before the present turn: of a rank that has none it is not known that anything changed.
+    #: Windows before the present turn: without any, a change is unproved.
     before: int = 0
-    #: How far above the others it was in these, and in the windows of the present turn: means, as fractions.
+    #: Mean excess over the others in these, and in the windows of the present turn, as fractions.
     past_excess: float = 0.0
     slow_excess: float = 0.0
-    #: Seconds by which it came later than the others into the newest window, and into the last usual one.
+    #: Delay after the others into the newest window, and into the last usual one, seconds.
     late_s: float = 0.0
     usual_late_s: float | None = None
 
     @property
     def has_changed(self) -> bool:
-        """Whether it was there before, and is further above the others now than its own past would let it be."""
+        """Return whether it was there before, and is further above the others now than its own past allows."""
         return self.before >= CONFIRM_WINDOWS and self.slow_excess >= TIMES * self.past_excess
 
     def remember(self, excess: float, windows: int) -> None:
-        """Take windows that are over, by how far above the others the rank was in them."""
+        """Take finished windows, by the rank's excess over the others."""
         self.before += windows
         self.past_excess += (excess - self.past_excess) * windows / self.before
 
     def end_turn(self) -> None:
-        """Take note that the rank is usual again, if it was slow."""
+        """End the turn of a slow rank."""
         if self.slow:
             self.remember(self.slow_excess, self.slow_windows)
         self.slow, self.slow_windows, self.slow_excess, self.reported = 0, 0, 0.0, False
@@ -90,15 +89,15 @@ class SlowRankTable(Event):
     sigma: float
     metrics: list[str]
     windows: int = 0
-    #: Seconds of work of the slowest of them since the onset; those that it cost, now and when it was reported.
+    #: Seconds of work of the slowest of them since the onset; their cost, now and at the report.
     lasted_s: float = 0.0
     lost_s: float = 0.0
     reported_s: float = 0.0
-    #: Whether the others wait for them; None where that is not known.
+    #: Whether the others wait for them; None for unknown.
     waits: bool | None = None
 
     def refine(self, times: Mapping[int, float], level: float) -> None:
-        """Take a further window into the times of its ranks and of the others: means, in which chance fades."""
+        """Add a further window to the times of its ranks and of the others: means, in which chance fades."""
         part = 1 / (self.windows + CONFIRM_WINDOWS)
         self.level += (level - self.level) * part
         for rank in self.ranks.keys() & times.keys():
@@ -111,35 +110,34 @@ class RankTable:
 
     width: int = WINDOW_STEPS
     ranks: dict[int, RankWindow] = field(default_factory=dict)
-    #: Window -> rank -> (median, points, when the rank came into it).
+    #: Window -> rank -> (median, points, entry of the rank).
     done: dict[int, dict[int, tuple[float, int, float]]] = field(default_factory=dict)
-    #: Window -> number of ranks that are in it.
+    #: Window -> number of ranks in it.
     at: dict[int, int] = field(default_factory=dict)
     judged: int = -1
-    #: When all ranks have come to this window, no further one is to be expected: until then windows wait.
+    #: Once all ranks have reached this window, no further one is expected: until then windows wait.
     settled: int = 0
-    #: Windows that were compared, and how each rank did in them.
+    #: Compared windows, and the results of each rank in them.
     compared: int = 0
-    #: Windows of single ranks in which one was usual; times that one was slow and came back, and how many windows these
-    #: had.
+    #: Usual windows of single ranks; times that one was slow and came back, and their number of windows.
     usual: int = 0
     turns: int = 0
     turn_windows: int = 0
     past: dict[int, RankPast] = field(default_factory=dict)
     event: SlowRankTable | None = None
-    #: Whether the clock of the log tells when ranks came into a window; else whether the waiting of ranks was measured.
+    #: Whether the clock of the log has the entries of ranks into windows; else whether their waiting was measured.
     clocked: bool = False
     measured: bool = False
-    #: The event that recovered last, and how many windows were compared then.
+    #: The last recovered event, and the number of windows compared by then.
     last: tuple[SlowRankTable, int] | None = None
 
     def __post_init__(self) -> None:
-        # An event that came again is the one that recovered last, also after it was saved.
+        # A returned event is the one that recovered last, also after it was saved.
         if self.last is not None and self.event == self.last[0]:
             self.event = self.last[0]
 
     def restart(self, width: int) -> None:
-        """Begin again with windows of ``width`` steps, or at another step; how ranks did stays known."""
+        """Restart with windows of ``width`` steps, or at another step; results of ranks stay."""
         self.width = width
         self.ranks = {}
         self.done = {}
@@ -162,13 +160,13 @@ class RankTable:
     def take(
         self, times: Mapping[int, float], limit: float, level: float, start: int, whole_s: float, windows: int = 1
     ) -> dict[int, float]:
-        """Take a window and return the ranks whose slowness is news, with their times.
+        """Take a window and return newly slow ranks, with their times.
 
         Args:
-            times: rank -> seconds. limit, level: what a slow rank exceeds, and what is usual.
+            times: rank -> seconds. limit, level: threshold of a slow rank, and usual time.
             start: the window's first step.
-            whole_s: what a rank's excess is a part of, 0.0 for the usual time.
-            windows: usual ones that this one is as long as.
+            whole_s: base of a rank's excess, 0.0 for the usual time.
+            windows: its length in usual ones.
         """
         self.compared += 1
         for number in times:
@@ -199,7 +197,7 @@ class RankTable:
         return {number: value for number, value in slow.items() if self.past[number].cost > others}
 
     def came(self, began: Mapping[int, float]) -> None:
-        """Note when each rank came into a window that was just taken."""
+        """Take the entry of each rank into the newest window."""
         self.clocked = True
         usual = median(list(began.values()))
         for number in began.keys() & self.past.keys():
@@ -209,10 +207,9 @@ class RankTable:
                 past.usual_late_s = past.late_s
 
     def is_waited_for(self, event: SlowRankTable) -> bool | None:
-        """Return whether the others wait for the ranks of an event, None where that is not known.
+        """Return whether the others wait for the ranks of an event, None for unknown.
 
-        Those that are waited for come to a step no later than the others; one that is not falls behind by what it needs
-        more.
+        Awaited ranks reach a step no later than the others; another one falls behind by its excess.
         """
         if not self.clocked:
             return self.measured or None
@@ -229,12 +226,12 @@ class RankTable:
         event.lost_s += steps * (slowest - event.level)
 
     def is_new(self, event: SlowRankTable, steps: float) -> bool:
-        """Return whether an event is more than the turns that the job's ranks take by nature, in windows of ``steps``.
+        """Return whether an event exceeds the natural turns of the job's ranks, in windows of ``steps``.
 
-        Ranks that are usual or slow by turns are a chain of two states. How often a turn begins and how likely it goes
-        on is known from the job's past, by Laplace's rule of succession: with nothing seen each is one in two. An event
-        is more when less than FALSE_A_STEP of all windows would begin a turn as long. A rank that was always above the
-        others, for its data is longer or it logs for all, has not changed.
+        Ranks that are usual or slow by turns are a chain of two states. The rates of beginning and continuing a turn
+        come from the job's past, by Laplace's rule of succession: without data each is one in two. An event is more
+        when less than FALSE_A_STEP of all windows would begin a turn as long. A rank that was always above the others,
+        with longer data or as the logger of all, has not changed.
         """
         worst = [past for past in (self.past[n] for n in self._slow(event)) if past.has_changed]
         begins = (self.turns + 1) / (self.usual + 2)
@@ -244,14 +241,14 @@ class RankTable:
         return length > 0 and begins * goes_on ** (length - 1) <= FALSE_A_STEP * steps and costs >= self._others()
 
     def _slow(self, event: SlowRankTable) -> list[int]:
-        """Return the ranks of an event that are slow now."""
+        """Return the presently slow ranks of an event."""
         return [number for number in event.ranks if number in self.past and self.past[number].slow]
 
     def _others(self) -> float:
-        """Return what a slow rank must cost to be news: ranks that are not slow now may have been before."""
+        """Return the cost that a slow rank must exceed: other ranks may have been slow before."""
         return more_than_before(past.cost for past in self.past.values() if not past.slow)
 
 
 def _above(value: float, level: float) -> float:
-    """Return by what fraction a time is above the usual one."""
+    """Return the excess of a time over the usual one, as a fraction."""
     return value / level - 1 if level > 0 else LARGEST

@@ -1,4 +1,4 @@
-"""Median and robust deviation: what every detector measures a level and its noise with."""
+"""Median and robust deviation, the measures of level and noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the stretches in which two runs saw the same data in the same order, by what is new in each of their losses."""
+"""Intervals in which two runs had the same data in the same order, by the innovations of their losses."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from stabilitybackend.judging.detectors.engine.long_past import PAST_BLOCK, Long
 
 from .fingerprint import DIFFERS, FALSE_HITS, NORMAL, Window, places_alike, sign_words, step_of, sureness
 
-#: Windows of a run that are searched in the other one, spread evenly: a stretch shorter than their distance may be
-#: passed over.
+#: Windows of a run searched in the other one, spread evenly: an interval shorter than their distance may be missed.
 SEARCHES = 32
-#: Points of a window, how far beside its place the structure of the jobs is looked for, and points of a window at the
-#: edge of a stretch.
+#: Points of a window, distance beside its place of a search for the structure of the jobs, and points of a window at
+#: the edge of an interval.
 POINTS, BESIDE, EDGE = 96, 32, 48
 #: Windows in a row that have to agree at one shift.
 CONFIRM_WINDOWS = 2
@@ -26,7 +25,7 @@ __all__ = ["same_order"]
 
 
 class SameStretch(NamedTuple):
-    """Steps of one run in which it saw what another one saw.
+    """Steps of one run with the data of another one.
 
     Args:
         first, last: its steps. other: the step of the other run that ``first`` equals. r: least correlation.
@@ -39,10 +38,10 @@ class SameStretch(NamedTuple):
 
 
 def same_order(own: LongPast, other: LongPast) -> list[SameStretch]:
-    """Return where ``own`` saw the data of ``other``, in its order; oldest first, empty where nowhere.
+    """Return the intervals of ``own`` with the data of ``other``, in its order; oldest first, empty for none.
 
-    Both have to log in the same distances of steps. Two jobs that alternate their sources alike agree at many places
-    beside the best one as well, and that is nothing.
+    Both have to log at the same distances of steps. Two jobs with equally alternating sources agree at many places
+    beside the best one as well, which proves nothing.
     """
     count, there = len(own.data), len(other.data)
     if min(count, there) < POINTS + PAST_BLOCK:
@@ -73,7 +72,7 @@ def same_order(own: LongPast, other: LongPast) -> list[SameStretch]:
 
 
 def _extended(mine: NDArray[np.uint8], theirs: NDArray[np.uint8], at: int, shift: int, by: int, most: int) -> int:
-    """Return how far from ``at`` the two still agree, in steps of ``by`` points, at most ``most`` points."""
+    """Return the distance from ``at`` up to which the two agree, in steps of ``by`` points, at most ``most`` points."""
     for _ in range(most // PAST_BLOCK):
         end = at + by if by > 0 else at + by + EDGE
         rs = _at_each(mine, theirs, end, [shift], EDGE) if EDGE <= end <= len(mine) else []

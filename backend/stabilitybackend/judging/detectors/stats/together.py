@@ -1,4 +1,4 @@
-"""Says whether one of several curves moved alone: the least noisy one shows first what all of them do."""
+"""Lone moves among several curves: the least noisy one shows a common move first."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-#: A second data set that moved no later and carries so much, or moved by this part of the first one's distance in its
-#: own noise, means that it was not one alone.
+#: A second data set that moved no later with this share, or by this part of the first one's distance in its own noise,
+#: is a common move.
 COMPANION_SHARE = 0.25
-#: Two means differ when they lie so many standard errors apart.
+#: Least distance of two different means, standard errors.
 MEAN_ERRORS = 2.0
 
 __all__ = ["COMPANION_SHARE", "MEAN_ERRORS", "Moved", "moved_alone"]
 
 
 class Moved(NamedTuple):
-    """How far one curve moved since a step.
+    """Move of one curve since a step.
 
     Args:
         before, after: its level before the step and since.
@@ -30,18 +30,18 @@ class Moved(NamedTuple):
 
     @property
     def errors(self) -> float:
-        """How far it moved, standard errors."""
+        """The move in standard errors."""
         return (self.after - self.before) / self.error
 
 
 def moved_alone(mine: Moved, others: Sequence[Moved]) -> bool:
-    """Say whether the others stayed where they were while this one moved; False where their noise hides it.
+    """Return whether the others stayed while this one moved; False where their noise hides it.
 
     Alone it is where the others' mean distance in their own errors is less than COMPANION_SHARE of its own, and where
-    they lie MEAN_ERRORS below what a move by the same part of their levels would be.
+    they lie MEAN_ERRORS below a move by the same part of their levels.
 
     Args:
-        mine: of the one that moved. others: of all others that can be measured.
+        mine: of the one that moved. others: of all other measurable ones.
 
     Example:
         >>> mine = Moved(1.0, 1.1, 0.01)
