@@ -38,6 +38,18 @@ MAX_NOTE_CHARS = 500
 #: Signatures in a header: one, and a second while a secret is rotated.
 MAX_SIGNATURES = 8
 
+_ACKNOWLEDGED = "incident.acknowledged"
+_RESOLVED = "incident.resolved"
+#: Event -> action in the audit log, and its text; "": the text of the note.
+_NOTED = {
+    "incident.reopened": ("incident.reopened_in_pagerduty", "It was opened again in PagerDuty."),
+    "incident.unacknowledged": (
+        "incident.unacknowledged_in_pagerduty",
+        "It is acknowledged no more in PagerDuty, which pages on by its own rules; here it stays acknowledged.",
+    ),
+    "incident.annotated": ("incident.note_in_pagerduty", ""),
+}
+
 Outcome = Literal["acknowledged", "noted", "ignored", "repeated", "unknown"]
 
 __all__ = ["PAGERDUTY_API_URL", "BadWebhook", "IncidentAlerts", "Outcome", "PagerDutyAnswer", "Webhooks"]
@@ -182,11 +194,18 @@ class Webhooks:
         return next((one for one in results if one.outcome == "acknowledged"), results[0])
 
     async def _act(self, event: _Event, own: OwnIncident) -> PagerDutyAnswer:
-        act = _ACTS.get(event.type)
-        if act is None:
-            return PagerDutyAnswer("ignored", f"{event.type} changes nothing here.")
         try:
-            return await act(self, event, own)
+            if event.type == _ACKNOWLEDGED:
+                return await self._acknowledged(event, own)
+            if event.type == _RESOLVED:
+                return await self._resolved(event, own)
+            if event.type not in _NOTED:
+                return PagerDutyAnswer("ignored", f"{event.type} changes nothing here.")
+            if event.type == "incident.reopened":
+                await self._memory.reopened(own)
+            action, text = _NOTED[event.type]
+            await self._actions.note(*own, action, f"pagerduty:{event.who}", text or event.note)
+            return PagerDutyAnswer("noted", text or "The note is in the audit log.")
         except ActionRefused as refused:
             if refused.passing:
                 raise
@@ -214,25 +233,10 @@ class Webhooks:
         await self._actions.note(*own, "incident.resolved_in_pagerduty", who, f"{note} {event.url}")
         return PagerDutyAnswer("acknowledged" if event.by_person else "noted", note)
 
-    async def _reopened(self, event: _Event, own: OwnIncident) -> PagerDutyAnswer:
-        await self._memory.reopened(own)
-        note = "It was opened again in PagerDuty."
-        await self._actions.note(*own, "incident.reopened_in_pagerduty", f"pagerduty:{event.who}", note)
-        return PagerDutyAnswer("noted", note)
-
-    async def _unacknowledged(self, event: _Event, own: OwnIncident) -> PagerDutyAnswer:
-        note = "It is acknowledged no more in PagerDuty, which pages on by its own rules; here it stays acknowledged."
-        await self._actions.note(*own, "incident.unacknowledged_in_pagerduty", f"pagerduty:{event.who}", note)
-        return PagerDutyAnswer("noted", note)
-
-    async def _annotated(self, event: _Event, own: OwnIncident) -> PagerDutyAnswer:
-        await self._actions.note(*own, "incident.note_in_pagerduty", f"pagerduty:{event.who}", event.note)
-        return PagerDutyAnswer("noted", "The note is in the audit log.")
-
     async def _incidents(self, event: _Event) -> list[OwnIncident]:
         """Return the own incidents in an incident of PagerDuty."""
         keys = [event.key] if event.key else []
-        if self._look_up is not None and event.type in _ACTS and event.there:
+        if self._look_up is not None and event.type in (_ACKNOWLEDGED, _RESOLVED, *_NOTED) and event.there:
             keys += await self._look_up.keys(event.there)
         if event.there:
             keys += await self._memory.keys_of(event.there)
@@ -245,15 +249,6 @@ class Webhooks:
         if found and event.there:
             await self._memory.learn(event.there, list(found))
         return list(found.values())
-
-
-_ACTS = {
-    "incident.acknowledged": Webhooks._acknowledged,
-    "incident.resolved": Webhooks._resolved,
-    "incident.reopened": Webhooks._reopened,
-    "incident.unacknowledged": Webhooks._unacknowledged,
-    "incident.annotated": Webhooks._annotated,
-}
 
 
 def _read(body: bytes, now: float) -> _Event:

@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from stabilityalerting import Alert, Branch, CommandNews, Curve, Facts, Notice, RollbackNow
 from stabilityplugins.slack.blocks import mrkdwn
 from stabilityplugins.slack.buttons import Asked, notice, question
 from stabilityplugins.slack.curve import chart_of, picture_of, values_of
 from stabilityplugins.slack.messages import Message, Shown, command_text, message, outcome_text, reply
+from stabilityplugins.slack.workspace import ThreadLog
 from support.incident_stream import incident
 from support.slack.limits import errors_of_message, errors_of_view
 
@@ -141,3 +143,15 @@ def test_an_answer_to_a_question_that_we_did_not_ask_is_none() -> None:
     assert Asked.opened(sealed, "other") is None
     assert Asked.opened(sealed.replace("run-1", "run-2"), "secret") is None
     assert [Asked.opened(text, "secret") for text in ("", "{}", None, "x" * 64, 5)] == [None] * 5
+
+
+async def test_a_command_that_an_earlier_version_stored_is_followed(redis: Redis) -> None:
+    stored = {
+        "run_id": "r", "command_id": "c-1", "channel": "C0", "thread": "1.0", "reply": "2.0", "who": "U0ADA",
+        "to_step": 5, "reason": "", "told": "Rollback to step 5 ordered",
+    }  # fmt: skip
+    await redis.hset("sb:alerting:slack_app:orders:slack_app", "c-1", json.dumps(stored))
+    [command] = await ThreadLog(redis, "slack_app").commands()
+    assert (command.command_id, command.to_step, command.text) == ("c-1", 5, "Rollback to step 5 ordered")
+    await ThreadLog(redis, "slack_app").keep_command(command)
+    assert json.loads(await redis.hget("sb:alerting:slack_app:orders:slack_app", "c-1")) == stored
