@@ -147,17 +147,33 @@ export function watchPresses() {
 export const pressed = () => pressedAt !== null && performance.now() - pressedAt < HELD_MS;
 
 /**
- * By what an element is found again among its neighbours: its id, where it leads, what it is about (the first of its `data`);
- * a button by its words, so that none becomes another under the pointer; anything else by its look.
+ * Name of an element among its neighbours: its id, its link, the first of its `data`; of a button its words, so that none
+ * becomes another under the pointer; of any other its first class.
  */
 function identity(node) {
   if (node.nodeType !== Node.ELEMENT_NODE) return "#text";
-  const about =
-    node.id ||
-    node.getAttribute("href") ||
-    Object.entries(node.dataset)[0]?.join(" ") ||
-    (node.tagName === "BUTTON" ? node.textContent : "");
-  return `${node.tagName} ${about || (node.getAttribute("class") || "").split(" ")[0]}`;
+  const datum = () => node.getAttributeNames().find((name) => name.startsWith("data-"));
+  const about = node.id || node.getAttribute("href") || "";
+  const first = about || (node.hasAttributes() && datum());
+  if (first) return `${node.tagName} ${about || `${first} ${node.getAttribute(first)}`}`;
+  return `${node.tagName} ${node.tagName === "BUTTON" ? node.textContent : node.className.split?.(" ")[0]}`;
+}
+
+/** Give `old`, which looks the same, the handlers of `fresh`, and the state that no attribute has. */
+function settle(old, fresh) {
+  listen(old, handlersOf(fresh));
+  if (old.tagName === "INPUT" && old.checked !== fresh.checked) old.checked = fresh.checked;
+  if (old.tagName === "SELECT" && old.value !== fresh.value) old.value = fresh.value;
+}
+
+/** The same of all elements of two equal trees. */
+function settleAll(old, fresh) {
+  settle(old, fresh);
+  let other = fresh.firstElementChild;
+  for (let child = old.firstElementChild; child; child = child.nextElementSibling) {
+    settleAll(child, other);
+    other = other.nextElementSibling;
+  }
 }
 
 /** Make `old` look and act like `fresh`. */
@@ -166,32 +182,38 @@ function become(old, fresh) {
     if (old.data !== fresh.data) old.data = fresh.data;
     return;
   }
+  if (old.isEqualNode(fresh)) return settleAll(old, fresh);
   const kept = old.tagName === "DETAILS" ? "open" : null; // as people left it
   for (const { name } of [...old.attributes]) if (name !== kept && !fresh.hasAttribute(name)) old.removeAttribute(name);
   for (const { name, value } of fresh.attributes)
     if (name !== kept && name !== "style" && old.getAttribute(name) !== value) old.setAttribute(name, value);
   if (old.style.cssText !== fresh.style.cssText) old.style.cssText = fresh.style.cssText;
-  listen(old, handlersOf(fresh));
   children(old, [...fresh.childNodes]);
-  if (old.tagName === "INPUT" && old.checked !== fresh.checked) old.checked = fresh.checked;
-  if (old.tagName === "SELECT" && old.value !== fresh.value) old.value = fresh.value;
+  settle(old, fresh);
 }
 
 function children(parent, fresh) {
   if (!parent.firstChild) return parent.append(...fresh); // nothing is there to stay
+  const before = [...parent.childNodes];
+  const names = fresh.map(identity);
+  if (
+    before.length === fresh.length &&
+    fresh.every((node, index) => node.parentNode !== parent && names[index] === identity(before[index]))
+  )
+    return fresh.forEach((node, index) => become(before[index], node));
   const own = new Set(fresh);
   const there = new Map();
-  for (const node of parent.childNodes) {
+  for (const node of before) {
     if (own.has(node)) continue;
     const name = identity(node);
     if (!there.has(name)) there.set(name, []);
     there.get(name).push(node);
   }
-  const wanted = fresh.map((node) =>
-    node.parentNode === parent ? node : (there.get(identity(node)) || []).shift() || node,
+  const wanted = fresh.map((node, index) =>
+    node.parentNode === parent ? node : (there.get(names[index]) || []).shift() || node,
   );
   const staying = new Set(wanted);
-  for (const node of [...parent.childNodes]) if (!staying.has(node)) node.remove();
+  for (const node of before) if (!staying.has(node)) node.remove();
   let at = parent.firstChild;
   wanted.forEach((node, index) => {
     if (node !== fresh[index]) become(node, fresh[index]);
