@@ -86,7 +86,7 @@ def test_under_the_two_persons_rule_the_dialog_proposes(tmp_path: Path, open_pag
         page.click("#rollback-open:not([disabled])")
         page.wait_for_selector("#rollback-confirm:not([disabled])")
         assert page.inner_text("#rollback-confirm") == "Propose: Roll back to 200"
-        assert "takes two persons" in page.inner_text("#rollback-dialog")
+        assert "requires two persons" in page.inner_text("#rollback-dialog")
         page.click("#rollback-confirm")
         page.wait_for_selector(".proposal[data-state=proposed]")
         assert server.get("/runs/two/commands")["commands"] == []

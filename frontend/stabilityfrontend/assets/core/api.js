@@ -1,7 +1,7 @@
 // The backend over HTTP: one place that knows addresses, errors and what to do without a key.
 
 import { tablePath } from "../runs/table_state.js";
-import { runPath, SHARED, seriesPaths, takeAnswer } from "./first_requests.js";
+import { SHARED, seriesPaths, takeAnswer } from "./first_requests.js";
 import { address, place } from "./route.js";
 
 /** Runs asked for at once, after the first page. */
@@ -69,186 +69,137 @@ function series(id, metrics, options) {
   );
 }
 
-/** @typedef {import("../../../types/api").Answers} Answers */
+/**
+ * Call a route: its `{...}` are `ids` in their order; of `query` null and undefined are left out, lists repeat.
+ * @template {keyof import("../../../types/api").Answers} Route
+ * @param {Route} route @param {any[]} [ids] @param {Record<string, any>} [query] @param {unknown} [body]
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<import("../../../types/api").Answers[Route]>}
+ */
+function to(route, ids = [], query = {}, body = undefined, signal = undefined) {
+  const [method, pattern] = route.split(" ");
+  const left = [...ids];
+  const path = pattern.replace("/api/v1", "").replace(/\{\w+\}/g, () => encodeURIComponent(left.shift()));
+  const given = Object.entries(query).flatMap(([name, value]) => [value].flat().map((one) => [name, one]));
+  const search = new URLSearchParams(given.filter(([, one]) => one !== null && one !== undefined));
+  return call(method, search.size ? `${path}?${search}` : path, body, signal);
+}
 
 export const api = {
   /** All runs, page after page. */
   runs: async () => {
-    const found = { runs: /** @type {Answers["GET /api/v1/runs"]["runs"]} */ ([]) };
-    let next = null;
+    const found = { runs: /** @type {import("../../../types/api").RunPage["runs"]} */ ([]) };
+    let next = /** @type {string | null} */ (null);
     do {
-      const answer = await call(
-        "GET",
-        next ? `/runs?limit=${RUNS_A_PAGE}&cursor=${encodeURIComponent(next)}` : "/runs",
-      );
+      const answer = await to("GET /api/v1/runs", [], next ? { limit: RUNS_A_PAGE, cursor: next } : {});
       found.runs.push(...answer.runs);
       next = answer.next || null;
     } while (next);
     return found;
   },
   /** Some rows of the table of runs; `state`: of table_state.js. */
-  /** @returns {Promise<Answers["GET /api/v1/run_table"]>} */
+  /** @returns {Promise<import("../../../types/api").RunTable>} */
   runTable: (state, offset, order) => call("GET", tablePath(state, offset, order)),
-  /** @returns {Promise<Answers["GET /api/v1/run_columns"]>} */
-  runColumns: (search, limit) => call("GET", `/run_columns?${new URLSearchParams({ search, limit: String(limit) })}`),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}"]>} */
-  run: (id) => call("GET", runPath(id)),
-  /** A page of the names of a run's metrics. @returns {Promise<Answers["GET /api/v1/runs/{run_id}/metrics"]>} */
-  metrics: (id, after, limit) => call("GET", `${runPath(id)}/metrics?after=${after}&limit=${limit}`),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/about"]>} */
-  about: (id, against) =>
-    call("GET", `${runPath(id)}/about${against ? `?against=${encodeURIComponent(against)}` : ""}`),
-  /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/about"]>} */
-  setAbout: (id, changes) => call("PUT", `${runPath(id)}/about`, changes),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/output"]>} */
-  output: (id, query) => call("GET", `${runPath(id)}/output?${new URLSearchParams(query)}`),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/segments"]>} */
-  segments: (id) => call("GET", `${runPath(id)}/segments`),
+  runColumns: (search, limit) => to("GET /api/v1/run_columns", [], { search, limit }),
+  run: (id) => to("GET /api/v1/runs/{run_id}", [id]),
+  /** A page of the names of a run's metrics. */
+  metrics: (id, after, limit) => to("GET /api/v1/runs/{run_id}/metrics", [id], { after, limit }),
+  about: (id, against) => to("GET /api/v1/runs/{run_id}/about", [id], { against: against || null }),
+  setAbout: (id, changes) => to("PUT /api/v1/runs/{run_id}/about", [id], {}, changes),
+  output: (id, query) => to("GET /api/v1/runs/{run_id}/output", [id], query),
+  segments: (id) => to("GET /api/v1/runs/{run_id}/segments", [id]),
   series,
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/incidents"]>} */
-  incidents: (id) => call("GET", `${runPath(id)}/incidents`),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/incidents/{incident_id}"]>} */
-  incident: (id, incident) => call("GET", `${runPath(id)}/incidents/${encodeURIComponent(incident)}`),
-  /** A dump that may be gone: of all that are kept, for whose address has no answer is an error in the browser's console. */
+  incidents: (id) => to("GET /api/v1/runs/{run_id}/incidents", [id]),
+  incident: (id, incident) => to("GET /api/v1/runs/{run_id}/incidents/{incident_id}", [id, incident]),
+  /** One of the retained dumps, or null: an address without an answer is an error in the browser's console. */
   heldStacks: async (id, request) =>
-    ((await call("GET", `${runPath(id)}/stacks`)).dumps || []).find((dump) => dump.request === request) || null,
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/stacks/{request}"]>} */
+    ((await to("GET /api/v1/runs/{run_id}/stacks", [id])).dumps || []).find((dump) => dump.request === request) || null,
   stacks: (id, request) =>
-    call("GET", `${runPath(id)}/stacks/${encodeURIComponent(request)}`).catch((error) => {
-      if (error.status === 404) return null; // it is gone, or nobody has answered yet
+    to("GET /api/v1/runs/{run_id}/stacks/{request}", [id, request]).catch((error) => {
+      if (error.status === 404) return null; // it is gone, or not answered yet
       throw error;
     }),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/batch_samples"]>} */
-  batchAnswers: (id) => call("GET", `${runPath(id)}/batch_samples`),
-  /** The samples of an answer; `known`, the answer without them, for who may not see them. */
+  batchAnswers: (id) => to("GET /api/v1/runs/{run_id}/batch_samples", [id]),
+  /** The samples of an answer; `known`, the answer without them, where the key may not see them. */
   batchSamples: (id, request, known) =>
-    call("GET", `${runPath(id)}/batch_samples/${encodeURIComponent(request)}`).catch((error) => {
+    to("GET /api/v1/runs/{run_id}/batch_samples/{request}", [id, request]).catch((error) => {
       if (error.status === 403 || error.status === 404) return known;
       throw error;
     }),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/plan"]>} */
-  plan: (id) => call("GET", `${runPath(id)}/plan?ordered=true`),
-  /** What can be ordered beside it. @returns {Promise<Answers["GET /api/v1/runs/{run_id}/orders"]>} */
-  orders: (id) => call("GET", `${runPath(id)}/orders`),
-  /** The rollback that the server suggests, and the checkpoints that it offers. */
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/rollback"]>} */
-  wayBack: (id, incident) =>
-    call("GET", `${runPath(id)}/rollback${incident ? `?incident=${encodeURIComponent(incident)}` : ""}`),
-  /** Incidents of all runs; lists in `given` are repeated. @returns {Promise<Answers["GET /api/v1/incidents"]>} */
-  allIncidents: (given) => {
-    const query = Object.entries(given).flatMap(([name, value]) => [value].flat().map((one) => [name, String(one)]));
-    return call("GET", `/incidents?${new URLSearchParams(query)}`);
-  },
-  /** @returns {Promise<Answers["GET /api/v1/search"]>} */
-  search: (words, run) => call("GET", `/search?${new URLSearchParams({ q: words, ...(run ? { run } : {}) })}`),
-  /** @returns {Promise<Answers["GET /api/v1/gpus"]>} */
-  gpus: () => call("GET", "/gpus"),
-  /** Sends what was chosen on a page that the server draws; the path is from there. */
+  plan: (id) => to("GET /api/v1/runs/{run_id}/plan", [id], { ordered: true }),
+  /** Offered commands beside a rollback. */
+  orders: (id) => to("GET /api/v1/runs/{run_id}/orders", [id]),
+  /** The suggested rollback, and the offered checkpoints. */
+  wayBack: (id, incident) => to("GET /api/v1/runs/{run_id}/rollback", [id], { incident: incident || null }),
+  allIncidents: (query) => to("GET /api/v1/incidents", [], query),
+  search: (q, run) => to("GET /api/v1/search", [], { q, run: run || null }),
+  gpus: () => to("GET /api/v1/gpus"),
+  /** Send a choice on a page that the server draws, to the path from there. */
   put: (path, body) => call("PUT", path, body),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/checkpoints"]>} */
-  checkpoints: (id) => call("GET", `${runPath(id)}/checkpoints`),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/health"]>} */
-  health: (id) => call("GET", `${runPath(id)}/health`),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/gpus"]>} */
-  gpusOf: (id) => call("GET", `${runPath(id)}/gpus`),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/commands"]>} */
-  commands: (id) => call("GET", `${runPath(id)}/commands`),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/commands/{command_id}"]>} */
-  command: (id, command) => call("GET", `${runPath(id)}/commands/${encodeURIComponent(command)}`),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/proposals"]>} */
-  proposals: (id) => call("GET", `${runPath(id)}/proposals`),
-  /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/proposals"]>} */
-  propose: (id, /** @type {any} */ { idempotency_key: _, ...order }) => call("POST", `${runPath(id)}/proposals`, order),
-  /** `how`: approve or decline. @returns {Promise<Answers["POST /api/v1/runs/{run_id}/proposals/{proposal_id}/approve"]>} */
-  decideProposal: (id, proposal, how) =>
-    call("POST", `${runPath(id)}/proposals/${encodeURIComponent(proposal)}/${how}`, {}),
-  /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/commands"]>} */
-  order: (id, order) => call("POST", `${runPath(id)}/commands`, order),
-  /** Takes back an order that waits for a worker. */
-  /** @returns {Promise<Answers["DELETE /api/v1/runs/{run_id}/commands/{command_id}"]>} */
-  takeBack: (id, command) => call("DELETE", `${runPath(id)}/commands/${encodeURIComponent(command)}`),
-  /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/incidents/{incident_id}/ack"]>} */
-  acknowledge: (id, incident) => call("POST", `${runPath(id)}/incidents/${encodeURIComponent(incident)}/ack`, {}),
-  /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/segments/{segment}/undo"]>} */
-  undo: (id, segment) => call("POST", `${runPath(id)}/segments/${encodeURIComponent(segment)}/undo`, {}),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/attempts"]>} */
-  attempts: (id, metric) => call("GET", `${runPath(id)}/attempts?${new URLSearchParams({ metric })}`),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/branches"]>} */
-  branches: (id, metric, fork) => call("GET", `${runPath(id)}/branches?${new URLSearchParams({ metric, fork })}`),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/annotations"]>} */
-  annotations: (id) => call("GET", `${runPath(id)}/annotations`),
-  /** Changes an annotation, or makes it: sent twice it is one. */
-  /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/annotations/{annotation_id}"]>} */
+  checkpoints: (id) => to("GET /api/v1/runs/{run_id}/checkpoints", [id]),
+  health: (id) => to("GET /api/v1/runs/{run_id}/health", [id]),
+  gpusOf: (id) => to("GET /api/v1/runs/{run_id}/gpus", [id]),
+  commands: (id) => to("GET /api/v1/runs/{run_id}/commands", [id]),
+  command: (id, command) => to("GET /api/v1/runs/{run_id}/commands/{command_id}", [id, command]),
+  proposals: (id) => to("GET /api/v1/runs/{run_id}/proposals", [id]),
+  propose: (id, /** @type {any} */ { idempotency_key: _, ...order }) =>
+    to("POST /api/v1/runs/{run_id}/proposals", [id], {}, order),
+  approve: (id, proposal) => to("POST /api/v1/runs/{run_id}/proposals/{proposal_id}/approve", [id, proposal], {}, {}),
+  decline: (id, proposal) => to("POST /api/v1/runs/{run_id}/proposals/{proposal_id}/decline", [id, proposal], {}, {}),
+  order: (id, order) => to("POST /api/v1/runs/{run_id}/commands", [id], {}, order),
+  /** Take back a command that waits for a worker. */
+  takeBack: (id, command) => to("DELETE /api/v1/runs/{run_id}/commands/{command_id}", [id, command]),
+  acknowledge: (id, incident) => to("POST /api/v1/runs/{run_id}/incidents/{incident_id}/ack", [id, incident], {}, {}),
+  undo: (id, segment) => to("POST /api/v1/runs/{run_id}/segments/{segment}/undo", [id, segment], {}, {}),
+  attempts: (id, metric) => to("GET /api/v1/runs/{run_id}/attempts", [id], { metric }),
+  branches: (id, metric, fork) => to("GET /api/v1/runs/{run_id}/branches", [id], { metric, fork }),
+  annotations: (id) => to("GET /api/v1/runs/{run_id}/annotations", [id]),
+  /** Change an annotation, or make it: sent twice it is one. */
   changeAnnotation: (id, annotation, body) =>
-    call("PUT", `${runPath(id)}/annotations/${encodeURIComponent(annotation)}`, body),
-  /** @returns {Promise<Answers["DELETE /api/v1/runs/{run_id}/annotations/{annotation_id}"]>} */
-  deleteAnnotation: (id, annotation) => call("DELETE", `${runPath(id)}/annotations/${encodeURIComponent(annotation)}`),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/rollback_costs"]>} */
-  rollbackCosts: (id) => call("GET", `${runPath(id)}/rollback_costs`),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/spike_score"]>} */
-  spikeScore: (id) => call("GET", `${runPath(id)}/spike_score`),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/detectors"]>} */
-  detectorsOf: (id) => call("GET", `${runPath(id)}/detectors`),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/autopilot"]>} */
-  autopilotOf: (id) => call("GET", `${runPath(id)}/autopilot`),
-  /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/autopilot"]>} */
-  setAutopilot: (id, policy) => call("PUT", `${runPath(id)}/autopilot`, { policy }),
-  /** @returns {Promise<Answers["DELETE /api/v1/runs/{run_id}/autopilot"]>} */
-  stopAutopilot: (id) => call("DELETE", `${runPath(id)}/autopilot`),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/watched"]>} */
-  watchedOf: (id) => call("GET", `${runPath(id)}/watched`),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/headline"]>} */
-  headlineOf: (id) => call("GET", `${runPath(id)}/headline`),
-  /** Views of a project and of all projects; without one of every project. @returns {Promise<Answers["GET /api/v1/views"]>} */
-  views: (kind, project) => call("GET", `/views?${new URLSearchParams({ kind, ...(project ? { project } : {}) })}`),
-  /** @returns {Promise<Answers["PUT /api/v1/views"]>} */
-  saveView: (view) => call("PUT", "/views", view),
-  /** @returns {Promise<Answers["DELETE /api/v1/views"]>} */
-  deleteView: ({ kind, project, name }) => call("DELETE", `/views?${new URLSearchParams({ kind, project, name })}`),
-  /** @returns {Promise<Answers["GET /api/v1/alerting"]>} */
-  alerting: () => call("GET", "/alerting"),
-  /** @returns {Promise<Answers["PUT /api/v1/alerting/routes"]>} */
-  saveRoutes: (routes) => call("PUT", "/alerting/routes", routes),
-  /** @returns {Promise<Answers["POST /api/v1/alerting/mutes"]>} */
-  mute: (mute) => call("POST", "/alerting/mutes", mute),
-  /** @returns {Promise<Answers["DELETE /api/v1/alerting/mutes/{mute_id}"]>} */
-  endMute: (mute) => call("DELETE", `/alerting/mutes/${encodeURIComponent(mute)}`),
-  /** @returns {Promise<Answers["GET /api/v1/alerting/precision"]>} */
-  alertPrecision: (days) => call("GET", `/alerting/precision?days=${days}`),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/incidents/{incident_id}/rating"]>} */
-  ratingOf: (id, incident) => call("GET", `${runPath(id)}/incidents/${encodeURIComponent(incident)}/rating`),
-  /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/incidents/{incident_id}/rating"]>} */
-  rate: (id, incident, useful) =>
-    call("PUT", `${runPath(id)}/incidents/${encodeURIComponent(incident)}/rating`, { useful }),
-  /** @returns {Promise<Answers["POST /api/v1/alerting/preview"]>} */
-  alertPreview: (wanted) => call("POST", "/alerting/preview", wanted),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/mixture"]>} */
-  mixtureOf: (id, query) => call("GET", `${runPath(id)}/mixture?${new URLSearchParams(query)}`),
-  /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/detectors"]>} */
-  setDetectors: (id, settings) => call("PUT", `${runPath(id)}/detectors`, { settings }),
+    to("PUT /api/v1/runs/{run_id}/annotations/{annotation_id}", [id, annotation], {}, body),
+  deleteAnnotation: (id, annotation) =>
+    to("DELETE /api/v1/runs/{run_id}/annotations/{annotation_id}", [id, annotation]),
+  rollbackCosts: (id) => to("GET /api/v1/runs/{run_id}/rollback_costs", [id]),
+  spikeScore: (id) => to("GET /api/v1/runs/{run_id}/spike_score", [id]),
+  detectorsOf: (id) => to("GET /api/v1/runs/{run_id}/detectors", [id]),
+  setDetectors: (id, settings) => to("PUT /api/v1/runs/{run_id}/detectors", [id], {}, { settings }),
   /** Takes as long as it takes, until `signal` ends it. */
-  /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/backtest"]>} */
-  tryDetectors: (id, body, signal) => call("POST", `${runPath(id)}/backtest`, body, signal),
-  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/storage"]>} */
-  storage: (id) => call("GET", `${runPath(id)}/storage`),
-  /** @returns {Promise<Answers["GET /api/v1/compare"]>} */
+  tryDetectors: (id, body, signal) => to("POST /api/v1/runs/{run_id}/backtest", [id], {}, body, signal),
+  autopilotOf: (id) => to("GET /api/v1/runs/{run_id}/autopilot", [id]),
+  setAutopilot: (id, policy) => to("PUT /api/v1/runs/{run_id}/autopilot", [id], {}, { policy }),
+  stopAutopilot: (id) => to("DELETE /api/v1/runs/{run_id}/autopilot", [id]),
+  watchedOf: (id) => to("GET /api/v1/runs/{run_id}/watched", [id]),
+  headlineOf: (id) => to("GET /api/v1/runs/{run_id}/headline", [id]),
+  /** Views of a project and of all projects; without one of every project. */
+  views: (kind, project) => to("GET /api/v1/views", [], { kind, project: project || null }),
+  saveView: (view) => to("PUT /api/v1/views", [], {}, view),
+  deleteView: ({ kind, project, name }) => to("DELETE /api/v1/views", [], { kind, project, name }),
+  alerting: () => to("GET /api/v1/alerting"),
+  saveRoutes: (routes) => to("PUT /api/v1/alerting/routes", [], {}, routes),
+  mute: (mute) => to("POST /api/v1/alerting/mutes", [], {}, mute),
+  endMute: (mute) => to("DELETE /api/v1/alerting/mutes/{mute_id}", [mute]),
+  alertPrecision: (days) => to("GET /api/v1/alerting/precision", [], { days }),
+  alertPreview: (wanted) => to("POST /api/v1/alerting/preview", [], {}, wanted),
+  ratingOf: (id, incident) => to("GET /api/v1/runs/{run_id}/incidents/{incident_id}/rating", [id, incident]),
+  rate: (id, incident, useful) =>
+    to("PUT /api/v1/runs/{run_id}/incidents/{incident_id}/rating", [id, incident], {}, { useful }),
+  mixtureOf: (id, query) => to("GET /api/v1/runs/{run_id}/mixture", [id], query),
+  storage: (id) => to("GET /api/v1/runs/{run_id}/storage", [id]),
+  /** @returns {Promise<import("../../../types/api").Comparison>} */
   compare: (query) => call("GET", `/compare?${query}`),
-  /** @returns {Promise<Answers["GET /api/v1/me"]>} */
-  me: () => call("GET", "/me"),
-  /** @returns {Promise<Answers["POST /api/v1/logout"]>} */
+  me: () => to("GET /api/v1/me"),
   logout: async () => {
     leaving = true;
     try {
-      return await call("POST", "/logout");
+      return await to("POST /api/v1/logout");
     } catch (error) {
       leaving = false;
       throw error;
     }
   },
-  /** Where people sign in besides with a key. @returns {Promise<Answers["GET /api/v1/sign_in"]>} */
-  waysIn: (refused) => call("GET", `/sign_in${refused ? `?${new URLSearchParams({ refused })}` : ""}`),
-  /** @returns {Promise<Answers["POST /api/v1/login"]>} */
-  login: (key) => call("POST", "/login", { key }),
+  /** Ways to sign in besides a key. */
+  waysIn: (refused) => to("GET /api/v1/sign_in", [], { refused: refused || null }),
+  login: (key) => to("POST /api/v1/login", [], {}, { key }),
   healthy: async () => {
     const response = await fetch(address("/healthz"), { signal: AbortSignal.timeout(4000), cache: "no-store" });
     return response.ok;

@@ -255,7 +255,7 @@ export class IncidentPage {
     this.fetchingDump = true;
     let wait = DUMP_AGAIN_MS;
     try {
-      const dump = await (looked ? api.stacks : api.heldStacks)(this.id, asked.request);
+      const dump = /** @type {any} */ (await (looked ? api.stacks : api.heldStacks)(this.id, asked.request));
       if (this.gone) return;
       if (dump) dump.late = !this.awaited(asked);
       this.dumps.set(asked.request, dump);

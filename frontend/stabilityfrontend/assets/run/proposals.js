@@ -145,7 +145,7 @@ export class Proposals {
 
   async decide(one, how) {
     try {
-      this.take(await api.decideProposal(this.page.id, one.proposal_id, how));
+      this.take(await api[how](this.page.id, one.proposal_id));
     } catch (error) {
       toast(errorText(error), "warning");
       this.fetch();
