@@ -79,7 +79,7 @@ function series(id, metrics, options) {
 function to(route, ids = [], query = {}, body = undefined, signal = undefined) {
   const [method, pattern] = route.split(" ");
   const left = [...ids];
-  const path = pattern.replace("/api/v1", "").replace(/\{\w+\}/g, () => encodeURIComponent(left.shift()));
+  const path = pattern.slice("/api/v1".length).replace(/\{\w+\}/g, () => encodeURIComponent(left.shift()));
   const given = Object.entries(query).flatMap(([name, value]) => [value].flat().map((one) => [name, one]));
   const search = new URLSearchParams(given.filter(([, one]) => one !== null && one !== undefined));
   return call(method, search.size ? `${path}?${search}` : path, body, signal);
