@@ -139,8 +139,8 @@ def _fly(
     from stabilitybackend.acting.autopilot.policy import read_policy
     from stabilitybackend.cli.autopilot import policy_text
     from stabilityplugins.backtest.autopilot import Assumed, Flight, fly
-    from stabilityplugins.backtest.flights import report_flights
     from stabilityplugins.backtest.judged import Judged
+    from stabilityplugins.backtest.output import report_flights
 
     known, given = read_policy(policy_text(policy), str(policy)), Assumed(assumed[0], assumed[1], 60.0 * assumed[2])
     with ExitStack() as stack, _rare_collections():

@@ -27,13 +27,34 @@ from stabilityplugins.importers.rows.cells import (
     is_missing,
     is_text,
 )
-from stabilityplugins.importers.rows.epochs import EpochSteps
 from stabilityplugins.importers.rows.lanes import NODE, RANK
 from stabilityplugins.importers.rows.layout import LEFT_OUT, Group, Layout
 from stabilityplugins.importers.rows.moments import MIN_TIME
 from stabilityplugins.importers.troubles import Reading, shown
 
 __all__ = ["FINGERPRINT", "TableRows"]
+
+
+class EpochSteps:
+    """Counts steps on that begin again with each epoch."""
+
+    def __init__(self) -> None:
+        self._ahead = 0
+        self._stride = 1
+        self._step: int | None = None
+
+    def through(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the steps with those of the epochs before added."""
+        found = steps.copy()
+        for at, step in enumerate(steps.tolist()):
+            if self._step is not None and step < self._step:
+                self._ahead += self._step + self._stride - step
+            elif self._step is not None and step > self._step:
+                self._stride = step - self._step
+            self._step = step
+            found[at] = step + self._ahead
+        return found
+
 
 #: Keys that are no metrics, and those of our own exports.
 PHASE, FINGERPRINT = "phase", "batch_fp"
