@@ -62,7 +62,7 @@ def train(fault: str, seed: int, with_autopilot: bool, reaction: int) -> dict[st
     from followed_job import FollowedJob
 
     from stabilitybackend.acting.autopilot.policy import read_policy
-    from stabilitybackend.runs.changes import Changes
+    from stabilitybackend.lineage.consumer import Effects
     from stabilitybackend.runs.derived.autopilot import RunAutopilot
     from stabilitybackend.runs.feed.pubsub import Channel
     from stabilitybackend.runs.state import RunState
@@ -73,7 +73,7 @@ def train(fault: str, seed: int, with_autopilot: bool, reaction: int) -> dict[st
     orders: list[dict[str, Any]] = []
     source = SourceInfo("r0-1-1", 0, 1, 0, "n0", 1, 1e9, 0)
     state = RunState("autopilot", lambda: now[0])
-    state.on_health(Health("a1", "n0", now[0], []))
+    state.agents.health(Health("a1", "n0", now[0], []))
     nothing: Any = None
     pilot = RunAutopilot("autopilot", nothing, nothing, Channel(), lambda: now[0])
     pilot._policy = read_policy(POLICY) if with_autopilot else None
@@ -106,7 +106,7 @@ def train(fault: str, seed: int, with_autopilot: bool, reaction: int) -> dict[st
             saved(step)
         if step % ROWS_AT_ONCE:
             continue
-        changes = Changes()
+        changes = Effects()
         pilot.judge(state, changes)
         order: dict[str, Any] | None = None
         for command in changes.commands.values():

@@ -24,13 +24,13 @@ BUDGET = {
     f"{_BACKEND}/cli": 3_000,
     f"{_BACKEND}/fleet": 2_550,
     f"{_BACKEND}/ingest": 1_450,
-    f"{_BACKEND}/judging": 28_900,
-    f"{_BACKEND}/lineage": 3_000,
+    f"{_BACKEND}/judging": 29_050,
+    f"{_BACKEND}/lineage": 3_450,
     f"{_BACKEND}/run_table": 1_450,
-    f"{_BACKEND}/runs": 10_600,
+    f"{_BACKEND}/runs": 10_150,
     f"{_BACKEND}/schema": 6_400,
     f"{_BACKEND}/server": 4_850,
-    f"{_BACKEND}/storage": 9_250,
+    f"{_BACKEND}/storage": 9_050,
 }
 #: Package, or room of the backend -> most assignments to attributes of other objects than ``self``: none elsewhere.
 OUTSIDE = {

@@ -16,7 +16,7 @@ import numpy as np
 
 from stabilitybackend.base.collector import COLLECT_EVERY_S, CycleCollector
 from stabilitybackend.base.slices import SLICE_S
-from stabilitybackend.runs.changes import Changes
+from stabilitybackend.lineage.consumer import Effects
 from stabilitybackend.runs.feed.health import HealthFeed
 from stabilitybackend.runs.feed.messages import publish
 from stabilitybackend.runs.feed.pubsub import Channel, Subscriber
@@ -78,7 +78,7 @@ class Run:
             if count % ticks == 0:
                 self.tick()
 
-    def _fold(self, raw: bytes) -> Changes:
+    def _fold(self, raw: bytes) -> Effects:
         frame = decode_message(raw)
         assert isinstance(frame, Frame)
         return self.state.apply(frame, replayed=False)
@@ -87,7 +87,7 @@ class Run:
         """Take what agents say."""
         for word in words:
             self.state.liveness.agent_connected(word.agent, self.now)
-            self.steps.take(lambda word=word: self._feed.put(self.state.on_health(word)))
+            self.steps.take(lambda word=word: self._feed.put(self.state.agents.health(word)))
 
     def tick(self) -> None:
         """Let a second pass."""
@@ -115,7 +115,7 @@ class Run:
             self.steps.take(slice_of_it)
         return found[0]
 
-    def _conclude(self, changes: Changes) -> None:
+    def _conclude(self, changes: Effects) -> None:
         self._read += 1
         cursor = f"{self._read}-0"
 

@@ -16,7 +16,7 @@ from golden import stored
 from stabilitybackend.judging.detectors.engine.base import Finding
 from stabilitybackend.judging.detectors.registry import DETECTORS
 from stabilitybackend.runs.backtest import backtest
-from stabilitybackend.runs.state import RunState
+from stabilitybackend.runs.consumers.findings import Findings
 from stabilityplugins.backtest.sources import read_files
 
 TRACES = sorted((Path(__file__).parents[1] / "traces").glob("*.jsonl.gz"))
@@ -26,13 +26,13 @@ _FILE = "findings.json.gz"
 def findings_of(trace: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return [log time, finding] of each finding in its order, before evidence is added to it."""
     found: list[Any] = []
-    take = RunState.found
+    take = Findings.take
 
-    def noted(state: RunState, finding: Finding, time: float, changes: Any) -> None:
+    def noted(findings: Findings, finding: Finding, time: float, effects: Any) -> None:
         found.append([time, stored.without_words(asdict(finding))])
-        take(state, finding, time, changes)
+        take(findings, finding, time, effects)
 
-    monkeypatch.setattr(RunState, "found", noted)
+    monkeypatch.setattr(Findings, "take", noted)
     [log] = read_files([trace])
     backtest(log.frames())
     return found

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.batch import Batch, Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.schema.lineage import Cause
 from stabilitybackend.schema.runs import Run
@@ -63,7 +63,7 @@ class ImportedRun:
                 self.rows += len(block.steps) // 8
         for change in self.fold.apply(frame):
             if isinstance(change, Placed):
-                self.store.add(change)
+                self.store.add(Batch.of([change]))
 
     def line(self, metric: str = "loss", rank: int | None = 0) -> dict[int, float]:
         """Return step -> value of the effective timeline."""

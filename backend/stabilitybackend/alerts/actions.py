@@ -30,7 +30,6 @@ from stabilitybackend.alerts.ratings import Ratings, rating_of
 from stabilitybackend.alerts.rules import AlertRules
 from stabilitybackend.base.errors import StabilityBoardError
 from stabilitybackend.base.keys import RunKeys
-from stabilitybackend.runs.derived.rollback_offer import no_rollback, offer_of
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.state import RunState
@@ -133,8 +132,8 @@ class AlertActions:
         """Return the facts of a rollback at this moment."""
         worker = await _for_person(self._manager.get(run_id))
         state = await _for_person(worker.ready())
-        offer = await _for_person(_called(lambda: offer_of(state, incident_id)))
-        job = state.job()
+        offer = await _for_person(_called(lambda: state.job.offer(incident_id)))
+        job = state.job.view()
         chosen = next((c for c in offer.checkpoints if c.step == offer.to_step), None)
         return RollbackNow(
             head=job.head,
@@ -159,7 +158,7 @@ class AlertActions:
         state = await _for_person(worker.ready())
         if (issued := state.commands.find(wanted.key)) is not None:
             return _news(issued)
-        offer = await _for_person(_called(lambda: offer_of(state, wanted.incident_id)))
+        offer = await _for_person(_called(lambda: state.job.offer(wanted.incident_id)))
         request = CommandRequest(
             "rollback",
             to_step=wanted.to_step,
@@ -257,7 +256,7 @@ def _check_holds(state: RunState, wanted: RollbackRequest) -> None:
             f"The job has gone elsewhere since you were asked: it is in segment {head.id} now. Nothing was ordered. "
             "Press the button again and look at what is true now."
         )
-    offer = offer_of(state, wanted.incident_id)
+    offer = state.job.offer(wanted.incident_id)
     chosen = next((c for c in offer.checkpoints if c.step == offer.to_step), None)
     if chosen is None or chosen.step != wanted.to_step or fingerprint(chosen.path) != wanted.checkpoint:
         now = "none is suggested" if chosen is None else f"step {chosen.step:,} is suggested"
@@ -269,9 +268,9 @@ def _check_holds(state: RunState, wanted: RollbackRequest) -> None:
 
 def _refused(state: RunState) -> str:
     """Return the reason against a rollback now, "" for none; the command is checked again when it is issued."""
-    if why := no_rollback(state, state.clock()):
+    if why := state.job.no_rollback():
         return f"{why}."
-    job = state.job(for_command=False)
+    job = state.job.view(for_command=False)
     if job.agents == 0:
         return "no agent of this run is connected, so nobody can deliver a command."
     if job.duplicates:

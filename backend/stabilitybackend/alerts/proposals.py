@@ -21,7 +21,6 @@ from stabilitybackend.acting.commands.proposals import (
 )
 from stabilitybackend.base.errors import Conflict, NotFound, StabilityBoardError, Unavailable
 from stabilitybackend.base.keys import PROPOSALS, RunKeys
-from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.commands import CommandRequest, Fence, Proposal
@@ -70,8 +69,8 @@ class ProposalRegistry(InRedis):
         state = await worker.ready()
         now = self._clock()
         check_fits(
-            state.commands, worker.run_id, request, state.job(), now,
-            plan_of(state, now, request) if request.kind == "restart" else None,
+            state.commands, worker.run_id, request, state.job.view(), now,
+            state.job.plan(now, request) if request.kind == "restart" else None,
         )  # fmt: skip
         open_ones = [one for one in await self.of_run(worker.run_id) if one.state == "proposed"]
         if len(open_ones) >= MAX_OPEN:
@@ -176,7 +175,7 @@ class ProposalRegistry(InRedis):
 
 
 def _head(state: RunState) -> Fence:
-    job = state.job(for_command=False)
+    job = state.job.view(for_command=False)
     return Fence(job.head, job.head_key)
 
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.fleet.interruptions import TrainingInterval
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.judging.liveness.world_size import LaunchSizes
+from stabilitybackend.lineage.batch import Batch, Source
+from stabilitybackend.lineage.changes import LineageEvent
+from stabilitybackend.lineage.consumer import EVERY_EVENT, Consumer, Effects
 
 __all__ = ["TrainingIntervals"]
 
 #: Starts remembered per run, newest ones.
 MAX_INTERVALS = 1_024
+#: Events of a process that ended.
+_ENDS = frozenset({"finish", "preempted", "left", "exception", "process_death"})
 
 
-class TrainingIntervals(Stateful):
+class TrainingIntervals(Stateful, Consumer):
     """The starts of one job, by the log times of its lowest rank.
 
     Attributes:
@@ -22,6 +31,9 @@ class TrainingIntervals(Stateful):
         over_at: end of its last process, unix seconds; 0 before that.
         span: first and last row of any rank, by the log's own clock, unix seconds; None before the first row.
     """
+
+    reads = (LaunchSizes,)
+    events = EVERY_EVENT
 
     watched: bool = False
     span: tuple[float, float] | None = None
@@ -31,50 +43,51 @@ class TrainingIntervals(Stateful):
     _known: dict[str, TrainingInterval] = fresh(dict)
     _finished: dict[str, None] = fresh(dict)
 
-    def rows(self, placed: Placed, ranks: int) -> None:
-        """Take rows of a rank; ``ranks`` is their number in the job."""
-        if placed.rank is None or placed.stray:
+    def __init__(self, sizes: LaunchSizes) -> None:
+        super().__init__()
+        self._sizes = sizes
+
+    def state(self) -> Mapping[str, Stateful]:
+        return {"stretches": self}
+
+    def rows(self, batch: Batch, effects: Effects) -> None:
+        if batch.stray or batch.tables[0].sources[0].rank is None:
             return
-        times = (float(placed.times[0]), float(placed.times[-1]))
-        if not self.of_rank(placed.rank, times):
-            return
-        if self._rank is None or placed.rank < self._rank:
-            self._rank = placed.rank
+        times = [float(edge) for table in batch.tables for edge in (table.times.min(), table.times.max())]
+        if self.span is not None:
+            times += self.span
+        self.span = min(times), max(times)
+        for table in batch.tables:
+            for at, source in enumerate(table.sources):
+                if source.rank is not None and (self._rank is None or source.rank <= self._rank):
+                    self._take(source, source.rank, table.steps[:, at], table.times[:, at])
+
+    def _take(self, source: Source, rank: int, steps: NDArray[np.int64], times: NDArray[np.float64]) -> None:
+        if self._rank is None or rank < self._rank:
+            self._rank = rank
             self._known.clear()
-        began, ended = times
-        first, last = int(placed.steps[0]), int(placed.steps[-1])
-        known = self._known.get(placed.source)
+        began, ended, first, last = float(times[0]), float(times[-1]), int(steps[0]), int(steps[-1])
+        known = self._known.get(source.source)
         if known is not None:
             # Steps repeated by a rollback count again.
             known.made += max(0, first - known.last_step) + max(0, last - first)
             known.ended, known.last_step = max(known.ended, ended), last
             return
         made = max(0, last - first)
-        self._known[placed.source] = TrainingInterval(
-            placed.source, began, max(began, ended), first, last, ranks, made=made
+        self._known[source.source] = TrainingInterval(
+            source.source, began, max(began, ended), first, last, self._sizes.size, made=made
         )
         if len(self._known) > MAX_INTERVALS:
             del self._known[min(self._known, key=lambda source: self._known[source].began)]
 
-    def of_rank(self, rank: int, times: tuple[float, float]) -> bool:
-        """Take the times between which a rank logged; return whether more than that is kept of it."""
-        low, high = self.span or times
-        self.span = (min(low, *times), max(high, *times))
-        return self.is_of(rank)
-
-    def is_of(self, rank: int) -> bool:
-        """Return whether more is kept of a rank than its log times."""
-        return self._rank is None or rank <= self._rank
-
-    def ended(self, time: float) -> None:
-        """Take the end of a process of the job."""
-        self.over_at = max(self.over_at, time)
-
-    def finished(self, source: str) -> None:
-        """Take a process's report of its end."""
-        self._finished[source] = None
-        while len(self._finished) > MAX_INTERVALS:
-            del self._finished[next(iter(self._finished))]
+    def event(self, event: LineageEvent, effects: Effects) -> None:
+        self.watched |= event.source.rank is None
+        if event.type in _ENDS:
+            self.over_at = max(self.over_at, event.time)
+        if event.type in ("finish", "left"):
+            self._finished[event.source.source if event.type == "finish" else event.data["source"]] = None
+            while len(self._finished) > MAX_INTERVALS:
+                del self._finished[next(iter(self._finished))]
 
     def sources(self) -> list[tuple[str, bool]]:
         """Return the processes of the intervals, and whether each has finished, without copies."""

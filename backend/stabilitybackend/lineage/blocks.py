@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.batch import Placed
 from stabilitybackend.lineage.sources import SourceState
 from stabilityclient.wire import MAX_SETS_IN_TURN, EventBlock, PointsBlock
 

@@ -8,7 +8,8 @@ from itertools import groupby
 from msgspec.structs import replace
 
 from stabilitybackend.base.stateful import Stateful, fresh
-from stabilitybackend.lineage.changes import Change, Forked, Placed
+from stabilitybackend.lineage.batch import Placed
+from stabilitybackend.lineage.changes import Change, Forked
 from stabilitybackend.lineage.checkpoints import CheckpointBook
 from stabilitybackend.lineage.launches import Launch
 from stabilitybackend.lineage.relaunches import WENT_BACK, WENT_ON, Relaunches

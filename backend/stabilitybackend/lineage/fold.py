@@ -12,9 +12,10 @@ from itertools import repeat
 
 from msgspec.structs import replace
 
+from stabilitybackend.lineage.batch import Batch, Placed
 from stabilitybackend.lineage.blocks import in_turn, one_by_one, rows_of
 from stabilitybackend.lineage.branching import Branching
-from stabilitybackend.lineage.changes import Change, Forked, LineageEvent, Placed
+from stabilitybackend.lineage.changes import Change, Forked, LineageEvent
 from stabilitybackend.lineage.epochs import FIRST_ROWS
 from stabilitybackend.lineage.launches import Launch, Launches
 from stabilitybackend.lineage.returns import taken_up
@@ -111,7 +112,6 @@ class LineageFold(Branching):
                 yield from self._split(one, [self.tree.segment_at(self.tree.head, int(step)) for step in one.steps])
             return
         yield from self._in_parts(state, rows, times)
-        yield from self._relaunches.logged(state, rows, max(times))
 
     def _in_parts(self, state: SourceState, rows: list[Placed], times: list[float]) -> Iterator[Change]:
         """Place rows one by one until the rest just goes on where its source is: mostly all do, but the first ones.
@@ -124,6 +124,7 @@ class LineageFold(Branching):
             for row in one_by_one([one.at(one.segment, slice(cut)) for one in rows]):
                 yield from self._row(state, _later(row, state.epochs.offset))
                 state.update_watched()
+                yield from self._relaunches.logged(state, [row])
             if cut is None or cut >= len(rows[0].steps):
                 return
             rows, part = [rows[0].at(rows[0].segment, slice(cut, None))], 2 * part
@@ -132,6 +133,7 @@ class LineageFold(Branching):
             state.reach(one.names, int(one.steps[-1]))  # none of them is above its first
             placed = self._place(one, state.segment)
             yield replace(placed, more=True) if at < len(plain) else placed
+        yield from self._relaunches.logged(state, rows)
 
     def _plain_rows(self, state: SourceState, rows: list[Placed], times: list[float]) -> list[Placed] | None:
         """Return rows as they are placed if they just go on where their source is; ``times``: of the last of each."""
@@ -155,11 +157,33 @@ class LineageFold(Branching):
             and not self._relaunches.succeeded(state, last)
         )
 
-    def are_usual(self, state: SourceState, names: list[str], first: int, last: int, time: float) -> bool:
-        """Return whether ``block`` would only take note of rows from step ``first`` to ``last``, that of ``time``."""
-        return (
-            not state.watched and self._goes_on(state, names, first, last, time) and self._relaunches.quiet(state, time)
-        )
+    def is_plain(self, info: SourceInfo, names: list[str], first: int, last: int, time: float) -> bool:
+        """Return whether rows of a rank, whose steps rise, just go on where it is, in the head. Nothing is noted.
+
+        Args:
+            first, last: their steps. time: the earliest log time of them, unix seconds.
+        """
+        state = self._sources.of.get(info.source)
+        if state is None or state.rank is None or state.watched or state.segment != self.tree.head:
+            return False
+        launch = self._relaunches.launches.of(state.source)
+        if launch is not None and (launch.trained > time or self._relaunches.launches.after(launch) is not None):
+            return False
+        return self._goes_on(state, names, first, last, time)
+
+    def take(self, batch: Batch) -> None:
+        """Note rows that are plain (``is_plain``)."""
+        segment, launches = self.tree[batch.segment], self._relaunches.launches
+        for table in batch.tables:
+            steps, times = table.steps, table.times
+            ends = times[0].tolist() if len(times) == 1 else times.max(0).tolist()
+            for source, own, time in zip(table.sources, steps.T.tolist(), ends, strict=True):
+                self._sources.of[source.source].go_on(table.names, own)
+                launch = launches.of(source.source)
+                if launch is not None and time > launch.newest:
+                    launch.newest = time
+            segment.saw(int(steps.min()), int(steps.max()), table.values.size)
+        self.tree.touch(batch.segment)
 
     def _row(self, state: SourceState, row: Placed) -> Iterator[Change]:
         step, time, names = int(row.steps[0]), float(row.times[0]), row.names

@@ -12,7 +12,6 @@ any message of the earlier process of their rank and of the other ranks of their
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stabilitybackend.base.stateful import Stateful, fresh
@@ -205,25 +204,6 @@ class Launches(Stateful):
             return None
         at = self._launches.index(launch)
         return next((one for one in self._launches[at + 1 :] if one.at is not None), None)
-
-    def go_on(self, infos: Sequence[SourceInfo], times: Sequence[float]) -> bool:
-        """Note rows of ranks, one of each, and return True; note none where one shows more than a launch that runs."""
-        launches, newest = list[Launch](), list[float]()
-        for info, time in zip(infos, times, strict=True):
-            launch = self._of.get(info.source)
-            if launch is None:
-                continue
-            if not launches or launch is not launches[-1]:
-                if self.after(launch) is not None:
-                    return False
-                launches.append(launch)
-                newest.append(launch.newest)
-            if launch.trained > time:
-                return False
-            newest[-1] = max(newest[-1], time)
-        for launch, time in zip(launches, newest, strict=True):
-            launch.newest = max(launch.newest, time)
-        return True
 
     def _nearest(self, start: _ProcessStart, first_row: float) -> Launch | None:
         at = bisect_left(self._launches, start.started, key=lambda launch: launch.began)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from stabilitybackend.base.stateful import Stateful, fresh
-from stabilitybackend.lineage.changes import Forked, Placed
+from stabilitybackend.lineage.batch import Placed
+from stabilitybackend.lineage.changes import Forked
 from stabilitybackend.lineage.launches import Launch, Launches
 from stabilitybackend.lineage.sources import STRIDES_THAT_GO_ON, SourceState
 from stabilitybackend.lineage.tree import FoldedSegment, SegmentTree
@@ -115,30 +116,22 @@ class Relaunches(Stateful):
             return False
         return self._tree.is_ancestor(later.at or 0, state.segment) and step >= later.first_step
 
-    def quiet(self, state: SourceState, time: float) -> bool:
-        """Note a row of ``time`` and return True, unless ``logged`` has to look at it closer."""
-        launch = self.launches.of(state.source)
-        if launch is not None:
-            if self.launches.after(launch) is not None or launch.trained > time:
-                return False
-            launch.newest = max(launch.newest, time)
-        return True
-
-    def logged(self, state: SourceState, rows: Iterable[Placed], time: float) -> Iterator[Forked]:
-        """Note rows up to ``time``.
+    def logged(self, state: SourceState, rows: Sequence[Placed]) -> Iterator[Forked]:
+        """Note rows.
 
         Those of a launch that came late may show that the next one did not go on where it had been, but went back.
         """
         launch = self.launches.of(state.source)
         if launch is None:
             return
-        launch.newest = max(launch.newest, time)
+        launch.newest = max(launch.newest, *(float(one.times.max()) for one in rows))
         later = self.launches.after(launch)
-        if later is None and launch.trained <= time:
+        if later is None and launch.trained <= min(float(one.times.min()) for one in rows):
             return  # as nearly always
         step = max(int(one.steps.max()) for one in rows)
         if launch.first_step is not None and launch.first_step < step:
-            launch.trained = min(launch.trained, time)
+            beyond = [one.times[one.steps > launch.first_step] for one in rows]
+            launch.trained = min(launch.trained, *(float(times.min()) for times in beyond if len(times)))
         if later is None or later.segment is None:
             return
         segment = self._tree[later.segment]

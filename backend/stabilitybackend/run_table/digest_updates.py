@@ -86,7 +86,7 @@ def digest_of(worker: RunWorker, fleet: Fleet, now: float) -> Callable[[], RunDi
     stops = fleet.stops(worker.run_id), fleet.stops(worker.run_id)
     untimed = bool(run.config.get(UNTIMED_KEY))
     costs = rollback_costs_of(state, now, stops, untimed=untimed)
-    step_time_s = state.job(for_command=False).step_time_s
+    step_time_s = state.job.view(for_command=False).step_time_s
 
     def read(name: str) -> Curve | None:
         request = SeriesRequest.of([name], view="effective", points=POINTS, rank="primary")

@@ -23,6 +23,8 @@ from stabilitybackend.base.streams import stream_order
 from stabilitybackend.base.tasks import end
 from stabilitybackend.fleet.fleet import Fleet
 from stabilitybackend.judging.liveness.budgets import Limits
+from stabilitybackend.lineage.consumer import Effects
+from stabilitybackend.lineage.lineage import Given
 from stabilitybackend.runs.agents.connected_agents import Senders, hand_out
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles, RunArchive
 from stabilitybackend.runs.archiving.points_loading import PointsLoader
@@ -30,10 +32,8 @@ from stabilitybackend.runs.archiving.recovery import Recovery
 from stabilitybackend.runs.archiving.restart_points import RestartPoints, place_of
 from stabilitybackend.runs.archiving.window import RunWindow
 from stabilitybackend.runs.arrivals.handed import Handed, HandedBytes
-from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.derived.autopilot import RunAutopilot
 from stabilitybackend.runs.derived.fleet_reporter import FleetReporter
-from stabilitybackend.runs.derived.stopped import status_of
 from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.feed.health import HealthFeed
 from stabilitybackend.runs.feed.messages import publish
@@ -43,11 +43,11 @@ from stabilitybackend.runs.internal_errors import FOLLOWING, JUDGING, InternalEr
 from stabilitybackend.runs.journal import Journal
 from stabilitybackend.runs.orders.waiting import Orders
 from stabilitybackend.runs.ownership.fence import NotOwner, Ownership
+from stabilitybackend.runs.pending_frames import PendingFrames
 from stabilitybackend.runs.readiness import Readiness
 from stabilitybackend.runs.reconcile_incidents import Reconciliation
 from stabilitybackend.runs.run_listing import RunListing
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.runs.waiting import Waiting
 from stabilitybackend.runs.wakeups import Wakeups
 from stabilitybackend.schema.commands import Command
 from stabilitybackend.storage.points.unloaded import PointsMissing, strictly
@@ -82,7 +82,6 @@ class RunFollower:
     ) -> None:
         me = proxy(self)  # one that is let go is freed at once: a run's points are many MiB
         self.run_id = run_id
-        self.state = RunState(run_id, clock)
         self.channel = Channel()
         self._limits = limits
         self._health = HealthFeed(self.channel)
@@ -103,6 +102,9 @@ class RunFollower:
         #: What came while nobody owned the run.
         self.orders = Orders(run_id, redis, clock)
         self._fleet_reporter = FleetReporter(run_id, fleet)
+        listing, remember = self.listing, self._fleet_reporter.remember
+        self._given = Given(run_id, clock, lambda: listing.run.config, remember)
+        self.state = RunState(run_id, clock, given=self._given)
         self._archive = RunArchive(run_id, self.fence, files, lambda: me.state.fold.tree.cuts())
         self.window = RunWindow(run_id, self._archive, window_bytes, clock, self.listing.touch)
         self._restart = RestartPoints(run_id, files.restart, place_of(run_id, files.restart, self.fence), clock)
@@ -111,7 +113,7 @@ class RunFollower:
             lambda: me.points_loaded(), clock,
         )  # fmt: skip
         self._senders: Senders = {}
-        self._unsaved = Changes()
+        self._unsaved = Effects()
         self._closed = False
         self._taking_orders = asyncio.Lock()
         self._turning = asyncio.Lock()  # held by whoever stops and starts it
@@ -134,7 +136,8 @@ class RunFollower:
     def start(self, after: RunFollower | None = None) -> None:
         """Begin to follow the stream, in the place of ``after``, which is over or about to be."""
         if after is not None:
-            self._senders, self.state.agents = after._senders, after.state.agents
+            self._senders = after._senders
+            self.state.agents.all.update(after.state.agents.all)
             self.internal_errors = after.internal_errors
         self._task = asyncio.create_task(self._follow(after), name=f"run-{self.run_id}")
         self._task.add_done_callback(self._ended)
@@ -202,7 +205,7 @@ class RunFollower:
             except NotOwner:
                 _log.warning("run %s: another server took it over, or Redis lost that it is ours", self.run_id)
                 reason = "the run was taken over"
-                self._unsaved = Changes()  # whoever owns the run has found the same
+                self._unsaved = Effects()  # whoever owns the run has found the same
             except PointsMissing:
                 reason = "what came since it was taken over depends on the points before"
                 _log.info("run %s: %s; they are loaded first", self.run_id, reason)
@@ -230,8 +233,8 @@ class RunFollower:
             self.fence.check()
             if await self.window.has_diverged(self.journal, self.state, self.cursor):
                 return
-            changes = Changes()
-            waiting = Waiting(entries, self.handed.read)
+            changes = Effects()
+            waiting = PendingFrames(entries, self.handed.read)
             while waiting:
                 if not (replayed := waiting.is_replayed(applied)):
                     await self._reconcile_incidents()
@@ -282,11 +285,11 @@ class RunFollower:
         await self.journal.patiently(self.orders.load)
         await self.detectors.load()
         await self.autopilot.load()
-        agents = self.state.agents
+        agents = self.state.agents.all
         async with self.window.changing:
             processes = self._reconciliation.begun(stored.incidents, stored.retell)
             recovery = Recovery(
-                self.run_id, self._archive, self._clock, stored.undone, self.detectors, processes, self._restart,
+                self.run_id, self._archive, self._given, stored.undone, self.detectors, processes, self._restart,
                 self.journal.message, stored.applied,
             )  # fmt: skip
             self.state, self.cursor = await self.journal.patiently(lambda: recovery.restored(self.readiness.troubled))
@@ -294,11 +297,8 @@ class RunFollower:
             self._stored_to = self.cursor
             self.points.begin(self._restart.taken)
         self.journal.interrupted = False
-        self.state.agents.update(agents)
+        self.state.agents.all.update(agents)
         self.state.liveness.limits = self._limits
-        self._fleet_reporter.begin(self.state)
-        listing = self.listing
-        self.state.config = lambda: listing.run.config
         for agent in self._senders:
             self.state.liveness.agent_connected(agent, self._clock())
         await self.journal.patiently(self.listing.load)
@@ -320,12 +320,12 @@ class RunFollower:
         """Let the incidents that were judged again, if they were, take the place of the stored ones."""
         if self.state.reconciling:
             self._unsaved.add_incidents(self._reconciliation.end(self.state, self._clock()))
-            await self._conclude(Changes())
+            await self._conclude(Effects())
             await self.journal.reconciled()
 
     async def tick(self) -> None:
         """Judge silence and expiry, store and publish the summary."""
-        changes = Changes()
+        changes = Effects()
         with self.internal_errors.noted(JUDGING):
             changes = await self._slices.run(strictly(self.state.store, self.state.ticking()))
             with self.state.store.strictly():
@@ -346,7 +346,7 @@ class RunFollower:
 
     def _summary_due(self) -> bool:
         try:
-            status, *_ = status_of(self.state, self._clock())
+            status, *_ = self.state.job.status(self._clock())
         except Exception:  # a mistake of ours: the view meets it, too, and names it
             return True
         return self.internal_errors.any or self.listing.is_due(status, self._clock())
@@ -355,12 +355,12 @@ class RunFollower:
         """Make commands of orders that waited for an owner, each once whoever ticks at the same time."""
         async with self._taking_orders:
             if taken := await self.orders.take(self.state, self.fence, self.journal.patiently):
-                await self._conclude(Changes(commands=taken))
+                await self._conclude(Effects(commands=taken))
 
     async def _take_acknowledged(self) -> None:
         """Write down what was acknowledged while the run had no owner."""
         if names := list((acknowledged := self.orders.acknowledged).waiting):  # others may come while these are stored
-            await self._conclude(Changes(incidents=acknowledged.given(self.state, self._clock())))
+            await self._conclude(Effects(incidents=acknowledged.given(self.state, self._clock())))
             await acknowledged.taken(names, self.fence, self.journal.patiently)
 
     async def report_to_fleet(self) -> None:
@@ -370,20 +370,20 @@ class RunFollower:
 
     # --- what follows from changes -------------------------------------------------------------------------------
 
-    async def _conclude(self, changes: Changes) -> None:
+    async def _conclude(self, changes: Effects) -> None:
         """Store what changed (once, together with the place in the stream), then publish and deliver it."""
         await self._store(changes)
         await self._show(changes)
 
-    async def _store(self, changes: Changes) -> None:
+    async def _store(self, changes: Effects) -> None:
         self._unsaved.keep(changes)
         if self._unsaved.unsaved:
-            unsaved, self._unsaved, applied = self._unsaved, Changes(), self._concluded
+            unsaved, self._unsaved, applied = self._unsaved, Effects(), self._concluded
             await self.journal.save(unsaved, applied)
             self._applied = applied
             await self._fleet_reporter.incidents(self.listing.names, unsaved.incidents.values())
 
-    async def _show(self, changes: Changes) -> None:
+    async def _show(self, changes: Effects) -> None:
         """Publish and deliver what is stored."""
         if changes:
             if changes.beside_rows:
@@ -401,4 +401,4 @@ class RunFollower:
 
     async def _delivered(self, commands: list[Command], detail: str) -> None:
         if changed := self.state.commands.delivered(commands, self._clock(), detail):
-            await self._conclude(Changes(commands={command.command_id: command for command in changed}))
+            await self._conclude(Effects(commands={command.command_id: command for command in changed}))

@@ -23,7 +23,7 @@ from stabilitybackend.schema.reading import Misfit
 from stabilitybackend.storage.redis_link import as_unavailable
 
 if TYPE_CHECKING:
-    from stabilitybackend.runs.changes import Changes
+    from stabilitybackend.lineage.consumer import Effects
     from stabilitybackend.runs.state import RunState
 
 __all__ = ["Journal", "StoredRun"]
@@ -164,7 +164,7 @@ class Journal:
         found: Any = await self.patiently(lambda: self._redis.xrange(self._keys.frames, cursor, cursor, count=1))
         return found[0][1][b"b"] if found else None
 
-    async def save(self, changes: Changes, cursor: str) -> None:
+    async def save(self, changes: Effects, cursor: str) -> None:
         """Store changed incidents and commands, their events, and the place in the stream, all or nothing.
 
         Raises:

@@ -9,6 +9,7 @@ import msgspec
 
 from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.lineage.changes import LineageEvent
+from stabilitybackend.lineage.consumer import Consumer, Effects
 from stabilitybackend.schema.job.about import LaunchReported
 
 __all__ = ["Launch", "LaunchFacts"]
@@ -38,8 +39,10 @@ class Launch(msgspec.Struct):
     facts: LaunchReported
 
 
-class LaunchFacts(Stateful):
+class LaunchFacts(Stateful, Consumer):
     """The reports of one run."""
+
+    events = frozenset({"launch"})
 
     #: Number -> facts as JSON, in the order in which they came; most processes have some that are known.
     _facts: dict[int, str] = fresh(dict)
@@ -51,8 +54,10 @@ class LaunchFacts(Stateful):
         known = [msgspec.json.decode(one, type=LaunchReported) for one in self._facts.values()]
         return any(one.image or not SCHEDULERS.isdisjoint(one.launcher) for one in known) if known else None
 
-    def take(self, event: LineageEvent) -> None:
-        """Take an event ``launch``."""
+    def state(self) -> Mapping[str, Stateful]:
+        return {"launch_facts": self}
+
+    def event(self, event: LineageEvent, effects: Effects) -> None:
         found = msgspec.convert(event.data, LaunchReported)
         text = msgspec.json.encode(_shared(found)).decode()
         number = next((number for number, known in self._facts.items() if known == text), None)

@@ -1,301 +1,253 @@
-"""Everything known of one run: lineage, points, incidents, commands, job facts. A fold over stored frames, no I/O."""
+"""The state of one run: a list of consumers, and the one path by which they are handed its stream. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Mapping
+from typing import Any, TypeVar
 
-import msgspec
-
-from stabilitybackend.acting.commands.abilities import Handlers
-from stabilitybackend.acting.commands.commands import CommandBook
-from stabilitybackend.acting.commands.request import JobView
-from stabilitybackend.base.saving import SavedPart, Unfit, part_of, restore
+from stabilitybackend.base.saving import SavedPart, Unfit
 from stabilitybackend.base.slices import at_once
-from stabilitybackend.base.stateful import Stateful
 from stabilitybackend.fleet.training_intervals import TrainingIntervals
 from stabilitybackend.judging.batches.fold import BatchFold
-from stabilitybackend.judging.batches.kept import EVENTS as KEPT_EVENTS
 from stabilitybackend.judging.batches.kept import KeptBatches
-from stabilitybackend.judging.detection.evidence import Evidence
 from stabilitybackend.judging.detection.naming.watched_report import missing_text
-from stabilitybackend.judging.detection.run_detection import PRIMARY_METRICS, Found, Judge
+from stabilitybackend.judging.detection.run_detection import PRIMARY_METRICS, Judge
 from stabilitybackend.judging.detectors.engine.base import Finding
-from stabilitybackend.judging.gpus.readings import GpuReadings
-from stabilitybackend.judging.gpus.watch import GPU_EVENTS, GpuWatch
-from stabilitybackend.judging.incidents.incidents import IncidentBook, alert_finding
-from stabilitybackend.judging.liveness.monitor import LivenessMonitor
 from stabilitybackend.judging.liveness.rank_status import RankStatuses
 from stabilitybackend.judging.liveness.world_size import LaunchSizes
 from stabilitybackend.judging.resumes.book import ResumeBook
-from stabilitybackend.judging.resumes.reported import EVENTS as RESUME_EVENTS
-from stabilitybackend.lineage.blocks import in_turn
-from stabilitybackend.lineage.changes import Forked, LineageEvent, Placed
-from stabilitybackend.lineage.checkpoints import UsableCheckpoints
-from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.runs.agents.health_reports import take_health
-from stabilitybackend.runs.changes import Changes
-from stabilitybackend.runs.derived.advice_turns import turned
-from stabilitybackend.runs.derived.batch_commands import own_commands, with_step
-from stabilitybackend.runs.derived.restart_plan import plan_of
-from stabilitybackend.runs.derived.rollback_offer import checkpoints_of, job_of, no_rollback, undo_of
-from stabilitybackend.runs.derived.stopped import status_fields
-from stabilitybackend.runs.gpu_notes import GpuNotes
+from stabilitybackend.lineage.batch import Batch, Placed
+from stabilitybackend.lineage.changes import Forked
+from stabilitybackend.lineage.consumer import Consumer, Effects, in_order
+from stabilitybackend.lineage.joining import Piece, Turn, joined, pieces_of
+from stabilitybackend.lineage.lineage import Given, Lineage
+from stabilitybackend.runs.consumers import CONSUMERS
+from stabilitybackend.runs.consumers.agents import Agents
+from stabilitybackend.runs.consumers.commands import Commands
+from stabilitybackend.runs.consumers.findings import Findings
+from stabilitybackend.runs.consumers.gpus import Gpus
+from stabilitybackend.runs.consumers.incidents import Incidents
+from stabilitybackend.runs.consumers.job import Job
+from stabilitybackend.runs.consumers.liveness import Liveness
 from stabilitybackend.runs.launch_facts import LaunchFacts
-from stabilitybackend.runs.rows.row_taking import take_rows
-from stabilitybackend.runs.rows.unrecorded import EVENTS as UNRECORDED_EVENTS
-from stabilitybackend.runs.rows.unrecorded import UnrecordedRows
 from stabilitybackend.runs.shown_state import stated
 from stabilitybackend.runs.step_clock import StepClock
-from stabilitybackend.runs.ticking import Ticking
 from stabilitybackend.runs.unreadable import Unreadable
+from stabilitybackend.runs.unrecorded import UnrecordedRows
 from stabilitybackend.schema.commands import Command, CommandRequest
-from stabilitybackend.schema.events import CommandReport, GpuNote, read_event
-from stabilitybackend.schema.health import AgentHealth
-from stabilitybackend.schema.incidents import Incident, RolledBack
-from stabilitybackend.schema.lineage import Checkpoint
+from stabilitybackend.schema.events import read_event
 from stabilitybackend.schema.reading import Misfit
-from stabilitybackend.schema.resumes import BY_RESUMES
 from stabilitybackend.schema.runs import RunView
 from stabilitybackend.storage.points.metric_names import MetricNames
+from stabilitybackend.storage.points.points import Points
 from stabilitybackend.storage.points.store import RunStore
 from stabilitybackend.storage.points.summary import RunSummary
 from stabilitybackend.storage.points.timestamps import TimesFound
-from stabilityclient.wire import EventBlock, Frame, Health, PointsBlock, SourceInfo, started_ns
+from stabilityclient.wire import EventBlock, Frame, NodeFrame, SourceInfo
 
 __all__ = ["RunState"]
 
-_NO_GPU_NOTE = GpuNote(text="no report about GPUs from this node yet")
+C = TypeVar("C", bound=Consumer)
 
 
 class RunState:
     """State of one run.
 
     Args:
-        clock: unix seconds now.
-        undone: keys of inferred segments that somebody undid.
+        clock: returns unix seconds.
+        undone: keys of inferred segments that were undone.
+        given: other facts from outside; ``run_id`` and ``clock`` are its own then.
+
+    Attributes:
+        reconciling: incidents are judged again from replayed frames (``runs/reconcile_incidents.py``).
     """
 
-    def __init__(self, run_id: str, clock: Callable[[], float], undone: Collection[str] = ()) -> None:
-        self.run_id = run_id
-        self.fold = LineageFold(undone)
-        self.incidents = IncidentBook(run_id)
-        self.commands = CommandBook(run_id)
-        self.liveness = LivenessMonitor(run_id)
-        self.gpus = GpuWatch()
-        #: Adds to a finding about a GPU, of an incident that is known or not, what is remembered of it from other runs
-        #: (``runs/derived/fleet_reporter.py``).
-        self.remember: Callable[[Finding, Incident | None], Finding] = lambda finding, known: finding
-        #: Returns the run's config, which is stored beside its frames.
-        self.config: Callable[[], Mapping[str, Any]] = dict
-        self.stretches = TrainingIntervals()
-        self.gpu_readings = GpuReadings()
-        self.handlers = Handlers()
-        self.agents: dict[str, AgentHealth] = {}
-        self.launch_sizes = LaunchSizes()
-        #: What could not be read or folded.
-        self.unreadable = Unreadable(run_id)
-        self.unrecorded = UnrecordedRows()
-        self.metric_names = MetricNames()
-        self.clock = clock
-        self.judge = Judge(RunStore(), self.fold)
-        self._evidence = Evidence()
-        self.batches = BatchFold()
-        self.kept = KeptBatches()
-        self.resumes = ResumeBook(self.judge, self.batches)
-        self.summary = RunSummary()
-        self.times = TimesFound(PRIMARY_METRICS)
-        self.step_clock = StepClock(clock)
-        self._gpu_notes = GpuNotes()
-        self.launch_facts = LaunchFacts()
-        self._ticking = Ticking()
-        #: Whether incidents are judged again from replayed frames (``runs/reconcile_incidents.py``).
+    def __init__(
+        self, run_id: str, clock: Callable[[], float], undone: Collection[str] = (), given: Given | None = None
+    ) -> None:
+        self.run_id, self.clock = run_id, clock
+        made: dict[type[Consumer], Consumer] = {Given: given or Given(run_id, clock), Lineage: Lineage(undone)}
+        kinds = in_order(CONSUMERS)
+        for kind in kinds:
+            if kind not in made:
+                made[kind] = kind(*(made[one] for one in kind.reads))
+        self._consumers = {kind: made[kind] for kind in kinds}
+        every = list(self._consumers.values())
+        self._of_rows = [one for one in every if _has_own(one, "rows")]
+        self._of_forks = [one for one in every if _has_own(one, "forked")]
+        self._of_ticks = [one for one in every if _has_own(one, "tick")]
+        self._of_sources = [one for one in every if _has_own(one, "sent")]
+        self._of_events = [one for one in every if _has_own(one, "event")]
+        self._apart = [one for one in every if _has_own(one, "needs_rows_apart")]
         self.reconciling = False
+        # Names for those that routes and workers read.
+        self.points = self[Points]
+        self.fold = self[Lineage].fold
+        self.summary = self[RunSummary]
+        self.launch_sizes = self[LaunchSizes]
+        self.stretches = self[TrainingIntervals]
+        self.kept = self[KeptBatches]
+        self.commands, self.handlers = self[Commands].book, self[Commands].handlers
+        self.judge = self[Judge]
+        self.step_clock = self[StepClock]
+        self.batches = self[BatchFold]
+        self.resumes = self[ResumeBook]
+        self.gpus = self[Gpus].watch
+        self.liveness = self[Liveness].monitor
+        self.incidents = self[Incidents].book
+        self.metric_names = self[MetricNames]
+        self.unreadable = self[Unreadable]
+        self.unrecorded = self[UnrecordedRows]
+        self.launch_facts = self[LaunchFacts]
+        self.agents = self[Agents]
+        self.job = self[Job]
+        self.times = TimesFound(PRIMARY_METRICS)
+
+    def __getitem__(self, kind: type[C]) -> C:
+        """Return a consumer."""
+        found = self._consumers[kind]
+        assert isinstance(found, kind)
+        return found
 
     @property
     def store(self) -> RunStore:
         """The run's points."""
-        return self.judge.store
+        return self.points.store
 
-    @store.setter
-    def store(self, store: RunStore) -> None:
-        # One place: detectors that read other points than people do would lose what a rollback feeds again.
-        self.judge.store = store
+    # --- the stream ----------------------------------------------------------------------------------------------
 
-    # --- frames --------------------------------------------------------------------------------------------------
-
-    def apply(self, frame: Frame, *, replayed: bool) -> Changes:
-        """Take the next frame of the run's stream.
+    def apply(
+        self, *messages: Frame | NodeFrame, replayed: bool = False, begin: Callable[[int, int], None] | None = None
+    ) -> Effects:
+        """Take the next messages of the run's stream. However they are cut into calls, the state is the same.
 
         Args:
-            replayed: the frame's incidents and commands are stored already (the server was restarted): state is
-                rebuilt, nothing is reported twice.
+            replayed: the messages' incidents and commands are stored already (a restart): the state is built again,
+                nothing is reported twice.
+            begin: called with the number of each message, before its first row is stored, and how many rows of the
+                batch lie before that.
         """
-        changes = Changes()
-        self.metric_names.bound(frame)
-        self.launch_sizes.seen(frame.source)
-        self.liveness.newest_start = self.launch_sizes.newest_start
-        for block in in_turn(frame.blocks):
-            self._block(frame.source, block, changes, replayed)
-        return changes
+        effects = Effects(replayed=replayed, reports=not replayed or self.reconciling)
+        pieces = deque[Turn | Piece]()
+        for number, message in enumerate(messages):
+            try:
+                self.metric_names.bound(message)
+                pieces += [*pieces_of(number, message)]
+            except Exception as error:
+                who = message.source if isinstance(message, Frame) else message.parts[0].source
+                self.unreadable.whole("message", f"{type(error).__name__}: {error}", who.source, error)
+        begun = -1
+        while pieces:
+            found = joined(self.fold, pieces)
+            taken: list[Turn | Piece] = [pieces[0]] if found is None else list(found[1])
+            ahead = 0
+            for piece in taken:
+                pieces.popleft()
+                for number in range(begun + 1, piece.message + 1) if begin else ():
+                    begin(number, ahead)  # type: ignore[misc]
+                begun = piece.message
+                ahead += piece.rows if isinstance(piece, Turn) else 0
+            if found is None:
+                self._piece(taken[0], effects)
+            else:
+                self._sent([info for turn in found[1] for info in turn.infos] if len(taken) > 1 else found[1][0].infos)
+                self._rows(found[0], effects, plain=True)
+        for number in range(begun + 1, len(messages)) if begin else ():
+            begin(number, 0)  # type: ignore[misc]
+        return effects
 
-    def _block(
-        self, source: SourceInfo, block: list[PointsBlock] | EventBlock, changes: Changes, replayed: bool
-    ) -> None:
-        """Take an event, or points. One that can't be read or folded is passed over and counted, the others stay."""
+    def _piece(self, piece: Turn | Piece, effects: Effects) -> None:
+        """Take rows that do not just go on, or an event. One that can't be read is passed over and counted."""
+        if isinstance(piece, Piece):
+            self._sent([piece.info])
+            self._block(piece.info, piece.block, effects)
+            return
+        for at, info in enumerate(piece.infos):
+            self._sent([info])
+            self._block(info, piece.rows_of(at), effects)
+
+    def _block(self, info: SourceInfo, block: Any, effects: Effects) -> None:
         what = block.type if isinstance(block, EventBlock) else "points"
-        together: list[Placed] = []
+        rows: list[Placed] = []
         try:
             if isinstance(block, EventBlock):
                 block, left_out = read_event(block)
                 for why in left_out:
-                    self.unreadable.field(what, why, source.source)
-            for change in self.fold.block(source, block):
+                    self.unreadable.field(what, why, info.source)
+            for change in self.fold.block(info, block):
                 if isinstance(change, Placed):
-                    together.append(change)
+                    rows.append(change)
                     if not change.more:
-                        take_rows(self, together, changes, replayed=replayed)
-                        together.clear()
+                        self._rows(Batch.of(rows), effects)
+                        rows = []
                 elif isinstance(change, Forked):
-                    self._forked(change, changes, replayed)
+                    for one in self._of_forks:
+                        self._guarded(one.forked, change, effects, "fork", info.source)
+                    self._conclude(effects, info.source)
                 else:
-                    self._event(change, changes, replayed)
+                    for one in self._of_events:
+                        if change.type in one.events:
+                            self._guarded(one.event, change, effects, what, info.source)
+                    self._conclude(effects, info.source)
         except Misfit as error:
-            self.unreadable.whole(what, str(error), source.source)
-        except Exception as error:  # a mistake of ours; folded again it gives the same: what it did so far is kept
-            self.unreadable.whole(what, f"{type(error).__name__}: {error}", source.source, error)
+            self.unreadable.whole(what, str(error), info.source)
+        except Exception as error:  # a mistake of this program; folded again it gives the same
+            self.unreadable.whole(what, f"{type(error).__name__}: {error}", info.source, error)
 
-    def report(self, found: Iterable[Found], changes: Changes, rows: Sequence[Placed] = ()) -> None:
-        """Take in what was found; ``rows`` are new ones of the rank that is judged, at which advice may turn."""
-        for time, finding in found:
-            changes.add_incidents(turned(self.incidents, rows, self.usable(), finding.now_step))
-            if not self.incidents.has_similar(finding, BY_RESUMES):
-                self.found(finding, time, changes)
-        if rows and self.incidents.turns_at() is not None:
-            changes.add_incidents(turned(self.incidents, rows, self.usable()))
+    def _rows(self, batch: Batch, effects: Effects, *, plain: bool = False) -> None:
+        """Hand rows round, in parts where a consumer needs it; ``plain``: the lineage has not noted them yet."""
+        rest = [batch]
+        while rest:
+            first = rest.pop(0)
+            if first.count > 1 and any(one.needs_rows_apart(first) for one in self._apart):
+                (first,), after = first.split(1)
+                rest = after + rest
+            for part in self.judge.parts(first):
+                if plain:
+                    self.fold.take(part)
+                for one in self._of_rows:
+                    self._guarded(one.rows, part, effects, "points", part.tables[0].sources[0].source)
 
-    def found(self, finding: Finding, time: float, changes: Changes) -> None:
-        """Take what a detector or the liveness monitor says into the incident book."""
-        if self.batches.knew(finding):
-            return
-        finding = self._evidence.add(
-            finding, time, rank=self.judge.primary, store=self.store, fold=self.fold, incidents=self.incidents,
-            names=self.judge.names,
-        )  # fmt: skip
-        if finding.kind == "sdc_suspect":
-            finding = self.liveness.placed(finding, self.incidents.known(finding))
-        segment = self.fold.tree.segment_at(self.fold.tree.head, finding.onset_step)
-        changed = self.incidents.apply(finding, segment=segment, time=time, checkpoints=self.usable())
-        changes.add_incidents(changed)
-        changes.add_commands(() if self.reconciling else own_commands(self, changed, time, self.clock()))
+    def _guarded(self, take: Callable[[Any, Effects], None], item: Any, effects: Effects, what: str, who: str) -> None:
+        """Let a consumer take an item. A mistake in one must not take it from the others."""
+        try:
+            take(item, effects)
+        except Misfit as error:
+            self.unreadable.whole(what, str(error), who)
+        except Exception as error:
+            self.unreadable.whole(what, f"{type(error).__name__}: {error}", who, error)
 
-    def _forked(self, forked: Forked, changes: Changes, replayed: bool) -> None:
-        changes.segments = True
-        self.fold.tree.touch(forked.segment.id)  # also where only its cause is another one now
-        self.summary.forked()
-        if not forked.is_head:
-            return
-        segment = forked.segment
-        self.step_clock.forked(segment.fork_step)
-        self._evidence.forked(segment.kept_step)
-        self.batches.forked(segment)
-        reports = not replayed or self.reconciling
-        if reports:
-            ends = {s: end for s in self.incidents.segments() if (end := self.fold.tree.dead_after(s)) is not None}
-            fork_step, time = segment.fork_step, segment.created
-            by = RolledBack(fork_step, segment.id, segment.reason, segment.changes)
-            changes.add_incidents(self.incidents.rolled_back(ends, time, by, segment.kept_step))
-            changes.add_incidents(self.incidents.refresh_suggestions(self.usable(), time, fork_step))
-        if not replayed:
-            changes.add_commands(self.commands.head_moved(segment.id, segment.key, segment.created))
-        found = self.resumes.forked(segment) + self.judge.forked(segment)
-        if reports:
-            self.report(found, changes)
+    def _conclude(self, effects: Effects, who: str) -> None:
+        if effects.found:
+            self._guarded(lambda _, effects: self[Findings].conclude(effects), None, effects, "finding", who)
 
-    def _event(self, event: LineageEvent, changes: Changes, replayed: bool) -> None:
-        rank = event.source.rank
-        reports, found = not replayed or self.reconciling, list[Found]()
-        if event.type in RESUME_EVENTS:
-            found += self.resumes.reports(event)
-        self.stretches.watched |= rank is None
-        if event.type in ("finish", "preempted", "left", "exception", "process_death"):
-            self.stretches.ended(event.time)
-        if event.type in ("checkpoint", "checkpoint_gone", "checkpoint_seen"):
-            changes.checkpoints.add(event.data["path"])
-            if reports:
-                now = self.judge.newest_step
-                changes.add_incidents(self.incidents.refresh_suggestions(self.usable(), event.time, now))
-        elif event.type in ("finish", "left"):
-            self.stretches.finished(event.source.source if event.type == "finish" else event.data["source"])
-        elif event.type == "alert" and reports:
-            self.found(alert_finding(event), event.time, changes)
-        elif event.type in ("names", "mixture"):
-            found += self.judge.declared(event)
-        elif event.type in ("start", "handler", "obeys"):
-            self.handlers.event(event.type, rank, event.data)
-        elif event.type == "batch":
-            self._evidence.batch(rank, event.step, event.data)
-            found += self.batches.event(event, self.fold)
-        elif event.type in UNRECORDED_EVENTS:
-            self.unrecorded.take(event)
-        elif event.type in KEPT_EVENTS:
-            self.kept.take(event)
-        elif event.type == "launch":
-            self.launch_facts.take(event)
-        elif event.type == "gpu_inventory":
-            self.launch_sizes.inventory(event.source.node, event.data)
-        elif event.type == "gpu_note":
-            self._gpu_notes.of[event.source.node] = msgspec.convert(event.data, GpuNote)
-        elif event.type == "command" and not replayed:
-            report = msgspec.convert(event.data, CommandReport)
-            node, keeps = event.source.node, self.kept.keeps(rank)
-            changes.add_commands(self.commands.on_event(rank, event.step, report, event.time, node=node, keeps=keeps))
-        changes.segments |= event.type == "command" and event.data.get("applied") is not None
-        if event.type in ("process_death", "exception") and not replayed:
-            source = event.data.get("source") or event.source.source
-            # Also the peers of those that an agent ended: they fail in their collectives before their own agent acts.
-            restart = self.commands.command_that_ends(event.source.node, started_ns(source))
-            event = replace(event, data={**event.data, "ordered": event.data.get("ordered") or restart})
-        if event.type in GPU_EVENTS:
-            for finding in self.gpus.event(event, self.step_clock.newest):
-                if reports:
-                    self.found(self.remember(finding, self.incidents.known(finding)), event.time, changes)
-        if reports:
-            self.report(found, changes)
-        self.liveness.event(event, event.time)
+    def _sent(self, infos: list[SourceInfo]) -> None:
+        for one in self._of_sources:
+            one.sent(infos)
 
-    # --- health and time -----------------------------------------------------------------------------------------
+    # --- time ----------------------------------------------------------------------------------------------------
 
-    def on_health(self, health: Health, *, looked_at: bool = True) -> AgentHealth:
-        """Take an agent's newest report; return it as people see it, ``looked_at`` as for ``take_health``."""
-        return take_health(self, health, self.clock(), self.step_clock, looked_at=looked_at)
+    def tick(self) -> Effects:
+        """Judge silence and expiry in one go; call it about once a second."""
+        return at_once(self.ticking())
+
+    def ticking(self) -> Generator[None, None, Effects]:
+        """The same in slices: it yields where others may be served, and nothing may change the state meanwhile."""
+        effects, now = Effects(), self.clock()
+        for one in self._of_ticks:
+            yield from one.tick(now, effects)
+        return effects
 
     def statuses(self) -> RankStatuses:
         """Return what each rank does, as of the last tick."""
         return self.liveness.statuses(self.incidents.culprits(), self.clock())
 
-    def agent_view(self, agent: AgentHealth) -> AgentHealth:
-        """Return what an agent reports with what is known of its node's GPUs now."""
-        agent.gpu = self._gpu_notes.of.get(agent.node, _NO_GPU_NOTE)
-        agent.gpus = self.gpu_readings.of(agent.node)
-        return agent
-
-    def tick(self) -> Changes:
-        """Judge silence and expiry in one go; call it about once a second."""
-        return at_once(self.ticking())
-
-    def ticking(self) -> Generator[None, None, Changes]:
-        """The same in slices: it yields where others may be served, and nothing may change the state meanwhile."""
-        changes = yield from self._ticking.of(self, self.clock())
-        yield from self.summary.settling(self.store, self.fold)
-        return changes
-
     # --- snapshots ------------------------------------------------------------------------------------------------
 
     def saved(self) -> list[SavedPart]:
         """Return for ``restore`` what was folded from the frames, but for points, incidents and commands."""
-        return [part_of(name, part) for name, part in self._parts().items()] + self.judge.saved()
+        return [part for one in self._consumers.values() for part in one.saved()]
 
     def restore(self, saved: Mapping[str, SavedPart]) -> None:
         """Take over what ``saved`` returned, into a state that has seen no frame. Then call ``judge.judge_again``.
@@ -304,68 +256,37 @@ class RunState:
             Unfit: a part is of another version, or it was folded with another undone segment.
         """
         undone = self.fold.undone
-        for name, part in self._parts().items():
-            restore(part, saved.get(name), name)
+        for one in self._consumers.values():
+            one.restore(saved)
         changed = sorted(key for key in self.fold.undone ^ undone if self.fold.tree.with_key(key))
         if changed:
             raise Unfit(f"segment {changed[0]!r} has been undone, or no longer is, since it was folded")
         self.fold.undone = undone
-        self.judge.restore(saved)
-        self.liveness.newest_start = self.launch_sizes.newest_start
 
-    def _parts(self) -> dict[str, Stateful]:
-        return {
-            "lineage": self.fold,
-            "evidence": self._evidence,
-            "batches": self.batches,
-            "kept": self.kept,
-            "resumes": self.resumes,
-            "liveness": self.liveness,
-            "gpus": self.gpus,
-            "gpu_notes": self._gpu_notes,
-            "launch_facts": self.launch_facts,
-            "stretches": self.stretches,
-            "summary": self.summary,
-            "world": self.launch_sizes,
-            "pace": self.step_clock,
-            "unreadable": self.unreadable,
-            "unrecorded": self.unrecorded,
-            "metric_names": self.metric_names,
-            "handlers": self.handlers,
-        }
-
-    # --- what people ask -----------------------------------------------------------------------------------------
-
-    def job(self, *, for_command: bool = True) -> JobView:
-        """Return what is known of the job now; only a new command needs its checkpoints and its ranks' starts."""
-        return job_of(self, self.step_clock, self.clock(), for_command=for_command)
+    # --- requests ------------------------------------------------------------------------------------------------
 
     def issue(self, request: CommandRequest, *, command_id: str, issuer: str) -> Command:
         """Return the new command."""
-        now, request = self.clock(), with_step(self, request)
-        plan = plan_of(self, now, request) if request.kind == "restart" else None
-        return self.commands.issue(request, self.job(), command_id=command_id, issuer=issuer, now=now, plan=plan)
+        now, request = self.clock(), self.job.with_step(request)
+        plan = self.job.plan(now, request) if request.kind == "restart" else None
+        return self.commands.issue(request, self.job.view(), command_id=command_id, issuer=issuer, now=now, plan=plan)
 
-    def checkpoints(self, paths: Collection[str] | None = None) -> list[Checkpoint]:
-        """Return the checkpoints, newest first; only those of ``paths`` where given."""
-        return checkpoints_of(self.fold, self.incidents.affects_weights(), self.launch_sizes.size, paths)
-
-    def usable(self) -> UsableCheckpoints:
-        """Return the checkpoints that can be gone back to."""
-        return self.fold.checkpoints.usable(self.fold.tree, self.launch_sizes.size)
+    def found(self, finding: Finding, time: float, effects: Effects) -> None:
+        """Take a finding from outside the run's own stream."""
+        self[Findings].take(finding, time, effects)
 
     def view(self) -> RunView:
         """Return what the points and the job show of the run now."""
         now = self.clock()
-        tree = self.fold.tree
+        tree, sizes = self.fold.tree, self.launch_sizes
         began, logged = self.stretches.span or (None, None)
-        connected = [agent.node for agent in self.agents.values() if agent.connected and agent.agent_state.log is None]
+        connected = [agent.node for agent in self.agents.connected]
         view = RunView(
-            **self.summary.view(self.store, self.fold),
-            **self.summary.watched(self.store, self.judge.names.chosen.get("loss"), missing_text(self.judge.names)),
+            **self.summary.view(),
+            **self.summary.watched(self.judge.names.chosen.get("loss"), missing_text(self.judge.names)),
             began=began,
             logged=logged,
-            **status_fields(self, now),
+            **self.job.status_fields(),
             unreadable=self.unreadable.view(),
             unrecorded=self.unrecorded.view(),
             log_notes=[
@@ -374,14 +295,18 @@ class RunState:
             own_steps=self.fold.axis.listed(),
             twins=bool(self.liveness.duplicates(now)),
             head=tree.head,
-            world_size=self.launch_sizes.size if self.fold.ranks else max(1, self.liveness.announced_size()),
-            world=self.launch_sizes.view(set(connected)),
+            world_size=sizes.size if self.fold.ranks else max(1, self.liveness.announced_size()),
+            world=sizes.view(set(connected)),
             ranks=self.fold.ranks,
             open_incidents=self.incidents.open_count(),
             worst_incident=self.incidents.worst(),
             rollbacks=sum(s.went_back for s in tree),
-            undo=undo_of(self, now),
-            no_rollback=no_rollback(self, now),
+            undo=self.job.undo(),
+            no_rollback=self.job.no_rollback(),
             agents=len(connected),
         )
         return stated(view, *self.liveness.phase(now), self.incidents.not_back())
+
+
+def _has_own(one: Consumer, method: str) -> bool:
+    return getattr(type(one), method) is not getattr(Consumer, method)

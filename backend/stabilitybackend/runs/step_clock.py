@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stabilitybackend.base.stateful import Stateful, fresh
+from stabilitybackend.judging.detection.run_detection import Judge
+from stabilitybackend.lineage.batch import Batch
+from stabilitybackend.lineage.changes import Forked
+from stabilitybackend.lineage.consumer import Consumer, Effects
+from stabilitybackend.lineage.lineage import Given, Lineage
 
 __all__ = ["StepClock"]
 
@@ -18,16 +26,21 @@ FEW_STEP_TIMES = 3
 MAX_EXTRAPOLATION_S = 2.0
 
 
-class StepClock(Stateful):
-    """The pace of one job; ``clock`` returns unix seconds."""
+class StepClock(Stateful, Consumer):
+    """The pace of one job, by the rows of the rank that is judged."""
+
+    reads = (Given, Lineage, Judge)
 
     _running: tuple[int, float] | None = None
     _last_row: tuple[int, float] | None = None
     _step_times: deque[float] = fresh(deque, maxlen=STEP_TIMES_KEPT)
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, given: Given, lineage: Lineage, judge: Judge) -> None:
         super().__init__()
-        self._clock = clock
+        self._clock, self._tree, self._judge = given.clock, lineage.fold.tree, judge
+
+    def state(self) -> Mapping[str, Stateful]:
+        return {"pace": self}
 
     @property
     def newest(self) -> int:
@@ -44,21 +57,35 @@ class StepClock(Stateful):
         if step > self.newest:
             self._running = (step, self._clock())
 
-    def row(self, step: int, time: float, *, primary: bool) -> None:
-        """Take note of a row: its rank is in the step after it.
+    def rows(self, batch: Batch, effects: Effects) -> None:
+        """Take rows: their ranks are in the step after."""
+        if batch.stray or batch.segment != self._tree.head or batch.tables[0].sources[0].rank is None:
+            return
+        self.in_step(max(int(table.steps.max()) for table in batch.tables) + 1)
+        primary = self._judge.primary
+        if batch.is_of_one:
+            if batch.tables[0].sources[0].rank == primary:
+                self._take(*batch.merged()[:2])
+            return
+        for table in batch.tables:
+            for at, source in enumerate(table.sources):
+                if source.rank == primary:
+                    self._take(table.steps[:, at], table.times[:, at])
 
-        Args:
-            step: of the row. time: its log time, unix seconds. primary: it is of the rank by which time is taken.
-        """
-        self.in_step(step + 1)
-        if primary and (self._last_row is None or step >= self._last_row[0]):  # a late row tells no pace
-            if self._last_row is not None and step > self._last_row[0]:
-                self._step_times.append((time - self._last_row[1]) / (step - self._last_row[0]))
+    def _take(self, steps: NDArray[np.int64], times: NDArray[np.float64]) -> None:
+        """Take rows of the rank by which time is taken; a late one tells no pace."""
+        for step, time in zip(steps.tolist(), times.tolist(), strict=True):
+            if self._last_row is not None:
+                before, at = self._last_row
+                if step < before:
+                    continue
+                if step > before:
+                    self._step_times.append((time - at) / (step - before))
             self._last_row = (step, time)
 
-    def forked(self, fork_step: int) -> None:
-        """Take note that the job goes on from the state of a step."""
-        self._running, self._last_row = (fork_step + 1, self._clock()), None
+    def forked(self, fork: Forked, effects: Effects) -> None:
+        if fork.is_head:  # the job goes on from the state of a step
+            self._running, self._last_row = (fork.segment.fork_step + 1, self._clock()), None
 
     def now(self) -> tuple[int | None, float | None]:
         """Return the step that the job is in by now, and its usual seconds a step; None what is not known."""

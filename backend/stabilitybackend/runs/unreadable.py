@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from stabilitybackend.base.quiet_log import QuietLog
 from stabilitybackend.base.stateful import Stateful, fresh
+from stabilitybackend.lineage.consumer import Consumer
+from stabilitybackend.lineage.lineage import Given
 from stabilitybackend.schema.runs import UnreadableCounts, UnreadableReason
 
 __all__ = ["Unreadable"]
@@ -19,7 +22,7 @@ MAX_CHARS = 200
 _log = logging.getLogger(__name__)
 
 
-class Unreadable(Stateful):
+class Unreadable(Stateful, Consumer):
     """Counts of one run.
 
     Attributes:
@@ -28,15 +31,20 @@ class Unreadable(Stateful):
         fields: fields that were left out of events and of agents' reports.
     """
 
+    reads = (Given,)
+
     passed_over: int = 0
     defects: int = 0
     fields: int = 0
     _named: dict[tuple[str, str], list[Any]] = fresh(dict)
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, given: Given) -> None:
         super().__init__()
-        self._run_id = run_id
+        self._run_id = given.run_id
         self._quiet = QuietLog(_log)
+
+    def state(self) -> Mapping[str, Stateful]:
+        return {"unreadable": self}
 
     def field(self, what: str, why: str, source: str) -> None:
         """Take note of a field that was left out.

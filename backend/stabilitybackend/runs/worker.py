@@ -14,9 +14,9 @@ from stabilitybackend.base.errors import Conflict, NotFound
 from stabilitybackend.base.keys import DURABLE, RunKeys
 from stabilitybackend.judging.detectors.engine.base import Finding
 from stabilitybackend.lineage.branching import UNDONE_STEPS
+from stabilitybackend.lineage.consumer import Effects
 from stabilitybackend.lineage.tree import undoable
-from stabilitybackend.runs.agents.connected_agents import Send, agent_connected, agent_disconnected
-from stabilitybackend.runs.changes import Changes
+from stabilitybackend.runs.agents.connected_agents import Send
 from stabilitybackend.runs.feed.messages import publish
 from stabilitybackend.runs.follower import RunFollower
 from stabilitybackend.runs.state import RunState
@@ -53,7 +53,7 @@ class RunWorker(RunFollower):
         self.rest.came()
         self.listing.touch()
         self._senders[hello.agent] = send
-        self._slices.after(partial(agent_connected, state, hello, self._clock()))
+        self._slices.after(partial(state.agents.connect, hello))
         self.listing.rename(hello)
         waiting = state.commands.waiting()
         await self._delivered(waiting, f"sent to the agent of {hello.node} when it connected")
@@ -70,12 +70,14 @@ class RunWorker(RunFollower):
         self.rest.came()
         self.listing.touch()
         self._senders.pop(agent, None)
-        self._slices.after(partial(self._take, partial(agent_disconnected, self.state, agent, self._clock())))
+        self._slices.after(partial(self._take, partial(self.state.agents.disconnect, agent)))
 
     def health(self, health: Health) -> None:
         """Take an agent's newest report on its ranks."""
         self.rest.active()
-        self._slices.after(partial(self._take, partial(self.state.on_health, health, looked_at=len(self.channel) > 0)))
+        self._slices.after(
+            partial(self._take, partial(self.state.agents.health, health, looked_at=len(self.channel) > 0))
+        )
 
     def _take(self, report: Callable[[], AgentHealth | None]) -> None:
         with self.internal_errors.noted("taking what its agents report"):
@@ -101,7 +103,7 @@ class RunWorker(RunFollower):
         if check is not None:
             check(state)
         command = state.issue(request, command_id=command_id, issuer=issuer)
-        changes = Changes(commands={command.command_id: command})
+        changes = Effects(commands={command.command_id: command})
         await self._store(changes)
         held = await self._on_a_replica()
         await self._show(changes)
@@ -120,7 +122,7 @@ class RunWorker(RunFollower):
                 hint="it goes on, or expires by itself; a rollback can be undone on the run's page once it is done",
             )
         command = await self.orders.withdraw(command_id, who)
-        publish(self.channel, state, Changes(commands={command_id: command}), self.cursor)
+        publish(self.channel, state, Effects(commands={command_id: command}), self.cursor)
         return command
 
     async def _on_a_replica(self) -> bool:
@@ -147,7 +149,7 @@ class RunWorker(RunFollower):
         incident = (await self.ready()).incidents.acknowledge(incident_id, who, self._clock())
         if incident is None:
             raise self._no_incident(incident_id)
-        changes = Changes(incidents={incident_id: incident})
+        changes = Effects(incidents={incident_id: incident})
         await self._store(changes)
         await self._on_a_replica()
         await self._show(changes)
@@ -158,7 +160,7 @@ class RunWorker(RunFollower):
 
     async def take(self, finding: Finding) -> None:
         """Take in what was found about the run beside its own points, at this moment."""
-        state, changes = await self.ready(), Changes()
+        state, changes = await self.ready(), Effects()
         state.found(finding, self._clock(), changes)
         await self._conclude(changes)
 

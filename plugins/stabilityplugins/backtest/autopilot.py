@@ -149,7 +149,7 @@ def _fly(
             flight.done.append(would)
             open_ones.append(would)
     _ended(open_ones, state, None)
-    flight.step_s = state.job(for_command=False).step_time_s or 1.0
+    flight.step_s = state.job.view(for_command=False).step_time_s or 1.0
     flight.own_checkpoints = own and len(state.fold.checkpoints) > 0
     for one in flight.done:
         if one.steps is not None:
@@ -168,7 +168,7 @@ def _save(state: RunState, source: SourceInfo, now: float, step: int) -> None:
 def _would(entry: PilotEntry, state: RunState, assumed: Assumed) -> Would:
     lead = state.incidents.get(entry.incident_id)
     assert lead is not None
-    step_s = state.job(for_command=False).step_time_s or 1.0
+    step_s = state.job.view(for_command=False).step_time_s or 1.0
     return Would(entry, lead.step, lead.step + math.ceil(assumed.reaction_s / step_s))
 
 

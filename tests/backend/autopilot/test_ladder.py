@@ -7,7 +7,7 @@ import math
 import pytest
 
 from stabilitybackend.judging.detectors.engine.base import Finding
-from stabilitybackend.runs.changes import Changes
+from stabilitybackend.lineage.consumer import Effects
 from stabilitybackend.schema.commands import Rollback
 from stabilityclient.wire import Health
 from support.jobs.piloted_job import PilotedJob, falling, stuck
@@ -117,12 +117,12 @@ def test_nothing_is_ordered_while_the_machines_may_be_to_blame(kind: str) -> Non
     job = PilotedJob("wait_steps: 0", once).train(395)
     shared = {"detector": "test", "key": kind, "kind": kind, "severity": "info", "title": kind, "text": ""}
     finding = Finding(**shared, state="open", onset_step=395, step=395, now_step=395)
-    job.state.found(finding, job.now, Changes())
+    job.state.found(finding, job.now, Effects())
     job.train(200)
     assert not job.entries
     assert job.shown.phase == "held"
     over = Finding(**shared, state="resolved", onset_step=395, step=395, now_step=600)
-    job.state.found(over, job.now, Changes())
+    job.state.found(over, job.now, Effects())
     job.train(5)
     assert [one.to_step for one in job.commands] == [300]
 
@@ -133,7 +133,7 @@ def test_a_level_shift_is_for_people_even_beside_a_spike() -> None:
         detector="test", key="l", kind="level_shift", severity="warning", title="level", text="", state="open",
         onset_step=390, step=395, now_step=395, metric="loss",
     )  # fmt: skip
-    job.state.found(shift, job.now, Changes())
+    job.state.found(shift, job.now, Effects())
     job.train(200)
     assert not job.entries
     assert "level shift" in job.shown.text
@@ -173,7 +173,7 @@ def test_without_an_agent_the_order_waits_and_is_given_when_one_is_there() -> No
     job.train(500)
     assert not job.entries
     assert "no agent of this run is connected" in job.shown.text
-    job.state.on_health(Health("a1", "n0", job.now, []))
+    job.state.agents.health(Health("a1", "n0", job.now, []))
     job.train(5)
     assert [one.to_step for one in job.commands] == [300]
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from stabilitybackend.base.errors import Conflict
-from stabilitybackend.runs.changes import Changes
+from stabilitybackend.lineage.consumer import Effects
 from stabilitybackend.runs.worker import RunWorker
 from stabilityclient.wire import Frame
 from support.cli_program import Program
@@ -84,7 +84,7 @@ async def test_after_a_kill_before_it_was_stored_the_same_order_is_given_again_u
     await worker.agent_connected(HELLO, send)  # type: ignore[arg-type]
     decided = []
     for _ in range(2):  # what is decided and not stored is gone with the process
-        changes = Changes()
+        changes = Effects()
         await worker.autopilot.load()
         worker.state.commands._commands.clear()
         worker.autopilot.judge(worker.state, changes)

@@ -25,7 +25,9 @@ def _lost_job(ranks: int) -> tuple[RunState, list[float]]:
             rank = job.info.rank
             step = 19 if second > 4 else 10 + second
             slot = {"rank": rank, "source": job.info.source, "pid": 1, "alive": True, "step": step, "world_size": ranks}
-            state.on_health(Health(f"a{rank}", f"n{rank}", now[0], [slot | {"state": "running", "phase": "forward"}]))
+            state.agents.health(
+                Health(f"a{rank}", f"n{rank}", now[0], [slot | {"state": "running", "phase": "forward"}])
+            )
         at_once(state.ticking())
     state.apply(jobs[0].rolled_back(10, "k"), replayed=False)
     state.apply(jobs[0].rows(range(11, 15)), replayed=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from stabilitybackend.acting.commands.restart_plan import MAX_FRUITLESS
-from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.commands import CommandRequest
 from stabilitybackend.schema.events import CommandReport
@@ -26,7 +25,7 @@ def _ordered() -> RunState:
     ):
         state.apply(frame, replayed=False)
     ranks = [{"rank": 0, "source": job.info.source, "alive": True, "state": "running", "step": 10, "time": ORDERED_AT}]
-    state.on_health(Health("a1-1", job.info.node, ORDERED_AT, ranks, {}))
+    state.agents.health(Health("a1-1", job.info.node, ORDERED_AT, ranks, {}))
     request = CommandRequest("restart", to_step=5, exclude_nodes=["n7"], reason="it hangs")
     state.issue(request, command_id="c-1", issuer="ada")
     state.commands.on_event(None, 10, CommandReport("c-1", "acted"), ORDERED_AT + 1, node=job.info.node)
@@ -42,21 +41,21 @@ def _comes_up_and_dies(state: RunState, start: int) -> None:
 
 def test_the_ordered_plan_stands_until_the_job_is_back() -> None:
     state = _ordered()
-    plan = plan_of(state, ORDERED_AT + 2)
+    plan = state.job.plan(ORDERED_AT + 2)
     assert (plan.checkpoint.step, plan.exclude_nodes, plan.exit_code) == (5, ["n7"], 41)
     state.apply(Job(start=2).rows(range(6, 12)), replayed=False)
     command = state.commands.get("c-1")
     assert command is not None
     assert (command.state, command.first_step) == ("done", 6)
-    assert plan_of(state, ORDERED_AT + 600).action != "relaunch_without"
+    assert state.job.plan(ORDERED_AT + 600).action != "relaunch_without"
 
 
 def test_a_job_that_dies_again_and_again_after_the_order_is_for_people() -> None:
     state = _ordered()
     for start in range(2, 2 + MAX_FRUITLESS):
-        assert plan_of(state, 1000.0 * start).exit_code == 41
+        assert state.job.plan(1000.0 * start).exit_code == 41
         _comes_up_and_dies(state, start)
-    plan = plan_of(state, 9000.0)
+    plan = state.job.plan(9000.0)
     assert (plan.action, plan.exit_code) == ("stop", 42)
 
 
@@ -77,15 +76,15 @@ def test_a_plan_waits_for_the_last_words_of_a_job_that_died_they_may_name_its_gp
         state.apply(frame, replayed=False)
     state.tick()
     state.apply(job.event("exception", 10, type="RuntimeError", message="CUDA error"), replayed=False)
-    assert plan_of(state, now).action == "wait"
+    assert state.job.plan(now).action == "wait"
     now += 1.0
     state.tick()
-    early = plan_of(state, now)
+    early = state.job.plan(now)
     assert (early.action, early.exit_code, early.verdict.kind) == ("wait", 0, "exception")
     state.apply(node.frame(node.xid(0, 79, now)), replayed=False)
     now += 3.0
     state.tick()
-    plan = plan_of(state, now)
+    plan = state.job.plan(now)
     assert (plan.action, plan.exclude_nodes, plan.exit_code) == ("relaunch_without", ["n0"], 41)
 
 
@@ -96,7 +95,7 @@ def test_a_server_that_is_late_plans_nothing_from_a_death_that_it_has_not_told()
     state.apply(job.rows(range(1, 11)), replayed=False)
     state.apply(job.event("exception", 10, type="ValueError", message="bad batch"), replayed=False)
     now += 60.0
-    assert plan_of(state, now).action == "wait"
+    assert state.job.plan(now).action == "wait"
     state.tick()
     now += 3.0
-    assert plan_of(state, now).action == "relaunch"
+    assert state.job.plan(now).action == "relaunch"

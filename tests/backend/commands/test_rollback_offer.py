@@ -13,7 +13,6 @@ from stabilitybackend.acting.commands.request import JobView
 from stabilitybackend.acting.commands.rollback_offer import MAX_OFFERED, back_to
 from stabilitybackend.base.errors import Conflict, NotFound
 from stabilitybackend.judging.incidents.affecting import affects_weights, damaged_by
-from stabilitybackend.runs.derived.rollback_offer import offer_of
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.incidents import Incident
@@ -165,7 +164,7 @@ def test_after_a_rollback_the_next_spike_is_gone_back_for_like_the_first() -> No
     def feed(*frames: Frame) -> tuple[Any, ...]:
         for frame in frames:
             state.apply(frame, replayed=False)
-        offer = offer_of(state)
+        offer = state.job.offer()
         return offer.to_step, offer.skip_batches, [one.step for one in offer.checkpoints]
 
     saved = [job.event("checkpoint", step, path=f"c/{step}") for step in (0, 200)]
@@ -174,7 +173,7 @@ def test_after_a_rollback_the_next_spike_is_gone_back_for_like_the_first() -> No
     assert feed(spoilt, job.event("checkpoint", 250, path="c/250")) == (200, 120, [250, 200, 0])
     back = job.rolled_back(200, "c-1", command_id="c-1")
     assert feed(back, rows(job, 201, 240)) == (200, None, [200, 0])
-    assert {c.step: c.inside for c in state.checkpoints()}[250] is None  # it is on the branch that was left
+    assert {c.step: c.inside for c in state.job.checkpoints()}[250] is None  # it is on the branch that was left
     later = rows(job, 241, 430, spoilt_from=400)
     assert feed(job.event("checkpoint", 240, path="c/240"), later) == (240, 260, [240, 200, 0])
 
@@ -183,10 +182,10 @@ def test_what_the_ranks_say_that_they_can_is_offered_and_kept_in_a_snapshot() ->
     state, second = (RunState("run", lambda: 5_000.0) for _ in range(2))
     for rank, can in enumerate((["lr_scale", "seed"], ["seed"])):
         state.apply(Job(rank, world_size=2).event("handler", can=can), replayed=False)
-    assert sorted(offer_of(state).cannot) == ["lr_scale", "skip_batches", "skip_range"]
+    assert sorted(state.job.offer().cannot) == ["lr_scale", "skip_batches", "skip_range"]
     assert taken_over(state.handlers, second.handlers) == state.handlers
 
 
 def test_an_incident_that_is_none_is_not_found() -> None:
     with pytest.raises(NotFound, match="has no incident 'i-nobody'"):
-        offer_of(RunState("run", lambda: 5_000.0), "i-nobody")
+        RunState("run", lambda: 5_000.0).job.offer("i-nobody")

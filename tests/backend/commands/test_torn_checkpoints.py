@@ -13,8 +13,7 @@ import pytest
 from stabilitybackend.acting.commands.commands import CommandBook
 from stabilitybackend.base.errors import BadRequest
 from stabilitybackend.lineage.checkpoints import IN_PARTS
-from stabilitybackend.runs.derived.restart_plan import plan_of
-from stabilitybackend.runs.derived.rollback_offer import offer_of
+from stabilitybackend.runs.consumers.incidents import Incidents
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.commands import CommandRequest
 from stabilityclient.agent.upload.records import SpooledEvent
@@ -55,15 +54,15 @@ class Trained:
     @property
     def steps(self) -> list[int]:
         """What is offered."""
-        return [one.step for one in offer_of(self.state).checkpoints]
+        return [one.step for one in self.state.job.offer().checkpoints]
 
     @property
     def why(self) -> dict[int, str]:
         """What is not offered, and why."""
-        return {one.step: one.unfit for one in offer_of(self.state).withheld}
+        return {one.step: one.unfit for one in self.state.job.offer().withheld}
 
     def order(self, step: int) -> None:
-        job = replace(self.state.job(), agents=1)
+        job = replace(self.state.job.view(), agents=1)
         CommandBook("run").issue(CommandRequest("rollback", step), job, command_id="c", issuer="ada", now=NOW)
 
 
@@ -112,7 +111,7 @@ def test_a_torn_one_is_not_offered_from_the_moment_on_at_which_the_agent_sees_it
     with pytest.raises(BadRequest, match="the checkpoint of step 200 can't be used: it is incomplete: ") as refused:
         run.order(200)
     assert refused.value.hint == "usable checkpoints: 100"
-    plan = plan_of(run.state, NOW, CommandRequest("restart", reason="for the test"))
+    plan = run.state.job.plan(NOW, CommandRequest("restart", reason="for the test"))
     assert plan.checkpoint is not None
     assert plan.checkpoint.step == 100
     assert f"That of step 200 is not used: {run.why[200]}." in plan.text
@@ -133,7 +132,7 @@ def test_what_loads_with_the_ranks_that_wrote_it_only_is_offered_to_no_other_job
         run.announce(200, "c/200")
         run.seen(200, "c/200", kind="deepspeed", complete=True, world_size=4, loads_with="same")
         assert run.steps == offered
-        assert run.state.usable().newest() == offered[0]
+        assert run.state[Incidents].usable().newest() == offered[0]
     assert run.why == {200: "4 ranks wrote it and as many can load it; the job has 2"}
 
 
@@ -168,7 +167,7 @@ def test_a_node_that_can_not_look_says_so_and_takes_back_nothing_that_another_on
     run, why = Trained("s3://b/100"), "not checked: the node's agent has no credentials for s3://"
     run.announce(200, "s3://b/200")
     run.seen(200, "s3://b/200", "n0", kind="unknown", complete=None, problem=why)
-    assert [(one.step, one.unchecked) for one in offer_of(run.state).checkpoints] == [(200, why), (100, "")]
+    assert [(one.step, one.unchecked) for one in run.state.job.offer().checkpoints] == [(200, why), (100, "")]
     run.seen(200, "s3://b/200", "n1", complete=False, problem="a is missing", bad=["a"])
     run.seen(200, "s3://b/200", "n0", kind="unknown", complete=None, problem=why)
     assert run.steps == [100]
@@ -192,7 +191,7 @@ def test_what_the_agents_saw_survives_a_snapshot() -> None:
     run.seen(250, "c/250", complete=False, problem="it", bad=["it"])
     later = RunState("run", lambda: NOW)
     later.restore({part.name: part for part in run.state.saved()})
-    assert later.checkpoints() == run.state.checkpoints()
+    assert later.job.checkpoints() == run.state.job.checkpoints()
     run.state = later
     run.announce(250, "c/250")
     assert run.steps == [100]
@@ -202,7 +201,7 @@ def test_the_slowest_rank_tells_how_long_the_save_took() -> None:
     run = Trained()
     for took in (3.0, 12.5, None, 4.0):
         run.feed(run.rank.event("checkpoint", 200, path="c/200", **({} if took is None else {"took_s": took})))
-    assert {one.step: one.took_s for one in run.state.checkpoints()} == {200: 12.5, 100: None}
+    assert {one.step: one.took_s for one in run.state.job.checkpoints()} == {200: 12.5, 100: None}
 
 
 def test_the_advice_says_why_the_checkpoint_from_before_a_spike_is_no_way_back() -> None:

@@ -9,8 +9,6 @@ import pytest
 
 from stabilitybackend.acting.commands.commands import CommandBook
 from stabilitybackend.base.errors import BadRequest, Conflict
-from stabilitybackend.runs.derived.restart_plan import plan_of
-from stabilitybackend.runs.derived.rollback_offer import offer_of
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.commands import CommandRequest
 from stabilityclient.wire import SourceInfo
@@ -43,30 +41,30 @@ class Trained:
         self.feed(agent.event("checkpoint_seen", step, path=path, kind="dcp", complete=True))
 
     def order(self, kind: str, **request: Any) -> Any:
-        job = replace(self.state.job(), agents=1)
+        job = replace(self.state.job.view(), agents=1)
         return CommandBook("run").issue(CommandRequest(kind, **request), job, command_id="c", issuer="ada", now=NOW)
 
     @property
     def offered(self) -> list[int]:
-        return [one.step for one in offer_of(self.state).checkpoints]
+        return [one.step for one in self.state.job.offer().checkpoints]
 
     @property
     def unverified(self) -> list[int]:
-        return [one.step for one in offer_of(self.state).withheld if one.unverified]
+        return [one.step for one in self.state.job.offer().withheld if one.unverified]
 
 
 def test_a_strangers_checkpoint_is_neither_offered_nor_suggested_nor_planned() -> None:
     run = Trained()
     run.intrude()
 
-    offer = offer_of(run.state)
+    offer = run.state.job.offer()
 
     assert (run.offered, run.unverified, offer.to_step) == ([100], [200], 100)
-    planned = plan_of(run.state, NOW, CommandRequest("restart")).checkpoint
+    planned = run.state.job.plan(NOW, CommandRequest("restart")).checkpoint
     assert planned is not None
     assert planned.step == 100
     with pytest.raises(Conflict, match="not verified"):
-        plan_of(run.state, NOW, CommandRequest("restart", to_step=200))
+        run.state.job.plan(NOW, CommandRequest("restart", to_step=200))
 
 
 def test_an_order_that_names_it_is_refused_until_it_is_accepted() -> None:
@@ -142,7 +140,7 @@ def test_what_is_verified_survives_a_snapshot() -> None:
     run.intrude()
     later = RunState("run", lambda: NOW)
     later.restore({part.name: part for part in run.state.saved()})
-    assert later.checkpoints() == run.state.checkpoints()
+    assert later.job.checkpoints() == run.state.job.checkpoints()
     run.state = later
     run.feed(run.rank.event("checkpoint", 250, path="/out/a/step-250/model.pt"))
     assert (run.offered, run.unverified) == ([250, 100], [200])

@@ -14,7 +14,8 @@ from stabilitybackend.judging.detection.evidence import Evidence
 from stabilitybackend.judging.detectors.engine.base import Finding
 from stabilitybackend.judging.incidents.incidents import IncidentBook
 from stabilitybackend.judging.incidents.rollback_target import UsableOf
-from stabilitybackend.lineage.changes import Forked, LineageEvent, Placed
+from stabilitybackend.lineage.batch import Batch, Placed
+from stabilitybackend.lineage.changes import Forked, LineageEvent
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.schema.incidents import as_json
 from stabilitybackend.schema.json_data import NAME_CHARS
@@ -38,7 +39,7 @@ class Run:
     def take(self, frame: Frame) -> None:
         for change in self.fold.apply(frame):
             if isinstance(change, Placed):
-                self.store.add(change)
+                self.store.add(Batch.of([change]))
             elif isinstance(change, Forked):
                 self.evidence.forked(change.segment.fork_step)
             elif isinstance(change, LineageEvent) and change.type == "batch":

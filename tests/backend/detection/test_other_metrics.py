@@ -13,7 +13,7 @@ import pytest
 from stabilitybackend.base.name_sets import NameSet
 from stabilitybackend.judging.detection.naming.watched_report import watched_of
 from stabilitybackend.judging.detection.other_metrics import BLOCK, MAX_METRICS, OtherMetrics
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.batch import Placed
 from stabilitybackend.runs.state import RunState
 from support.job_frames import Job
 

@@ -8,8 +8,6 @@ from collections.abc import Callable
 import pytest
 
 from stabilitybackend.runs.archiving import snapshot
-from stabilitybackend.runs.changes import Changes
-from stabilitybackend.runs.rows.usual_rows import fold_message
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.incidents import Incident
 from stabilityclient.node_frames import together
@@ -40,7 +38,7 @@ class _Run:
         for step in range(first, last):
             frames = [job.rows([step], _rows(job, step, self.value)) for job in self.jobs]
             if self.node:
-                fold_message(self.state, together(frames), Changes(), self._fold, replayed=False)
+                self.state.apply(together(frames))
             else:
                 for frame in frames:
                     self._fold(frame)
@@ -61,7 +59,7 @@ class _Run:
             }
             for rank in range(RANKS)
         ]
-        self.state.on_health(Health("a1", "n0", 1_000.0, ranks))
+        self.state.agents.health(Health("a1", "n0", 1_000.0, ranks))
 
     @property
     def suspect(self) -> Incident:

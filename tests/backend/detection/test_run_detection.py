@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from stabilitybackend.base.saving import restore
 from stabilitybackend.judging.detection import run_detection
 from stabilitybackend.judging.detectors.engine.base import Detector, Finding, Mark, Point, fresh
+from stabilitybackend.lineage.lineage import Lineage
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.storage.points.points import Points
 from stabilityclient.agent.upload.framing import frame_of
 from stabilityclient.agent.upload.records import SpooledRow
 from stabilityclient.wire import Frame
@@ -154,7 +156,7 @@ def test_neither_frame_borders_nor_a_restart_of_the_server_change_what_detectors
             told([pieces.rows(steps[:some], {name: values[:some] for name, values in rows.items()})], broken)
             steps, rows = steps[some:], {name: values[some:] for name, values in rows.items()}
         saved = {part.name: part for part in broken.judge.saved()}
-        broken.judge = run_detection.Judge(broken.store, broken.fold)
+        broken.judge.__init__(broken[Lineage], broken[Points])  # type: ignore[misc]
         broken.judge.restore(saved)
         fork = int(back * (last + count))
         told([whole.rolled_back(fork, f"k{turn}")], plain)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from stabilitybackend.base.errors import BadRequest, NotFound, StabilityBoardError
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.batch import Batch, Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.storage.archive.location import Location, open_location
 from stabilitybackend.storage.archive.part import Part
@@ -40,7 +40,7 @@ def run_of(*frames: Frame) -> tuple[RunStore, LineageFold]:
     for frame in frames:
         for change in fold.apply(frame):
             if isinstance(change, Placed):
-                store.add(change)
+                store.add(Batch.of([change]))
     return store, fold
 
 
@@ -117,7 +117,7 @@ def test_each_row_of_a_step_is_exported_and_comes_back_in_its_order(suffix: str,
     loss[[21, 48]] = math.nan, 40.0
     for names, at in ((["loss"], slice(None)), (["norm"], slice(3, None, 4)), (["time"], slice(0, 9))):
         times = 1e9 + clock * np.arange(80)[at]
-        store.add(Placed(0, "r0", 0, "", names, steps[at], times, loss[None, at]))
+        store.add(Batch.of([Placed(0, "r0", 0, "", names, steps[at], times, loss[None, at])]))
     fold.apply(Job().rows(range(20)))
     run = ImportedRun()
 
@@ -230,7 +230,7 @@ def test_without_room_for_its_file_a_parquet_export_says_so_and_what_needs_none(
 def test_a_reader_that_stands_still_holds_no_thread_of_polars() -> None:
     store, count = RunStore(), 1_500_000
     steps, values = np.arange(count), np.random.default_rng(0).random(count)
-    store.add(Placed(0, "r0-1", 0, "n0", ["loss"], steps, values, values.reshape(1, -1)))
+    store.add(Batch.of([Placed(0, "r0-1", 0, "n0", ["loss"], steps, values, values.reshape(1, -1))]))
     chunks = parquet_export(export_of(store, LineageFold()))
     next(chunks)
     wait_until(lambda: not writing(), 20, "the file is made")

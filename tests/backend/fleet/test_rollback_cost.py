@@ -289,7 +289,7 @@ def test_while_the_new_segment_has_no_point_the_time_down_goes_on_as_long_as_som
     slot = {"rank": 0, "source": job.info.source, "pid": 1, "alive": True, "state": "running", "step": 41}
     waits = []
     for now in (1_070.0, 1_100.0):
-        state.on_health(Health("a1", "n0", now, [slot]))
+        state.agents.health(Health("a1", "n0", now, [slot]))
         waits.append(_shown(state, now)["rollbacks"][0]["downtime_s"])
     assert (alone["downtime_s"], waits) == (None, [20.0, 50.0])
 
@@ -298,7 +298,7 @@ def test_a_job_that_is_unreachable_is_under_way_while_a_connection_of_its_agent_
     job = _Rank()
     state = _run(job.at(1_000.0).steps(1, 50), job.at(1_059.99).rolled_back(40, "a"))
     slot = {"rank": 0, "source": job.info.source, "pid": 1, "alive": True, "state": "running", "step": 41}
-    state.on_health(Health("a1", "n0", 5_000.0, [slot]))
+    state.agents.health(Health("a1", "n0", 5_000.0, [slot]))
     assert state.liveness.status(5_200.0)[0] == "unreachable"
     assert _shown(state, 5_200.0)["rollbacks"][0]["downtime_s"] == 5_200.0 - 1_050.0
 

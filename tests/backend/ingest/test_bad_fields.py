@@ -13,9 +13,9 @@ import pytest
 from stabilitybackend.base.errors import BadRequest
 from stabilitybackend.base.slices import at_once
 from stabilitybackend.ingest.connection import check_frame
+from stabilitybackend.judging.gpus.readings import GpuReadings
 from stabilitybackend.judging.gpus.view import gpus_view
 from stabilitybackend.runs.archiving import snapshot
-from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
 from stabilitybackend.runs.feed.health import HealthFeed
 from stabilitybackend.runs.feed.pubsub import Channel, Subscriber
@@ -55,7 +55,7 @@ class _Run:
             job.info.source, job.info.pid = f"r{rank}-3b9aca00-10{rank}", 100 + rank
             for frame in (job.rows([10, 11, 12]), job.event("checkpoint", 10, path="c/10")):
                 self.state.apply(frame, replayed=False)
-        self.state.on_health(bad_events.health(self.now))
+        self.state.agents.health(bad_events.health(self.now))
         for command_id, request in (("c-1", CommandRequest("rollback", 10)), ("c-2", CommandRequest("dump_stacks"))):
             self.state.issue(request, command_id=command_id, issuer="ada")
 
@@ -70,7 +70,7 @@ class _Run:
         if isinstance(read, Frame):
             self.state.apply(read, replayed=False)
         elif isinstance(read, Health):
-            self.feed.put(self.state.on_health(read))
+            self.feed.put(self.state.agents.health(read))
         return True
 
     def send(self, event: EventBlock, source: SourceInfo) -> bool:
@@ -104,12 +104,12 @@ class _Run:
                 state.view(),
                 [as_json(incident) for incident in state.incidents.all()],
                 state.commands.all(),
-                state.checkpoints(),
+                state.job.checkpoints(),
                 state.fold.tree.view().segments,
-                [state.agent_view(agent) for agent in state.agents.values()],
+                [state.agents.shown(agent) for agent in state.agents.all.values()],
                 [dump.shown() for dump in state.liveness.dumps.held()],
-                gpus_view(state.gpus, state.incidents.of({"gpu_fault"}), lambda uuid: [], state.gpu_readings.of),
-                plan_of(state, 2_000.0),
+                gpus_view(state.gpus, state.incidents.of({"gpu_fault"}), lambda uuid: [], state[GpuReadings].of),
+                state.job.plan(2_000.0),
                 rollback_costs_of(state, 2_000.0, NO_STOPS)(),
                 state.stretches.all(),
             ]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.batch import Batch, Placed
 from stabilitybackend.lineage.epochs import FIRST_ROWS
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.storage.points.store import RunStore
@@ -28,7 +28,7 @@ class Run:
         for frame in frames:
             for change in self.fold.apply(frame):
                 if isinstance(change, Placed):
-                    self.store.add(change)
+                    self.store.add(Batch.of([change]))
         return self
 
     def effective(self, metric: str = "loss", rank: int = 0) -> dict[int, tuple[int, float]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.batch import Batch, Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.storage.points.store import RunStore
 from stabilityclient.wire import Frame
@@ -28,7 +28,7 @@ def _check(job: CrashingJob, ranks: int, frames: Iterable[Frame]) -> None:
     for frame in frames:
         for change in fold.apply(frame):
             if isinstance(change, Placed):
-                store.add(change)
+                store.add(Batch.of([change]))
                 placed.append(change)
     effective: dict[int, dict[int, float]] = {rank: {} for rank in range(ranks)}
     for entry in entries(store, fold, "loss"):

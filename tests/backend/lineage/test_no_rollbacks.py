@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stabilitybackend.base.errors import Conflict
+from stabilitybackend.lineage.batch import Placed
 from stabilitybackend.lineage.branching import UNDONE_STEPS
-from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.tree import undoable
 from support.job_frames import Job

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.batch import Batch, Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.storage.points.store import RunStore
 from stabilityclient.wire import Frame
@@ -82,7 +82,7 @@ def _check(story: _Story, frames: Iterator[Frame]) -> None:
     for frame in frames:
         for change in fold.apply(frame):
             if isinstance(change, Placed):
-                store.add(change)
+                store.add(Batch.of([change]))
     effective: tuple[dict[int, float], dict[int, float]] = ({}, {})
     for entry in entries(store, fold, "loss"):
         assert entry.rank is not None

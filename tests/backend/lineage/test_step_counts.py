@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.batch import Batch, Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.storage.points.store import RunStore
@@ -24,7 +24,7 @@ class Told:
         for frame in frames:
             for change in self.fold.apply(frame):
                 if isinstance(change, Placed):
-                    self.store.add(change)
+                    self.store.add(Batch.of([change]))
                     self.rows.append(change)
 
     @property

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from stabilitybackend.base.saving import part_of, restore
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.batch import Batch, Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.storage.points.store import RunStore
 from support.jobs.step_stories import StepStory
@@ -26,7 +26,7 @@ def folded(story: StepStory, seed: int) -> tuple[LineageFold, RunStore, list[Pla
     for frame in story.frames():
         for change in fold.apply(frame):
             if isinstance(change, Placed):
-                store.add(change)
+                store.add(Batch.of([change]))
                 placed.append(change)
         if draw.random() < 0.02:
             saved, fold = part_of("lineage", fold), LineageFold()

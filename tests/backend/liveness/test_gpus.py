@@ -89,7 +89,7 @@ def test_a_run_hands_what_it_knows_of_its_gpus_to_its_hang() -> None:
         state.apply(node.frame(event), replayed=False)
     for _ in range(15):
         job.now += 1.0
-        state.on_health(Health("agent-a", "a", job.now, [job.slot(0), job.slot(1) | {"source": source(1)}]))
+        state.agents.health(Health("agent-a", "a", job.now, [job.slot(0), job.slot(1) | {"source": source(1)}]))
         state.tick()
     (hang,) = state.incidents.of({"hang"})
     assert LOST in hang.evidence["verdict"]["because"][0]

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from stabilitybackend.judging.liveness.world_size import MAX_LAUNCHES, LaunchSizes, left_nodes, newest_starts
+from stabilitybackend.lineage.batch import Batch, Placed
+from stabilitybackend.lineage.changes import LineageEvent
+from stabilitybackend.lineage.consumer import Effects
 from stabilitybackend.schema.health import AgentHealth, AgentState, RankHealth
 from stabilityclient.wire import SourceInfo
 from support.checkpoints import checkpoint
 from support.saved_state import taken_over
+
+
+def _inventory(node: str, data: dict[str, Any]) -> LineageEvent:
+    return LineageEvent(SourceInfo("a1", node=node), 0, "gpu_inventory", 1.0, None, data)
+
+
+def _rows(source: str, *steps: int) -> Batch:
+    times, values = np.array(steps, float), np.ones((1, len(steps)))
+    return Batch.of([Placed(0, source, 0, "n0", ["loss"], np.array(steps), times, values)])
 
 
 def _world(*launches: tuple[float, int, int]) -> LaunchSizes:
@@ -16,8 +31,8 @@ def _world(*launches: tuple[float, int, int]) -> LaunchSizes:
     world = LaunchSizes()
     for started, size, first_step in launches:
         for rank in range(size):
-            world.seen(SourceInfo(f"r{rank}-{int(started):x}-1", rank=rank, world_size=size, started=started))
-        world.row(f"r0-{int(started):x}-1", first_step, first_step + 9)
+            world.sent([SourceInfo(f"r{rank}-{int(started):x}-1", rank=rank, world_size=size, started=started)])
+        world.rows(_rows(f"r0-{int(started):x}-1", first_step, first_step + 9), Effects())
     return world
 
 
@@ -35,7 +50,7 @@ def test_the_size_before_and_since_when_are_told() -> None:
 
 def test_late_words_of_an_old_launch_change_nothing_of_today() -> None:
     world = _world((1, 8, 1), (2, 6, 11))
-    world.seen(SourceInfo("r3-1-1", rank=3, world_size=8, started=1.0))
+    world.sent([SourceInfo("r3-1-1", rank=3, world_size=8, started=1.0)])
     assert (_shown(world), world.size) == ((6, 8, 11), 6)
 
 
@@ -48,9 +63,9 @@ def test_it_survives_a_restart_of_the_server_and_stays_bounded() -> None:
 
 def test_gpus_are_those_in_use_on_the_nodes_that_are_there() -> None:
     world = _world((1, 2, 1))
-    world.inventory("n0", {"gpus": [{"ranks": [0]}, {"ranks": []}, {"ranks": [1]}]})
-    world.inventory("n1", {"gpus": [{}, {}]})
-    world.inventory("n2", {"gpus": []})
+    world.event(_inventory("n0", {"gpus": [{"ranks": [0]}, {"ranks": []}, {"ranks": [1]}]}), Effects())
+    world.event(_inventory("n1", {"gpus": [{}, {}]}), Effects())
+    world.event(_inventory("n2", {"gpus": []}), Effects())
     assert [world.view(nodes).gpus for nodes in (["n0"], ["n0", "n1"], ["n2"], [])] == [2, 4, None, None]
 
 

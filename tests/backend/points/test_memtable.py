@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.lineage.changes import Placed, PlacedInStep
+from stabilitybackend.lineage.batch import Batch, Placed, Table
 from stabilitybackend.storage.archive.series import Rows, SeriesKey
 from stabilitybackend.storage.points import row_table
 from stabilitybackend.storage.points.memtable import Generation
@@ -32,7 +32,7 @@ def test_rows_are_read_in_their_order_however_many_came_together(sizes: list[int
     generation, first = Generation("0-0", 0), 1
     for number, size in enumerate(sizes, 1):
         generation.begin(f"{number}-0", 10)
-        generation.add(_rows(first, size))
+        generation.add(Batch.of([_rows(first, size)]))
         first += size
     series = generation.series(LOSS)
     assert series is not None
@@ -49,7 +49,7 @@ def test_reading_between_two_rows_changes_nothing_of_what_is_read_later() -> Non
     for step in range(1, 50):
         for generation in (apart, together):
             generation.begin(f"{step}-0", 10)
-            generation.add(_rows(step, 1, rank=step % 3))
+            generation.add(Batch.of([_rows(step, 1, rank=step % 3)]))
         assert apart.series(SeriesKey("lr", 0, step % 3, "")) is not None
     for rank in range(3):
         found = [generation.series(SeriesKey("lr", 0, rank, "")) for generation in (apart, together)]
@@ -62,11 +62,11 @@ def test_the_rows_since_a_frame_are_whole_while_a_thread_asks_and_more_come() ->
     with ThreadPoolExecutor(1) as thread:
         for step in range(1, 2_000):
             generation.begin(f"{step}-0", 10)
-            generation.add(_rows(step, 1))
+            generation.add(Batch.of([_rows(step, 1)]))
             if step % 50 == 0:
                 asked = thread.submit(generation.since, "10-0")
                 generation.begin(f"{step}-1", 10)
-                generation.add(_rows(10_000 + step, 1, rank=1))
+                generation.add(Batch.of([_rows(10_000 + step, 1, rank=1)]))
                 rows = [int(one) for placed in asked.result() if placed.rank == 0 for one in placed.steps]
                 assert rows == list(range(11, step + 1))
 
@@ -109,7 +109,7 @@ def test_rows_are_read_whole_by_a_thread_while_another_one_puts_them_into_column
 ) -> None:
     generation, asked, decided = Generation("0-0", 0), list[Future[list[int]]](), Event()
     generation.begin("1-0", 10)
-    generation.add(_rows(1, 15))
+    generation.add(Batch.of([_rows(1, 15)]))
     extend = RowTable._extend
 
     def beside(table: RowTable, *rows: Any) -> None:
@@ -125,10 +125,12 @@ def test_rows_are_read_whole_by_a_thread_while_another_one_puts_them_into_column
         assert asked[0].result() == [15, 15]
 
 
-def _in_step(step: int, ranks: list[int]) -> PlacedInStep:
+def _in_step(step: int, ranks: list[int]) -> Batch:
     count, infos = len(ranks), [SourceInfo(f"r{rank}-1", rank, node="n0") for rank in ranks]
-    values = np.array([[2.0 * step + 100 * rank for rank in ranks], [3.0 * step for _ in ranks]])
-    return PlacedInStep(0, infos, ["loss", "lr"], np.full(count, step), 0.5 * np.array(ranks) + step, values)
+    values = np.array([[[2.0 * step + 100 * rank for rank in ranks]], [[3.0 * step for _ in ranks]]])
+    steps, times = np.full((1, count), step), 0.5 * np.array([ranks]) + step
+    order = np.arange(count)[None, :]
+    return Batch(0, [Table(infos, ["loss", "lr"], steps, times, values, order)], count, count)
 
 
 def _columns(rows: Rows) -> list[list[float]]:
@@ -162,9 +164,9 @@ def test_rows_in_step_are_read_as_if_each_had_come_by_itself(came: list[tuple[in
         rows = _in_step(max(0, number - back), sorted(ranks))
         for generation in (together, apart):
             generation.begin(f"{number}-0", 10)
-        together.add_in_step(rows)
+        together.add(rows)
         for placed in rows.each():
-            apart.add(placed)
+            apart.add(Batch.of([placed]))
         if number == cut:
             begin = together.place
     again = Generation("0-0", 0)

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from stabilitybackend.judging.detection.naming.watched_names import MAX_NAMES as WATCHED
 from stabilitybackend.judging.detectors.engine.row_plans import MAX_REMEMBERED_METRICS
-from stabilitybackend.runs.changes import Changes
-from stabilitybackend.runs.rows.usual_rows import fold_message
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.metric_roles import dataset_of, mixture_of, role_of
 from stabilitybackend.storage.points import metric_names
@@ -32,7 +30,7 @@ def _fed(*frames: Frame) -> RunState:
         state.store.begin(f"{number}-0", 1)
         message = decode_message(encode_message(frame))
         assert isinstance(message, Frame)
-        fold_message(state, message, Changes(), lambda one: state.apply(one, replayed=False), replayed=False)
+        state.apply(message)
     return state
 
 
@@ -84,7 +82,7 @@ def test_the_ranks_of_a_node_share_the_names_that_are_kept() -> None:
     for step in range(1, 9):
         row: dict[str, Any] = {"loss": [1.0], f"grad/{step}": [2.0]}
         message = together([job.rows([step], row) for job in jobs])
-        fold_message(state, message, Changes(), lambda one: state.apply(one, replayed=False), replayed=False)
+        state.apply(message)
     assert sorted(state.store.metrics()) == ["grad/1", "grad/2", "grad/3", "grad/4", "loss"]
     assert {len(values) for name, values in _values(state).items() if name == "loss"} == {8}
 

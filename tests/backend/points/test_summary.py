@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from stabilitybackend.lineage.changes import Forked, Placed
-from stabilitybackend.lineage.fold import LineageFold
+from stabilitybackend.lineage.batch import Batch, Placed
+from stabilitybackend.lineage.changes import Forked
+from stabilitybackend.lineage.consumer import Effects
+from stabilitybackend.lineage.lineage import Lineage
 from stabilitybackend.storage.archive.series import Rows, SeriesKey
+from stabilitybackend.storage.points.points import Points
 from stabilitybackend.storage.points.store import RunStore
 from stabilitybackend.storage.points.summary import MAX_LATEST, RunSummary
 from stabilityclient.wire import Frame
@@ -34,22 +37,25 @@ class _CountedStore(RunStore):
 
 class _Run:
     def __init__(self) -> None:
-        self.fold, self.store, self.summary = LineageFold(), _CountedStore(), RunSummary()
+        self.lineage, points = Lineage(), Points()
+        self.fold, self.store = self.lineage.fold, _CountedStore()
+        points.store = self.store
+        self.summary = RunSummary(self.lineage, points)
         self.placed: list[Placed] = []
 
     def feed(self, *frames: Frame) -> _Run:
         for frame in frames:
             for change in self.fold.apply(frame):
                 if isinstance(change, Placed):
-                    self.summary.add(change, self.store, self.fold.tree)
-                    self.store.add(change)
+                    self.store.add(Batch.of([change]))
+                    self.summary.rows(Batch.of([change]), Effects())
                     self.placed.append(change)
                 elif isinstance(change, Forked):
-                    self.summary.forked()
+                    self.summary.forked(change, Effects())
         return self
 
     def view(self) -> dict[str, Any]:
-        return self.summary.view(self.store, self.fold)
+        return self.summary.view()
 
     def naive(self) -> dict[str, Any]:
         """Return the same from all rows that ever came."""
@@ -117,7 +123,7 @@ def test_asking_at_any_moment_changes_no_later_answer(told: tuple[Story, int]) -
 def test_a_summary_taken_up_from_what_was_saved_is_the_same(told: tuple[Story, int]) -> None:
     frames = tell(*told)
     run = _Run().feed(*frames[: len(frames) // 2])
-    run.summary = taken_over(run.summary, RunSummary())
+    run.summary = taken_over(run.summary, RunSummary(run.lineage, run.summary._points))
     assert run.feed(*frames[len(frames) // 2 :]).view() == run.naive()
 
 
@@ -214,6 +220,6 @@ def _cpu_of_rows(names: list[str]) -> float:
         ]  # fmt: skip
         start = time.process_time()
         for row in rows:
-            run.summary.add(row, run.store, run.fold.tree)
+            run.summary.rows(Batch.of([row]), Effects())
         took.append(time.process_time() - start)
     return min(took)

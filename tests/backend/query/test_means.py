@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stabilitybackend.lineage.batch import Batch
 from stabilitybackend.storage.archive.aggregates import aggregate, means, regroup
 from stabilitybackend.storage.archive.series import Rows
 from stabilitybackend.storage.points.store import RunStore
@@ -25,7 +26,7 @@ def _store(tree: Tree) -> RunStore:
     store = RunStore()
     for number, placed in enumerate(tree.placed(), start=1):
         store.begin(f"{number}-0", 1)
-        store.add(placed)
+        store.add(Batch.of([placed]))
     return store
 
 

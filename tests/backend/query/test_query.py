@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stabilitybackend.base.errors import BadRequest
+from stabilitybackend.lineage.batch import Batch
 from stabilitybackend.storage.points.store import RunStore
 from stabilitybackend.storage.query.query import Answer, Series, json_numbers, select
 from stabilitybackend.storage.query.request import SeriesRequest
@@ -264,7 +265,7 @@ def test_ten_thousand_metrics_of_one_point_take_little_memory() -> None:
     placed = NaiveRun().feed(Job().rows([1], {f"layer/{n}": [0.0] for n in range(10_000)}))
     tracemalloc.start()
     for rows in placed:
-        store.add(rows)
+        store.add(Batch.of([rows]))
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert used < 20e6

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.batch import Batch, Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.schema.series import SpikeScore, SpikeScores
 from stabilitybackend.storage.points.store import RunStore
@@ -46,7 +46,7 @@ def scores(*frames: Frame, norm: str | None = "grad_norm") -> SpikeScores:
     for frame in frames:
         for change in fold.apply(frame):
             if isinstance(change, Placed):
-                store.add(change)
+                store.add(Batch.of([change]))
     return spike_scores(store.view(), LineageView.of(fold), "loss", norm)
 
 

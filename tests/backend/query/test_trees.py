@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.batch import Batch, Placed
 from stabilitybackend.storage.archive.cache import ByteCache
 from stabilitybackend.storage.archive.location import open_location
 from stabilitybackend.storage.archive.part import PartReader, write_part
@@ -41,7 +41,7 @@ def _hot(tree: Tree) -> RunStore:
 def _add(store: RunStore, packets: Iterable[Placed], first: int = 1) -> None:
     for number, placed in enumerate(packets, start=first):
         store.begin(f"{number}-0", 1)
-        store.add(placed)
+        store.add(Batch.of([placed]))
 
 
 def _select(store: RunStore, tree: Tree, view: str = "effective", **wish: object) -> Answer:
@@ -203,11 +203,8 @@ def test_another_metric_as_x_is_read_from_the_path_of_each_point(tree: Tree, oth
     for placed in other.placed():
         if placed.segment < len(tree.forks):
             keep = placed.steps > tree.forks[placed.segment]
-            store.add(
-                Placed(
-                    placed.segment, "r0", 0, "n0", ["x"], placed.steps[keep], placed.times[keep], placed.values[:, keep]
-                )
-            )  # fmt: skip
+            rows = placed.steps[keep], placed.times[keep], placed.values[:, keep]
+            store.add(Batch.of([Placed(placed.segment, "r0", 0, "n0", ["x"], *rows)]))
     if not store.keys("x"):
         return
     known = Tree(tree.parents, tree.forks, tree.head)

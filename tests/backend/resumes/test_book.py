@@ -50,7 +50,7 @@ def test_a_restart_in_the_middle_changes_nothing() -> None:
     for at in range(15, len(frames), 97):
         before = folded(frames[:at])
         after = thaw(freeze(before), "r", lambda: 5_000.0)
-        after.store = before.store
+        after.points.store = before.store
         after.incidents.load(before.incidents.all())
         assert _view(folded(frames[at:], after)) == _view(expected)
 

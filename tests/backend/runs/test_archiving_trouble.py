@@ -14,9 +14,9 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError
 
 from stabilitybackend.base.errors import AgentGone, Unavailable
+from stabilitybackend.lineage.consumer import Effects
 from stabilitybackend.runs.archiving.archiver import ArchiveFiles, RunArchive
-from stabilitybackend.runs.changes import Changes
-from stabilitybackend.runs.waiting import Waiting
+from stabilitybackend.runs.pending_frames import PendingFrames
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.storage.archive.cache import ByteCache
 from stabilitybackend.storage.archive.location import LocalFolder, open_location
@@ -336,13 +336,13 @@ async def test_while_archived_frames_are_folded_again_others_get_their_turn_afte
         state.write_bytes(b"damaged")
     turn, seen = 0, []
 
-    fold = Waiting.fold
+    fold = PendingFrames.fold
 
-    def noted(*arguments: Any) -> Changes:
+    def noted(*arguments: Any) -> Effects:
         seen.append(turn)
         return fold(*arguments)
 
-    monkeypatch.setattr(Waiting, "fold", noted)
+    monkeypatch.setattr(PendingFrames, "fold", noted)
     await stage.restart()
     again = asyncio.create_task(stage.manager.get("run-1"))
     while not again.done():

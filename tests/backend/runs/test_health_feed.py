@@ -14,11 +14,12 @@ import pytest
 from stabilitybackend.base.slices import at_once
 from stabilitybackend.judging.gpus.readings import GpuReadings
 from stabilitybackend.judging.liveness.rank_status import RankStatuses
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.batch import Batch, Placed
+from stabilitybackend.lineage.consumer import Effects
 from stabilitybackend.runs.feed.health import WHOLE_EVERY, HealthFeed
 from stabilitybackend.runs.feed.messages import publish
 from stabilitybackend.runs.feed.pubsub import Channel, Subscriber
-from stabilitybackend.runs.state import Changes, RunState
+from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.health import AgentHealth, read_health
 from stabilityclient.wire import Health
 
@@ -139,7 +140,8 @@ def test_the_newest_reading_of_each_gpu_is_there_for_a_page_that_opens() -> None
     names = ["gpu/0/util_pct", "gpu/1/temp_c", "gpu/x/temp_c", "cpu/0/util_pct", "gpu/0/power_w"]
     values = np.array([[90, 97], [60, 61], [1, 1], [1, 1], [500, np.nan]], "<f8")
 
-    readings.take(Placed(0, "a1", None, "n1", names, np.array([1, 2]), np.array([1.0, 2.0]), values))
+    rows = Placed(0, "a1", None, "n1", names, np.array([1, 2]), np.array([1.0, 2.0]), values)
+    readings.rows(Batch.of([rows]), Effects())
 
     assert readings.of("n1") == {"0": {"util_pct": 97.0}, "1": {"temp_c": 61.0}}
     assert readings.of("n2") == {}
@@ -152,7 +154,7 @@ def _published(names: list[str], values: list[float]) -> dict[str, Any]:
     channel = Channel()
     browser = Subscriber()
     channel.join(browser)
-    publish(channel, RunState("r", lambda: 5.0), Changes(placed=[placed]), "1-0")
+    publish(channel, RunState("r", lambda: 5.0), Effects(batches=[Batch.of([placed])]), "1-0")
     block: dict[str, Any] = orjson.loads(asyncio.run(browser.get()))["blocks"][0]
     return block
 

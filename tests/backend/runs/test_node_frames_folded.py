@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from msgspec import to_builtins
 
-from stabilitybackend.lineage.changes import Placed
-from stabilitybackend.runs.apply_frame import apply_frame
+from stabilitybackend.lineage.batch import Placed
+from stabilitybackend.lineage.consumer import Effects
 from stabilitybackend.runs.archiving import snapshot
-from stabilitybackend.runs.changes import Changes
-from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.storage.archive.series import SeriesKey
 from stabilitybackend.storage.points.store import StoreView
-from stabilityclient.node_frames import together
+from stabilityclient.node_frames import in_stream, together
 from stabilityclient.wire import Frame, encode_message
 from support.job_frames import Job
 from support.jobs.job_stories import Story, stories, tell
-
-
-class _NoSettings:
-    def apply(self, judge: object, frame_id: str) -> None:
-        """Nobody changed any."""
-
-
-_SETTINGS = cast(DetectorSettings, _NoSettings())
 
 
 def _gathered(frames: list[Frame]) -> list[bytes]:
@@ -52,8 +42,8 @@ def _seen(state: RunState, placed: list[Placed]) -> _Folded:
     return snapshot.freeze(state), rows, state.incidents.all(), to_builtins(state.view()), stored
 
 
-def _placed(changes: Changes) -> list[Placed]:
-    return [placed for some in changes.placed for placed in some.each()]
+def _placed(changes: Effects) -> list[Placed]:
+    return [placed for batch in changes.batches for placed in batch.each()]
 
 
 def _columns(view: StoreView, key: SeriesKey) -> list[bytes]:
@@ -64,8 +54,8 @@ def _columns(view: StoreView, key: SeriesKey) -> list[bytes]:
 def _folded(messages: list[bytes]) -> _Folded:
     state = RunState("run", lambda: 9_000.0)
     placed = []
-    for number, message in enumerate(messages):
-        placed += _placed(apply_frame(state, f"{number}-0", message, _SETTINGS, replayed=False))
+    for message in messages:
+        placed += _placed(state.apply(in_stream(message)))
     return _seen(state, placed)
 
 
@@ -119,18 +109,18 @@ def test_ranks_that_fall_behind_end_or_begin_again_are_taken_alike_in_messages_o
     assert _folded(_gathered(frames)) == _one_by_one(frames)
 
 
-def test_a_source_that_can_t_be_folded_is_named_and_the_others_of_its_message_stay() -> None:
+def test_a_consumer_that_fails_is_named_and_takes_no_row_from_the_others() -> None:
     ranks = [Job(rank, world_size=3) for rank in range(3)]
     state = RunState("run", lambda: 9_000.0)
-    fails = state.launch_sizes.seen
+    fails = state.summary._count
 
-    def seen(info: Any) -> None:
-        if info.rank == 1:
+    def count(batch: Any, table: Any) -> None:
+        if table.sources[0].rank == 1:
             raise RuntimeError("a mistake of ours")
-        fails(info)
+        fails(batch, table)
 
-    state.launch_sizes.seen = seen  # type: ignore[method-assign]
-    message = encode_message(together([rank.rows([1, 2]) for rank in ranks]))
-    changes = apply_frame(state, "1-0", message, _SETTINGS, replayed=False)
-    assert [placed.rank for placed in _placed(changes)] == [0, 0, 2, 2]
+    state.summary._count = count  # type: ignore[method-assign]
+    changes = state.apply(together([rank.rows([1, 2]) for rank in ranks]))
+    assert [placed.rank for placed in _placed(changes) for _ in placed.steps] == [0, 0, 1, 1, 2, 2]
+    assert [len(state.store.rows(key)) for key in state.store.keys("loss")] == [2, 2, 2]
     assert "a mistake of ours" in str(state.unreadable.view())

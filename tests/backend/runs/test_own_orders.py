@@ -15,7 +15,7 @@ from support.job_frames import Job
 
 def _state(now: float) -> RunState:
     state = RunState("run", lambda: now)
-    state.on_health(Health("a1", "n0", now, []))
+    state.agents.health(Health("a1", "n0", now, []))
     return state
 
 

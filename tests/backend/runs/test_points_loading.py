@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.runs.apply_frame import apply_frame
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.points_loading import place
 from stabilitybackend.runs.archiving.window import FRAME_OVERHEAD_BYTES
-from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.storage.points.memtable import Generation
 from stabilitybackend.storage.points.store import RunStore
 from stabilitybackend.storage.points.unloaded import UnloadedPoints, merged, outline
-from stabilityclient.node_frames import together
+from stabilityclient.node_frames import in_stream, together
 from stabilityclient.wire import encode_message
 from support.job_frames import Job
 from support.jobs.job_stories import Story, stories, tell
-
-
-class _NoSettings:
-    def apply(self, judge: object, frame_id: str) -> None:
-        """Nobody changed any."""
-
-
-_SETTINGS = cast(DetectorSettings, _NoSettings())
 
 
 def _folded(messages: list[bytes], cut: int) -> RunState:
@@ -38,7 +28,7 @@ def _folded(messages: list[bytes], cut: int) -> RunState:
         if number == cut:
             state.store.cut(snapshot.freeze(state))
         state.store.begin(f"{number}-0", len(message) + FRAME_OVERHEAD_BYTES)
-        apply_frame(state, f"{number}-0", message, _SETTINGS, replayed=False)
+        state.apply(in_stream(message))
     return state
 
 

@@ -41,9 +41,9 @@ def folded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     read = RunWindow.read
 
-    def noted(window: RunWindow, state: Any, frame_id: str, size: int) -> None:
+    def noted(window: RunWindow, state: Any, frame_id: str, size: int, ahead: int) -> None:
         found.append(frame_id)
-        read(window, state, frame_id, size)
+        read(window, state, frame_id, size, ahead)
 
     monkeypatch.setattr(RunWindow, "read", noted)
     return found
@@ -63,7 +63,13 @@ async def written(stage: Stage, run: RunWorker, times: int = 1) -> None:
 def told(run: RunWorker) -> tuple[Any, ...]:
     """All that people see of a run."""
     numbers = attrgetter("latest", "last_step", "effective_points", "dead_points", "metric_count")(run.run())
-    return facts(run.state.incidents.all()), run.state.fold.tree.view(), points(run), numbers, run.state.checkpoints()
+    return (
+        facts(run.state.incidents.all()),
+        run.state.fold.tree.view(),
+        points(run),
+        numbers,
+        run.state.job.checkpoints(),
+    )
 
 
 async def test_a_run_is_written_down_more_often_while_a_restart_would_take_long(

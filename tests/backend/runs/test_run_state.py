@@ -16,7 +16,7 @@ from support.job_frames import Job
 def _ordered(job: Job) -> RunState:
     state = RunState("run", lambda: 1010.0)
     slot = {"rank": 0, "source": job.info.source, "pid": 1, "alive": True, "state": "running", "step": 20}
-    state.on_health(Health("a1", "n0", 1010.0, [slot]))
+    state.agents.health(Health("a1", "n0", 1010.0, [slot]))
     for frame in (job.rows(range(1, 11)), job.event("checkpoint", 10, path="c/10"), job.rows(range(11, 21))):
         state.apply(frame, replayed=False)
     state.issue(CommandRequest("rollback", to_step=10), command_id="c-1", issuer="ada")
@@ -74,7 +74,7 @@ def test_a_run_says_in_a_field_that_two_processes_are_one_rank() -> None:
     slot = {"rank": 0, "source": "r0-1-9", "alive": True, "state": "running", "pid": 9, "step": 5}
     said = []
     for time, blind in ((1008.0, []), (1009.0, [twin]), (1010.0, [])):
-        state.on_health(Health("a1", "n0", time, [dict(slot)], {"blind": blind}))
+        state.agents.health(Health("a1", "n0", time, [dict(slot)], {"blind": blind}))
         said.append(state.view().twins)
     assert said == [False, True, False]
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from stabilitybackend.base.saving import SavedPart, pack, unpacked_list
 from stabilitybackend.judging.detectors.registry import DETECTORS
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.batch import Batch, Placed
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.snapshot import SnapshotError
 from stabilitybackend.runs.state import RunState
@@ -42,15 +42,18 @@ class _Fold:
     def feed(self, frames: list[Frame]) -> _Fold:
         for frame in frames:
             changes = self.state.apply(frame, replayed=False)
-            self.rows += changes.placed
-            self.placed += [_plain(p) for p in changes.placed]
+            rows = [placed for batch in changes.batches for placed in batch.each()]
+            self.rows += rows
+            self.placed += [
+                _plain(p.at(p.segment, slice(row, row + 1), stray=p.stray)) for p in rows for row in range(len(p.steps))
+            ]
         return self
 
     def restarted(self, data: bytes | None = None) -> _Fold:
         """Return this fold as a server finds it that starts again: from a snapshot and from what is stored."""
         state = snapshot.load(data or snapshot.seal(snapshot.freeze(self.state)), "run", _now)
         for placed in self.rows:
-            state.store.add(placed)
+            state.store.add(Batch.of([placed]))
         state.judge.judge_again()
         state.incidents.load(self.state.incidents.all())
         state.liveness.load(self.state.incidents.all())
@@ -67,8 +70,8 @@ class _Fold:
             "pending": [_plain(p) for p in state.fold.pending()],
             "incidents": state.incidents.all(),
             "told": sorted(i.kind for i in tick.incidents.values()),
-            "checkpoints": state.checkpoints(),
-            "job": state.job(),
+            "checkpoints": state.job.checkpoints(),
+            "job": state.job.view(),
             "view": state.view(),
         }
 
@@ -126,7 +129,7 @@ def test_no_agent_is_lost_because_the_server_was_away() -> None:
     state = RunState("run", lambda: now[0])
     state.apply(job.rows([1, 2, 3]), replayed=False)
     slot = {"rank": 0, "source": job.info.source, "pid": 1, "alive": True, "state": "running", "step": 3}
-    state.on_health(Health("a1", "n0", 1_000.0, [slot]))
+    state.agents.health(Health("a1", "n0", 1_000.0, [slot]))
     now[0] = 5_000.0
     later = snapshot.load(snapshot.seal(snapshot.freeze(state)), "run", lambda: now[0])
     assert not later.tick().incidents

@@ -52,9 +52,9 @@ def folded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     read = RunWindow.read
 
-    def noted(window: RunWindow, state: Any, frame_id: str, size: int) -> None:
+    def noted(window: RunWindow, state: Any, frame_id: str, size: int, ahead: int) -> None:
         found.append(frame_id)
-        read(window, state, frame_id, size)
+        read(window, state, frame_id, size, ahead)
 
     monkeypatch.setattr(RunWindow, "read", noted)
     return found
@@ -99,7 +99,7 @@ def seen(run: RunWorker) -> tuple[Any, ...]:
         run.state.fold.tree.view(),
         repr(points(run)),
         numbers,
-        run.state.checkpoints(),
+        run.state.job.checkpoints(),
     )
 
 

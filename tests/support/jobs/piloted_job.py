@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stabilitybackend.acting.autopilot.policy import read_policy
-from stabilitybackend.runs.changes import Changes
+from stabilitybackend.lineage.consumer import Effects
 from stabilitybackend.runs.derived.autopilot import RunAutopilot
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.state import RunState
@@ -68,7 +68,7 @@ class PilotedJob:
         self.went_back = 0
         self._loss, self._every, self._verified, self._obeys = loss, checkpoint_every, verified, obeys
         self.job = Job()
-        self.state.on_health(Health("a1", "n0", self.now, []))
+        self.state.agents.health(Health("a1", "n0", self.now, []))
         self.send(self.job.event("start"))
         self.send(self.job.event("handler", can=list(can), branches=True))
         self.send(self.job.event("obeys", orders=["stop"]))
@@ -85,9 +85,9 @@ class PilotedJob:
         self.now = max(self.now, self.job.now)
         self.state.apply(frame, replayed=False)
 
-    def judge(self) -> Changes:
+    def judge(self) -> Effects:
         """Ask the autopilot, as a tick does."""
-        changes = Changes()
+        changes = Effects()
         self.pilot.judge(self.state, changes)
         self.entries += changes.entries.values()
         self.commands += changes.commands.values()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.batch import Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.storage.archive.aggregates import Aggs, aggregate
 from stabilitybackend.storage.archive.series import Extent, Rows, SeriesKey

@@ -25,9 +25,12 @@ from stabilitybackend.judging.batches.ids import BatchIds
 from stabilitybackend.judging.batches.positions import Position, Positions
 from stabilitybackend.judging.batches.repeats import CONFIRM_STEPS, DETECTOR, STUCK_STEPS, Boundary, Repeats, Seen
 from stabilitybackend.judging.detectors.engine.base import Finding, Severity, State
-from stabilitybackend.lineage.changes import LineageEvent
+from stabilitybackend.lineage.batch import Batch
+from stabilitybackend.lineage.changes import Forked, LineageEvent
+from stabilitybackend.lineage.consumer import Consumer, Effects
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.lineage.tree import FoldedSegment, PathRange
+from stabilitybackend.lineage.lineage import Lineage
+from stabilitybackend.lineage.tree import PathRange
 
 __all__ = ["BatchFold"]
 
@@ -616,8 +619,11 @@ def _part_of(event: LineageEvent, step: int) -> _Part:
     )  # fmt: skip
 
 
-class BatchFold(Stateful):
+class BatchFold(Stateful, Consumer):
     """The batches of one run."""
+
+    reads = (Lineage,)
+    events = frozenset({"batch"})
 
     ids: BatchIds = fresh(BatchIds)
     repeats: Repeats = fresh(Repeats)
@@ -643,6 +649,13 @@ class BatchFold(Stateful):
     #: Batches that waited in vain, or that arrived for a passed step.
     passed_over: int = 0
 
+    def __init__(self, lineage: Lineage) -> None:
+        super().__init__()
+        self._fold = lineage.fold
+
+    def state(self) -> Mapping[str, Stateful]:
+        return {"batches": self}
+
     # --- what is asked -------------------------------------------------------------------------------------------
 
     def ids_on(self, path: Sequence[PathRange], step: int) -> int | None:
@@ -665,8 +678,10 @@ class BatchFold(Stateful):
 
     # --- what happens --------------------------------------------------------------------------------------------
 
-    def event(self, event: LineageEvent, fold: LineageFold) -> Iterator[Found]:
-        """Take a ``batch`` event and yield its findings."""
+    def event(self, event: LineageEvent, effects: Effects) -> None:
+        effects.found += self._seen(event, self._fold)
+
+    def _seen(self, event: LineageEvent, fold: LineageFold) -> Iterator[Found]:
         source, step = event.source.source, event.step
         if event.source.rank is None or step is None:
             return
@@ -685,21 +700,25 @@ class BatchFold(Stateful):
             if not waited:
                 yield from self._take(source, event.source.rank, segment, part, fold)
 
-    @property
-    def waits(self) -> bool:
-        """Whether batches wait for rows of their process."""
-        return bool(self._waiting)
+    def needs_rows_apart(self, batch: Batch) -> bool:
+        return bool(self._waiting)  # each row may show where a batch belongs
 
-    def rows(self, fold: LineageFold) -> Iterator[Found]:
-        """Take placed rows, and the batches that waited for them."""
+    def rows(self, batch: Batch, effects: Effects) -> None:
+        if self._waiting and not batch.stray:
+            effects.found += self._located(self._fold)
+
+    def _located(self, fold: LineageFold) -> Iterator[Found]:
+        """Take the batches that waited until rows showed where they belong."""
         for source in list(self._waiting):
             rank, parts = self._waiting[source]
             segment = fold.place_of(source, parts[-1].step)
             if segment is not None:
                 yield from self._release(source, rank, segment, fold)
 
-    def forked(self, segment: FoldedSegment) -> None:
-        """Take a new head."""
+    def forked(self, fork: Forked, effects: Effects) -> None:
+        if not fork.is_head:
+            return
+        segment = fork.segment
         fork_step = segment.kept_step  # what a branch that is returned to had taken is not read again
         self._steps = {step: known for step, known in self._steps.items() if step <= fork_step}
         self.samples.forked()

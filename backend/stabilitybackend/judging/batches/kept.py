@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
@@ -12,10 +12,11 @@ from msgspec import structs
 
 from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.lineage.changes import LineageEvent
+from stabilitybackend.lineage.consumer import Consumer, Effects
 from stabilitybackend.schema.batches import BatchAnswer, BatchAnswers, BatchSample, BatchSamples, KeptBatch
 from stabilitybackend.schema.events import KeepsBatches, SampleSeen, SamplesShown, StepSeen
 
-__all__ = ["EVENTS", "MAX_RANKS", "MAX_SAMPLES", "KeptBatches"]
+__all__ = ["MAX_RANKS", "MAX_SAMPLES", "KeptBatches"]
 
 #: Answers kept per run, newest ones; each has some hundred samples of at most 2,000 characters.
 MAX_ANSWERS = 8
@@ -25,8 +26,6 @@ MAX_BATCHES = 512
 #: Ranks whose rings, and whose errors, are remembered.
 MAX_RANKS = 65_536
 MAX_ERRORS = 16
-#: Events for ``take``.
-EVENTS = frozenset({"keeps_batches", "batch_samples", "start"})
 
 
 @dataclass(slots=True)
@@ -108,15 +107,19 @@ class _Answer:
         )
 
 
-class KeptBatches(Stateful):
+class KeptBatches(Stateful, Consumer):
     """The rings of a run's ranks, and the newest answers from them."""
 
-    #: Rank -> (capacity in batches, whether it is asked without a person).
+    events = frozenset({"keeps_batches", "batch_samples", "start"})
+
+    #: Rank -> (batches that it may hold, whether it is asked without anybody's order).
     _rings: dict[int, tuple[int, bool]] = fresh(dict)
     _answers: dict[str, _Answer] = fresh(dict)
 
-    def take(self, event: LineageEvent) -> None:
-        """Take an event of EVENTS."""
+    def state(self) -> Mapping[str, Stateful]:
+        return {"kept": self}
+
+    def event(self, event: LineageEvent, effects: Effects) -> None:
         rank = event.source.rank
         if rank is None:
             return

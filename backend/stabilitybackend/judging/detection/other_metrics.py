@@ -30,7 +30,7 @@ from stabilitybackend.judging.detectors.engine.context import EXCUSE_POINTS, Con
 from stabilitybackend.judging.detectors.stats.innovations import array_median
 from stabilitybackend.judging.detectors.stats.levels import percent
 from stabilitybackend.judging.detectors.stats.robust import MAD_TO_SIGMA
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.batch import Placed
 from stabilitybackend.schema.kinds import kind_of
 
 __all__ = ["MAX_METRICS", "OtherMetrics"]

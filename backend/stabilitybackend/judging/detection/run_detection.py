@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, takewhile
+from operator import itemgetter
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stabilitybackend.base.name_sets import key_of
 from stabilitybackend.base.saving import SavedPart, Unfit, part_of, restore
@@ -23,8 +23,10 @@ from stabilitybackend.judging.detectors.engine.long_past import LongPast
 from stabilitybackend.judging.detectors.engine.row_blocks import RowBlock
 from stabilitybackend.judging.detectors.registry import DETECTORS, Settings
 from stabilitybackend.judging.detectors.repeat_data import RepeatDataDetector
-from stabilitybackend.lineage.changes import LineageEvent, Placed
-from stabilitybackend.lineage.fold import LineageFold
+from stabilitybackend.lineage.batch import Batch, Placed, Source, Table
+from stabilitybackend.lineage.changes import Forked, LineageEvent
+from stabilitybackend.lineage.consumer import Consumer, Effects
+from stabilitybackend.lineage.lineage import Lineage
 from stabilitybackend.lineage.returns import left_by
 from stabilitybackend.lineage.tree import FoldedSegment, PathRange
 from stabilitybackend.schema.metric_roles import (
@@ -40,6 +42,7 @@ from stabilitybackend.schema.metric_roles import (
     of_machine,
     role_of,
 )
+from stabilitybackend.storage.points.points import Points
 from stabilitybackend.storage.points.store import RunStore
 from stabilitybackend.storage.query import query
 
@@ -62,16 +65,16 @@ __all__ = ["PRIMARY_METRICS", "Found", "Judge"]
 Found = tuple[float, Finding]
 
 
-class Judge(Stateful):
+class Judge(Stateful, Consumer):
     """The detectors of one run, fed with the effective rows of one rank in the order of their steps.
 
     A fork's mark is given right before the first row of the new segment: by then all rows that the primary rank had
     logged on the branch that it left have been stored, whoever of the ranks reported the fork first.
 
-    Args:
-        store: the run's points; what is given to ``take`` is in it already.
-        fold: the run's lineage.
     """
+
+    reads = (Lineage, Points)
+    events = frozenset({"names", "mixture"})
 
     #: The rank that is judged, None before any rank logged one of PRIMARY_METRICS.
     primary: int | None = None
@@ -91,11 +94,9 @@ class Judge(Stateful):
     #: The lowest rank that declared names: what others of the job declare is the same.
     _names_rank: int | None = None
 
-    def __init__(self, store: RunStore, fold: LineageFold) -> None:
+    def __init__(self, lineage: Lineage, points: Points) -> None:
         super().__init__()
-        self.fold = fold
-        #: The run's points; another object once they were read from the archive.
-        self.store = store
+        self.fold, self._points = lineage.fold, points
         made = {name: make() for name, make in DETECTORS.items()}
         of_primary, of_ranks, side_by_side = (
             {name: make for name, make in DETECTORS.items() if (made[name].every_rank, made[name].side_by_side) == feed}
@@ -108,8 +109,15 @@ class Judge(Stateful):
         self._silent: tuple[str, ...] = ()
         #: Detectors of the primary rank that have to judge the past again -> why (``judge_again``).
         self.unfit: dict[str, str] = {}
-        #: Step -> what was found in its row, of rows that ``take`` has not got yet (``judge_ahead``).
-        self._ahead: dict[int, list[Found]] = {}
+        #: Found in rows that ``parts`` has judged and ``rows`` has not been handed yet: (place in the batch, log time,
+        #: finding) in order, and how many rows of that batch were handed.
+        self._ahead: list[tuple[int, float, Finding]] | None = None
+        self._handed = 0
+
+    @property
+    def store(self) -> RunStore:
+        """The run's points."""
+        return self._points.store
 
     def detector(self, name: str) -> Detector | None:
         """Return a detector of the primary rank as it is now, None where there is none of that name."""
@@ -159,13 +167,118 @@ class Judge(Stateful):
             for found_out in (loss_rank, mixture_of, is_of_evaluation, self._bank.wants, self._ranks.wants):
                 found_out(name)
 
-    def take(self, placed: Sequence[Placed], *, compared: bool = False) -> list[Found]:
-        """Judge rows that have just been stored and return what changed.
+    # --- rows ----------------------------------------------------------------------------------------------------
 
-        Args:
-            placed: rows of one process, of several sets of metrics where these were logged in turn.
-            compared: ``compare`` has got them.
+    def needs_rows_apart(self, batch: Batch) -> bool:
+        return self._is_judged(batch) and not self._is_steady(batch)
+
+    def parts(self, batch: Batch) -> Iterator[Batch]:
+        """Yield the rows of a batch in parts of which only the last row may show anything: hand each to ``rows``.
+
+        So a finding is reported with all that was known when its row came, however rows were put together.
         """
+        if batch.count == 1 or not self._is_judged(batch):
+            yield batch
+            return
+        self._ahead, self._handed = self._judge_ahead(batch), 0
+        try:
+            rest, at = [batch], 0
+            for cut in sorted({place + 1 for place, _, _ in self._ahead}):
+                while rest and at < cut:
+                    before, after = rest[0].split(cut - at)
+                    rest = after + rest[1:]
+                    for part in before:
+                        at += part.count
+                        yield part
+            yield from rest
+        finally:
+            self._ahead = None
+
+    def rows(self, batch: Batch, effects: Effects) -> None:
+        if self._ahead is None:
+            effects.found += [] if batch.stray else self._take(batch)
+            return
+        self._handed += batch.count
+        while self._ahead and self._ahead[0][0] < self._handed:
+            _, time, finding = self._ahead.pop(0)
+            effects.found.append((time, finding))
+
+    def _is_judged(self, batch: Batch) -> bool:
+        ranked = batch.tables[0].sources[0].rank is not None
+        return ranked and not batch.stray and not batch.aside and batch.segment == self.fold.tree.head
+
+    def _is_steady(self, batch: Batch) -> bool:
+        """Return whether rows may be judged before they are stored: detectors know all that is to be known before.
+
+        That is: which rank is judged, which metric is what, the fork, the mixture, and no time comes twice.
+        """
+        primary = self.primary
+        if primary is None:
+            return False
+        for table in batch.tables:
+            if not (self.primary_known or key_of(table.names) == self._silent or not self._is_of_training(table.names)):
+                return False
+            for at, source in enumerate(table.sources):
+                if source.rank is None or source.rank < primary:
+                    return False
+                if source.rank == primary and not self._is_plain(source, batch.segment, table, at):
+                    return False
+        return len(batch.tables) == 1 or not batch.is_of_one or bool((np.diff(batch.merged()[1]) > 0).all())
+
+    def _is_plain(self, source: Source, segment: int, table: Table, at: int) -> bool:
+        went_on = self._source != source.source or segment != self._fed_segment
+        if went_on or segment not in self._marked or not self.names.is_settled(table.names):
+            return False
+        times = table.times[:, at]
+        rising = len(times) == 1 or bool((times[1:] > times[:-1]).all())
+        return rising and int(table.steps[-1, at]) < self.mixtures.steady_to
+
+    def _judge_ahead(self, batch: Batch) -> list[tuple[int, float, Finding]]:
+        """Judge rows that are handed later; return place in the batch, log time and finding, in order."""
+        found, own, places = list[tuple[int, float, Finding]](), list[Placed](), dict[float, int]()
+        for table in batch.tables:
+            for at, source in enumerate(table.sources):
+                if source.rank == self.primary:
+                    own.append(_rows_of(batch, table, at))
+                    places |= zip(table.times[:, at].tolist(), table.order[:, at].tolist(), strict=True)
+        if own:
+            self.names.rows_since += len(places)
+            self.mixtures.due(max(int(one.steps[-1]) for one in own), max(places))
+            found += [(places[time], time, finding) for time, finding in self._judged(own)]
+        for table in batch.tables:
+            if self._ranks.wanted(table.names):
+                found += self._judge_ranks(table)
+            found += self._compare(table)
+        named = [(place, one) for place, time, finding in found for one in self._own_names([(time, finding)])]
+        return sorted(((place, time, one) for place, (time, one) in named), key=itemgetter(0))
+
+    def _judge_ranks(self, table: Table) -> list[tuple[int, float, Finding]]:
+        """Give rows of ranks to the detectors of every rank, in the order in which they came."""
+        found = list[tuple[int, float, Finding]]()
+        for turn in range(len(table.steps)):
+            steps, times = table.steps[turn].tolist(), table.times[turn].tolist()
+            for at, source in enumerate(table.sources):
+                news = self._ranks.feed_rank(
+                    table.names, [steps[at]], [times[at]],
+                    lambda place, turn=turn, at=at: [float(table.values[place, turn, at])],  # type: ignore[misc]
+                    source.rank or 0,
+                )  # fmt: skip
+                found += [(int(table.order[turn, at]), time, finding) for time, finding in news]
+        return found
+
+    def _compare(self, table: Table) -> list[tuple[int, float, Finding]]:
+        """Give rows to the detectors that compare ranks side by side, a step at a time."""
+        ranks, found = [source.rank or 0 for source in table.sources], list[tuple[int, float, Finding]]()
+        for turn in range(len(table.steps)):
+            news = self._side_by_side.feed_table(
+                table.names, table.steps[turn], table.times[turn], table.values[:, turn], ranks
+            )
+            found += [(int(table.order[turn, -1]), time, finding) for time, finding in news]
+        return found
+
+    def _take(self, batch: Batch) -> list[Found]:
+        """Judge rows that were stored just now, and return what changed."""
+        placed = batch.each()
         first = placed[0]
         found = [one for each in placed for one in self._choose_primary(each)]
         if first.rank is None or first.segment != self.fold.tree.head or first.aside:
@@ -176,40 +289,14 @@ class Judge(Stateful):
             if self.mixtures.row(int(first.steps[0])):
                 self.names.declare_mixture()
             self._fed_segment, self._source = first.segment, first.source
-            if self._ahead:
-                self.mixtures.due(int(first.steps[-1]), float(first.times[-1]))
-                found += [one for step in first.steps.tolist() for one in self._ahead.pop(step, ())]
-                return self._own_names(found + self._side_by_side_of(() if compared else placed))
             for stage in self._stages(placed):
                 found += self._mixture_marks(stage[0])
                 found += self._judged(stage)
-        found += _feed(self._ranks, placed)
-        return self._own_names(found + self._side_by_side_of(() if compared else placed))
-
-    def steady_to(self, source: str, segment: int, names: Sequence[str]) -> float:
-        """Return the step before which rows of the judged rank may be given to ``judge_ahead``, -1 where none may.
-
-        Args:
-            source: a process of that rank. segment: the head, where its rows belong. names: of their metrics.
-        """
-        went_on = self._source not in (None, source) and segment == self._fed_segment
-        plain = segment in self._marked and not went_on and self.names.is_settled(names)
-        return self.mixtures.steady_to if plain else -1
-
-    def judge_ahead(self, placed: Placed) -> bool:
-        """Judge rows that ``take`` gets later, at once or in parts; return whether anything is found in them.
-
-        Detectors know their own rows and nothing else of the run: what they find is that of rows that come one by one.
-
-        Args:
-            placed: rows as ``steady_to`` allows, whose steps and times rise.
-        """
-        steps = dict(zip(placed.times.tolist(), placed.steps.tolist(), strict=True))
-        self._ahead = {step: [] for step in steps.values()}
-        found = self._judged([placed]) + _feed(self._ranks, [placed])
-        for time, finding in found:
-            self._ahead[steps[time]].append((time, finding))
-        return bool(found)
+        for each in placed:
+            found += _feed(self._ranks, [each])
+        for table in batch.tables:
+            found += [(time, finding) for _, time, finding in self._compare(table)]
+        return self._own_names(found)
 
     def _judged(self, stage: Sequence[Placed]) -> list[Found]:
         """Let all judge rows; those of other metrics know of each event that was found up to their row."""
@@ -228,29 +315,11 @@ class Judge(Stateful):
         judged = self.names.known_as(metric) is None or self.names.is_judged(metric, self._bank.wants)
         return not judged and not of_machine(metric) and likely_role_of(metric) != LR
 
-    def end_ahead(self) -> None:
-        """Note that ``take`` has got all those rows that will come."""
-        self._ahead.clear()
+    def event(self, event: LineageEvent, effects: Effects) -> None:
+        """Take the names or the mixture that the job declares."""
+        effects.found += self._declared(event)
 
-    def take_other(self, placed: Placed, steps: Sequence[int], times: Sequence[float]) -> list[Found]:
-        """Do the same with rows of a rank above the judged one, in the head; ``steps`` and ``times`` are theirs."""
-        values, rank = placed.values, placed.rank or 0
-        found = self._ranks.feed_rank(placed.names, steps, times, lambda place: values[place].tolist(), rank)
-        return self._own_names(found + self._side_by_side_of([placed]))
-
-    def compare(
-        self, names: Sequence[str], steps: NDArray[np.int64], times: NDArray[np.float64],
-        values: NDArray[np.float64], ranks: Sequence[int],
-    ) -> list[Found]:  # fmt: skip
-        """Compare rows of ranks in the head that log no time of their own work; as of ``DetectorBank.feed_table``."""
-        return self._own_names(self._side_by_side.feed_table(names, steps, times, values, ranks))
-
-    def _side_by_side_of(self, placed: Sequence[Placed]) -> list[Found]:
-        feed = self._side_by_side.feed_table
-        return [f for one in placed for f in feed(one.names, one.steps, one.times, one.values, [one.rank or 0])]
-
-    def declared(self, event: LineageEvent) -> list[Found]:
-        """Take the names or the mixture that the job declares and return what changed."""
+    def _declared(self, event: LineageEvent) -> list[Found]:
         rank, data = event.source.rank, event.data
         if event.type == "mixture":
             self.mixtures.declared(rank, event.step, data)
@@ -260,8 +329,12 @@ class Judge(Stateful):
         self._names_rank, self._silent = rank, ()
         return self._own_names(self._again(self.names.declare(data.get("roles") or {}, data.get("datasets") or {})))
 
-    def forked(self, segment: FoldedSegment) -> list[Found]:
-        """Go back to where the new head's segment starts, and return what changed."""
+    def forked(self, fork: Forked, effects: Effects) -> None:
+        """Go back to where the new head's segment starts."""
+        if fork.is_head:
+            effects.found += self._went_back(fork.segment)
+
+    def _went_back(self, segment: FoldedSegment) -> list[Found]:
         self._resumes = [mark for mark in self._resumes if mark.step <= segment.kept_step]
         self.mixtures.forked(segment.kept_step)
         part = self.fold.tree.path(since=segment.fork_step + 1)[-1]
@@ -460,7 +533,7 @@ class Judge(Stateful):
     # --- snapshots -----------------------------------------------------------------------------------------------
 
     def saved(self) -> list[SavedPart]:
-        """Return the whole state for ``restore``: each detector is a part of its own."""
+        """Return the whole state: each detector is a part of its own."""
         return [
             part_of("judge", self),
             *self._bank.saved("detectors"),
@@ -495,6 +568,14 @@ class Judge(Stateful):
         self._feed_again(BEFORE_FIRST_STEP)
         bank.replace(unfit, self._bank)
         self._bank, self._marked, self._fed_segment = bank, marked, fed_segment
+
+
+def _rows_of(batch: Batch, table: Table, at: int) -> Placed:
+    source = table.sources[at]
+    return Placed(
+        batch.segment, source.source, source.rank, source.node, table.names, table.steps[:, at], table.times[:, at],
+        table.values[:, :, at],
+    )  # fmt: skip
 
 
 def _feed(bank: DetectorBank, placed: Sequence[Placed], known: WatchedNames | None = None) -> list[Found]:

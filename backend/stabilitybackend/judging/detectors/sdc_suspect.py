@@ -728,7 +728,8 @@ def _is_telling(values: NDArray[np.float64], checksum: bool) -> bool:
 
 def _has_digits(values: NDArray[np.float64]) -> bool:
     """Return whether most values have more than 12 bits, as measured ones do."""
-    return bool(((np.frexp(values)[0] * 2.0**12) % 1 != 0).mean() >= 0.75) if len(values) else False
+    with np.errstate(invalid="ignore"):  # of what is infinite
+        return bool(((np.frexp(values)[0] * 2.0**12) % 1 != 0).mean() >= 0.75) if len(values) else False
 
 
 @lru_cache(maxsize=NAMES_REMEMBERED)

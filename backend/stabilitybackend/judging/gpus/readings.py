@@ -6,7 +6,8 @@ import functools
 import math
 import re
 
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.batch import Batch, Placed
+from stabilitybackend.lineage.consumer import Consumer, Effects
 from stabilitybackend.schema.json_data import MAX_NODES
 
 __all__ = ["GpuReadings", "gpu_parts"]
@@ -17,14 +18,18 @@ MAX_FIELDS = 64
 _NAME = re.compile(r"gpu/(\d{1,4})/(.+)")
 
 
-class GpuReadings:
-    """Newest values of ``gpu/<index>/<field>`` points."""
+class GpuReadings(Consumer):
+    """Remembers what ``gpu/<index>/<field>`` points say last."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, dict[str, dict[str, float]]] = {}
 
-    def take(self, placed: Placed) -> None:
-        """Take points without a rank."""
+    def rows(self, batch: Batch, effects: Effects) -> None:
+        for placed in batch.each():
+            if placed.rank is None:
+                self._take(placed)
+
+    def _take(self, placed: Placed) -> None:
         gpus = self._nodes.pop(placed.node, {})
         for name, value in zip(placed.names, placed.values[:, -1].tolist(), strict=True):
             found = gpu_parts(name)

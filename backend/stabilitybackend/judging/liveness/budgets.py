@@ -21,6 +21,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stabilityclient import run_components
 
 __all__ = ["AFTER_LOOP", "LONG_FLOOR_S", "Budgets", "Limits", "Seen", "is_long"]
@@ -177,11 +180,19 @@ class Budgets:
         """Take the time from a process's first report to the end of its first step."""
         _take(self.first_step, took_s, _long(self.first_step), now)
 
-    def learn_rows(self, took_s: float, steps: int, rows: int) -> None:
-        """Take the time of some steps by logged rows; implausible ones are ignored."""
-        if 0 < took_s <= LONG_FLOOR_S * rows:
+    def learn_rows(self, took_s: float, steps: int) -> None:
+        """Take the time of some steps between two logged rows; one that can be no step time is passed over."""
+        if 0 < took_s <= LONG_FLOOR_S:
             self._rows_s.append(took_s / steps)
-            self._waits_s.append(took_s / rows)
+            self._waits_s.append(took_s)
+
+    def learn_many(self, order: NDArray[np.int64], took_s: NDArray[np.float64], steps: NDArray[np.int64]) -> None:
+        """Take many, as ``learn_rows`` takes each in its order."""
+        usable = (took_s > 0) & (took_s <= LONG_FLOOR_S)
+        newest = np.argsort(order[usable])[-STEP_TIMES:]
+        took_s, steps = took_s[usable][newest], steps[usable][newest]
+        self._rows_s.extend((took_s / steps).tolist())
+        self._waits_s.extend(took_s.tolist())
 
     def learn_stand(self, seen: Seen, took_s: float, now: float, limits: Limits, *, sparse: bool) -> None:
         """Take the stall of a rank without a phase.

@@ -14,6 +14,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
 from msgspec import to_builtins
 
 from stabilitybackend.base.slices import at_once
@@ -41,6 +42,7 @@ from stabilitybackend.judging.liveness.rank_watch import MAX_RANK, RankWatch
 from stabilitybackend.judging.liveness.slow_ranks import SlowRanks
 from stabilitybackend.judging.liveness.stacks.dumps import DUMP_WAIT_S, Dump, DumpBook, DumpRequest
 from stabilitybackend.judging.liveness.stacks.parse import ParsedFrame, in_long_work, works_elsewhere
+from stabilitybackend.lineage.batch import Batch
 from stabilitybackend.lineage.changes import LineageEvent
 from stabilitybackend.schema.evidence import DeathFacts, facts
 from stabilitybackend.schema.gpus import CriticalFault
@@ -452,16 +454,33 @@ class LivenessMonitor(Stateful):
     def _budget_of(self, watch: RankWatch) -> float:
         return budget_of(watch, self._budgets, self.limits)
 
-    def logged(self, rank: int, source: str, step: int, time: float, rows: int = 1) -> None:
-        """Take the newest row of a process.
+    def logged(self, rank: int, source: str, step: int, time: float) -> None:
+        """Take note of the newest row that a process logged.
 
         Args:
             rank, source: of the process. step: of the row. time: unix seconds of its own clock.
-            rows: logged since the last call.
         """
         watch = self._watch_of(rank, source)
         if watch is not None:
-            watch.logged(step, time, rows, self._budgets)
+            watch.logged(step, time, self._budgets)
+
+    def rows(self, batch: Batch) -> None:
+        """Take rows of ranks, in the order in which they came."""
+        tables, learned = batch.tables, []
+        if batch.count > 1 and batch.is_of_one:
+            watch = self._watch_of(tables[0].sources[0].rank or 0, tables[0].sources[0].source)
+            if watch is not None:
+                learned.append(watch.logged_rows(*batch.merged()))
+            tables = ()
+        for table in tables:
+            steps, times = table.steps, table.times
+            for at, source in enumerate(table.sources):
+                if len(steps) == 1:
+                    self.logged(source.rank or 0, source.source, int(steps[0, at]), float(times[0, at]))
+                elif (watch := self._watch_of(source.rank or 0, source.source)) is not None:
+                    learned.append(watch.logged_rows(steps[:, at], times[:, at], table.order[:, at]))
+        if learned:
+            self._budgets.learn_many(*map(np.concatenate, zip(*learned, strict=True)))
 
     def logs_own_work(self, rank: int, now: float) -> None:
         """Take that a rank logs times of its own work, which the straggler detector compares better."""

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stabilitybackend.judging.liveness.budgets import Budgets, Limits, Seen, is_long
 from stabilitybackend.schema.health import GpuOfRank, PhaseTimes, Proc, RankHealth, WaitSamples
 from stabilitybackend.schema.json_data import NAME_CHARS
@@ -291,20 +294,33 @@ class RankWatch:
                 budgets.learn_phase(name[:NAME_CHARS], took, now, limits)
         self._learned_at = now
 
-    def logged(self, step: int, time: float, rows: int, budgets: Budgets) -> None:
-        """Take a row that this process logged at ``time`` (its own clock): its first steps are done, and its pace.
+    def logged(self, step: int, time: float, budgets: Budgets) -> None:
+        """Take a row that this process logged at ``time`` (its own clock): its first steps are done, and how fast.
 
         A process that stops within its first second sends only one slot, and after a restart of the server none that
         moved.
-
-        Args:
-            rows: logged since the last call.
         """
         before, self._logged = self._logged, (step, time)
         if before is None or step <= before[0]:
             return
-        budgets.learn_rows(time - before[1], step - before[0], max(1, rows))
+        budgets.learn_rows(time - before[1], step - before[0])
         self.first_step_done = True
+
+    def logged_rows(
+        self, steps: NDArray[np.int64], times: NDArray[np.float64], order: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+        """Take rows as ``logged`` takes each; return the order, the seconds and the steps of those that go on."""
+        if self._logged is not None:
+            steps, times = np.append(self._logged[0], steps), np.append(self._logged[1], times)
+        else:
+            order = order[1:]
+        self._logged = int(steps[-1]), float(times[-1])
+        made = np.diff(steps)
+        with np.errstate(invalid="ignore"):  # of a clock that is no number
+            took = np.diff(times)
+        on = made > 0
+        self.first_step_done = self.first_step_done or bool(on.any())
+        return order[on], took[on], made[on]
 
     def unseen(self) -> None:
         """Forget the last position of the slot: unobserved since. Reports and pace of the process stay."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.judging.liveness.job_snapshot import JobStart
+from stabilitybackend.lineage.batch import Batch
+from stabilitybackend.lineage.changes import LineageEvent
+from stabilitybackend.lineage.consumer import Consumer, Effects
 from stabilitybackend.schema.health import AgentHealth
 from stabilitybackend.schema.json_data import MAX_NODES
 from stabilitybackend.schema.lineage import Checkpoint
@@ -37,7 +39,7 @@ class LaunchSize:
     last_step: int | None = None
 
 
-class LaunchSizes(Stateful):
+class LaunchSizes(Stateful, Consumer):
     """The launches of one run, and the GPUs of its nodes.
 
     A launch counts before its first row, by the lowest connected rank; ``TrainingIntervals`` holds only those with
@@ -47,6 +49,8 @@ class LaunchSizes(Stateful):
         size: ranks of the newest launch.
     """
 
+    events = frozenset({"gpu_inventory"})
+
     size: int = 1
     _newest: float = 0.0
     _rank: int | None = None
@@ -54,47 +58,44 @@ class LaunchSizes(Stateful):
     _launches: dict[str, LaunchSize] = fresh(dict)
     _gpus: dict[str, int] = fresh(dict)
 
-    def seen(self, source: SourceInfo) -> None:
-        """Take the sender of a frame; late reports of an old launch change nothing now."""
-        if source.rank is None:
-            return
+    def state(self) -> Mapping[str, Stateful]:
+        return {"world": self}
+
+    def sent(self, sources: Sequence[SourceInfo]) -> None:
+        for source in sources:
+            if source.rank is None:
+                continue
+            known = source.started < self._newest or (source.started, source.world_size) == (self._newest, self.size)
+            if not known or self._rank is None or source.rank <= self._rank:
+                self._seen(source, source.rank)
+
+    def _seen(self, source: SourceInfo, rank: int) -> None:
+        """Take a process that sent something; late reports of an old launch change nothing of today's."""
         if source.started >= self._newest:
             self._newest, self.size = source.started, max(1, source.world_size)
-        if source.source in self._launches or (self._rank is not None and source.rank > self._rank):
+        if source.source in self._launches or (self._rank is not None and rank > self._rank):
             return
-        if self._rank is None or source.rank < self._rank:
-            self._rank = source.rank
+        if self._rank is None or rank < self._rank:
+            self._rank = rank
             self._launches.clear()
         self._launches[source.source] = LaunchSize(source.started, max(1, source.world_size))
         if len(self._launches) > MAX_LAUNCHES:
             del self._launches[min(self._launches, key=lambda name: self._launches[name].started)]
 
-    def is_of(self, rank: int) -> bool:
-        """Return whether more is kept of a rank than its start."""
-        return self._rank is None or rank <= self._rank
+    def rows(self, batch: Batch, effects: Effects) -> None:
+        if batch.stray:
+            return
+        for table in batch.tables:
+            for at, source in enumerate(table.sources):
+                launch = self._launches.get(source.source)
+                if launch is not None:
+                    first, last = int(table.steps[0, at]), int(table.steps[-1, at])
+                    launch.first_step = first if launch.first_step is None else min(launch.first_step, first)
+                    launch.last_step = last if launch.last_step is None else max(launch.last_step, last)
 
-    def knows(self, source: SourceInfo) -> bool:
-        """Return whether ``seen`` would change nothing of a rank."""
-        kept = source.source in self._launches or (self._rank is not None and (source.rank or 0) > self._rank)
-        same = (source.started, max(1, source.world_size)) == (self._newest, self.size)
-        return kept and (source.started < self._newest or same)
-
-    def seen_again(self, sources: Iterable[SourceInfo]) -> None:
-        """Do the work of ``seen`` for ranks with nothing but a start (``is_of``)."""
-        for source in sources:
-            if source.started >= self._newest and (source.started, source.world_size) != (self._newest, self.size):
-                self.seen(source)
-
-    def row(self, source: str, first_step: int, last_step: int) -> None:
-        """Take rows of a process."""
-        launch = self._launches.get(source)
-        if launch is not None:
-            launch.first_step = first_step if launch.first_step is None else min(launch.first_step, first_step)
-            launch.last_step = last_step if launch.last_step is None else max(launch.last_step, last_step)
-
-    def inventory(self, node: str, data: Mapping[str, Any]) -> None:
-        """Take a node's ``gpu_inventory`` (docs/wire.md): its GPUs in use by ranks, all without that fact."""
-        gpus = data["gpus"]
+    def event(self, event: LineageEvent, effects: Effects) -> None:
+        """Take a node's ``gpu_inventory`` (docs/wire.md): its GPUs that ranks use, all where none says so."""
+        gpus, node = event.data["gpus"], event.source.node
         if node in self._gpus or len(self._gpus) < MAX_NODES:
             self._gpus[node] = sum(1 for gpu in gpus if gpu.get("ranks")) or len(gpus)
 

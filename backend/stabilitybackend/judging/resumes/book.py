@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,12 +17,14 @@ from stabilitybackend.base.quiet_log import QuietLog
 from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.judging.batches.fold import BatchFold
 from stabilitybackend.judging.batches.positions import Positions
+from stabilitybackend.judging.detection.run_detection import Judge
 from stabilitybackend.judging.detectors.engine.base import Finding
+from stabilitybackend.judging.liveness.world_size import LaunchSizes
 from stabilitybackend.judging.resumes.branches import Branches, BranchReader, left_head
 from stabilitybackend.judging.resumes.orders import not_followed, reported
 from stabilitybackend.judging.resumes.overlap import MAX_POINTS, Overlap, measure
 from stabilitybackend.judging.resumes.parts import parts_of
-from stabilitybackend.judging.resumes.reported import Reported, environment_changes
+from stabilitybackend.judging.resumes.reported import EVENTS, Reported, environment_changes
 from stabilitybackend.judging.resumes.reported_parts import Reports
 from stabilitybackend.judging.resumes.verdict import (
     RATE_IS,
@@ -33,9 +35,11 @@ from stabilitybackend.judging.resumes.verdict import (
     verdict_of,
     wrongs_of,
 )
-from stabilitybackend.lineage.changes import LineageEvent, Placed
-from stabilitybackend.lineage.fold import LineageFold
+from stabilitybackend.lineage.batch import Batch, Placed
+from stabilitybackend.lineage.changes import Forked, LineageEvent
+from stabilitybackend.lineage.consumer import Consumer, Effects
 from stabilitybackend.lineage.left_out import left_out
+from stabilitybackend.lineage.lineage import Lineage
 from stabilitybackend.lineage.tree import FoldedSegment, PathRange
 from stabilitybackend.schema.resumes import (
     BY_RESUMES,
@@ -48,7 +52,6 @@ from stabilitybackend.schema.resumes import (
     Resumes,
     Shift,
 )
-from stabilitybackend.storage.points.store import RunStore
 
 __all__ = ["MAX_RESUMES", "ResumeBook"]
 
@@ -262,29 +265,16 @@ class _Watch:
     denied: int = 0
 
 
-class _Names(Protocol):
-    def known_as(self, metric: str) -> str | None: ...
-
-
-class _Judged(Protocol):
-    store: RunStore
-    fold: LineageFold
-    primary: int | None
-
-    @property
-    def names(self) -> _Names: ...
-
-
-class ResumeBook(Stateful):
+class ResumeBook(Stateful, Consumer):
     """The resumes of one run.
 
     Compared after 1, 2, 3, 4, 6, 8, 12, 16 ... losses: each comparison reads both branches again, from the run's points
     up to the row before the newest, so that borders of frames change nothing.
 
-    Args:
-        judge: has the run's points, lineage and names, and the compared rank.
-        batches: of its steps.
     """
+
+    reads = (Lineage, Judge, BatchFold, LaunchSizes)
+    events = EVENTS
 
     _resumes: list[Resume] = fresh(list)
     _left_out: int = 0
@@ -301,9 +291,12 @@ class ResumeBook(Stateful):
     _newest: int = -1
     _world: int = 0
 
-    def __init__(self, judge: _Judged, batches: BatchFold) -> None:
+    def __init__(self, lineage: Lineage, judge: Judge, batches: BatchFold, sizes: LaunchSizes) -> None:
         super().__init__()
-        self._judge, self._batches = judge, batches
+        self._judge, self._batches, self._sizes = judge, batches, sizes
+
+    def state(self) -> Mapping[str, Stateful]:
+        return {"resumes": self}
 
     def _run(self) -> BranchReader:
         judge, watch = self._judge, self._watch
@@ -317,8 +310,12 @@ class ResumeBook(Stateful):
 
     # --- its input -----------------------------------------------------------------------------------------------
 
-    def forked(self, segment: FoldedSegment) -> list[Found]:
-        """Begin to compare the new head, or again for a moved fork; return findings about the last one."""
+    def forked(self, fork: Forked, effects: Effects) -> None:
+        if fork.is_head:
+            effects.found += self._forked(fork.segment)
+
+    def _forked(self, segment: FoldedSegment) -> list[Found]:
+        """Begin to watch the new head, or watch it anew where its fork moved; return what is reported of the last."""
         watch, run = self._watch, self._run()
         if watch is not None and watch.segment == segment.id:
             watch.fork_step, watch.cause, watch.due = segment.fork_step, segment.cause, watch.points
@@ -331,15 +328,21 @@ class ResumeBook(Stateful):
         )  # fmt: skip
         return found
 
-    def take(self, together: Sequence[Placed], world: int) -> list[Found]:
-        """Take just stored rows; those of its rank on the effective path count.
+    def rows(self, batch: Batch, effects: Effects) -> None:
+        """Take rows that were just stored; those of its rank on the effective path count."""
+        rank = self._judge.primary
+        if rank is None or batch.stray or batch.segment != self._judge.fold.tree.head:
+            return
+        own = [placed for placed in batch.each() if placed.rank == rank] if self._has(batch, rank) else []
+        if own:
+            effects.found += self._take(own, self._sizes.size)
 
-        Args:
-            world: ranks of the newest launch.
-        """
-        first, rank = together[0], self._judge.primary
-        if rank is None or first.rank != rank or first.stray or first.segment != self._judge.fold.tree.head:
-            return []
+    @staticmethod
+    def _has(batch: Batch, rank: int) -> bool:
+        return any(source.rank == rank for table in batch.tables for source in table.sources)
+
+    def _take(self, together: Sequence[Placed], world: int) -> list[Found]:
+        first = together[0]
         found = []
         went_on = self._source and first.source != self._source and first.segment == self._segment
         if went_on and int(first.steps[0]) > self._newest:
@@ -362,13 +365,23 @@ class ResumeBook(Stateful):
             watch.points, watch.newest = watch.points + 1, step
         return found
 
-    def compares(self, source: str, segment: int) -> bool:
-        """Return whether rows of a process in the head segment are compared, or begin to be."""
-        went_on = self._source and source != self._source and segment == self._segment
-        return bool(went_on) or (self._watch is not None and self._watch.segment == segment)
+    def needs_rows_apart(self, batch: Batch) -> bool:
+        """Return whether rows are compared, or begin to be."""
+        if self._watch is not None and self._watch.segment == batch.segment:
+            return True
+        if not self._source or batch.segment != self._segment or batch.stray:
+            return False
+        primary = self._judge.primary
+        return any(
+            source.rank == primary and source.source != self._source
+            for table in batch.tables for source in table.sources
+        )  # fmt: skip
 
-    def reports(self, event: LineageEvent) -> list[Found]:
-        """Take a process's report about itself; compare again for a changed environment."""
+    def event(self, event: LineageEvent, effects: Effects) -> None:
+        effects.found += self._reports_of(event)
+
+    def _reports_of(self, event: LineageEvent) -> list[Found]:
+        """Take what a process reports of itself; look again where that shows another environment than it did."""
         self.reported.take(event)
         watch = self._watch
         if event.type != "environment" or watch is None or not watch.points:

@@ -20,8 +20,8 @@ from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.base.streams import entries_between
 from stabilitybackend.base.tasks import end
 from stabilitybackend.base.turns import Turns
+from stabilitybackend.lineage.batch import Batch, Placed
 from stabilitybackend.lineage.blocks import in_turn
-from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.restart_in_redis import TakenOver
@@ -168,9 +168,12 @@ async def loaded_points(
 def place(points: Generation, fold: LineageFold, frame_id: str, message: bytes) -> None:
     """Put the rows of the next frame of a run where ``fold``, which goes on with it, says that they belong."""
     points.begin(frame_id, len(message) + FRAME_OVERHEAD_BYTES)
+    rows: list[Placed] = []
     for placed in _placed(fold, message):
-        if placed.names and len(placed.steps):
-            points.add(placed)
+        rows.append(placed)
+        if not placed.more:
+            points.add(Batch.of(rows))
+            rows = []
 
 
 def _placed(fold: LineageFold, message: bytes) -> Iterator[Placed]:

@@ -14,14 +14,15 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from stabilitybackend.base.errors import ArchiveError, SnapshotError
+from stabilitybackend.lineage.lineage import Given
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.archiver import RunArchive
 from stabilitybackend.runs.archiving.restart_files import Found
 from stabilitybackend.runs.archiving.restart_in_redis import TakenOver
 from stabilitybackend.runs.archiving.restart_points import RestartPoints
 from stabilitybackend.runs.detector_settings import DetectorSettings
+from stabilitybackend.runs.pending_frames import PendingFrames
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.runs.waiting import Waiting
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.storage.archive.part import PartReader
 from stabilitybackend.storage.points.memtable import Generation
@@ -43,7 +44,7 @@ class Recovery:
     """What one run is brought back from.
 
     Args:
-        archive: its parts. clock: unix seconds now. undone: keys of segments that are none.
+        archive: its parts. given: to its state. undone: keys of segments that are none.
         settings: of its detectors, for the frames that are folded again.
         processes: where incidents are judged again, those of processes: frames lack them. Then no snapshot is
             used: none holds incidents.
@@ -54,7 +55,7 @@ class Recovery:
 
     run_id: str
     archive: RunArchive
-    clock: Callable[[], float]
+    given: Given
     undone: Collection[str]
     settings: DetectorSettings
     processes: Collection[Incident] | None
@@ -99,12 +100,12 @@ class Recovery:
             state = await asyncio.to_thread(self._loaded, parts[good - 1])
             good -= state is None
         if state is None:
-            state = RunState(self.run_id, self.clock, self.undone)
+            state = RunState(self.run_id, self.given.clock, self.undone, self.given)
         if self.processes is not None:
             state.reconciling = True
             state.incidents.load(self.processes)
         stale = parts[good:]
-        state.store = await asyncio.to_thread(_store, parts[:good])
+        state.points.store = await asyncio.to_thread(_store, parts[:good])
         await asyncio.to_thread(_judge_again, state)
         if stale and self.archive.reads_only:
             for part in stale:
@@ -117,11 +118,11 @@ class Recovery:
     def _newest(self, found: Found | TakenOver, parts: list[PartReader]) -> RunState | None:
         """Return the state that was written down last, with all of its points; None where that is of no use."""
         try:
-            state = snapshot.thaw(found.frozen, self.run_id, self.clock, self.undone)
+            state = snapshot.thaw(found.frozen, self.run_id, self.given.clock, self.undone, self.given)
         except SnapshotError as error:
             _log.warning("run %s: what was written down of it is not used: %s", self.run_id, error.message)
             return None
-        state.store = _store(parts)
+        state.points.store = _store(parts)
         found.put_into(state.store)
         try:
             with state.store.strictly():
@@ -132,7 +133,7 @@ class Recovery:
 
     def _loaded(self, reader: PartReader) -> RunState | None:
         try:
-            return snapshot.load(reader.state(), self.run_id, self.clock, self.undone)
+            return snapshot.load(reader.state(), self.run_id, self.given.clock, self.undone, self.given)
         except (SnapshotError, ArchiveError) as error:
             if isinstance(error, ArchiveError) and error.code not in LOST:
                 raise
@@ -165,7 +166,7 @@ class Recovery:
             )
             state.store.skipped(reader, await asyncio.to_thread(series_of, reader))
             return None
-        waiting = Waiting(frames)
+        waiting = PendingFrames(frames)
         while waiting:
             waiting.fold(state, self.settings, state.store.begin, reader.part.to_id)
             await asyncio.sleep(0)  # the live requests of other runs go on meanwhile

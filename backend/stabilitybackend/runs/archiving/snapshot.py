@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection
 
 from stabilitybackend.base.errors import SnapshotError
 from stabilitybackend.base.saving import Unfit, pack, unpacked_list
+from stabilitybackend.lineage.lineage import Given
 from stabilitybackend.runs.state import RunState
 
 __all__ = ["SnapshotError", "freeze", "load", "opened", "seal", "thaw"]
@@ -45,25 +46,30 @@ def seal(frozen: bytes) -> bytes:
     return _HEADER.pack(_MAGIC, VERSION, len(frozen), zlib.crc32(body)) + body
 
 
-def load(data: bytes, run_id: str, clock: Callable[[], float], undone: Collection[str] = ()) -> RunState:
+def load(
+    data: bytes, run_id: str, clock: Callable[[], float], undone: Collection[str] = (), given: Given | None = None
+) -> RunState:
     """Return the state that ``seal`` wrote, as ``thaw`` does. Raises SnapshotError where it is damaged, too."""
-    return thaw(opened(data), run_id, clock, undone)
+    return thaw(opened(data), run_id, clock, undone, given)
 
 
-def thaw(frozen: bytes, run_id: str, clock: Callable[[], float], undone: Collection[str] = ()) -> RunState:
+def thaw(
+    frozen: bytes, run_id: str, clock: Callable[[], float], undone: Collection[str] = (), given: Given | None = None
+) -> RunState:
     """Return the state that ``freeze`` wrote: ready for the next frame, its store, incidents and commands empty.
 
     Where ``judge.unfit`` names detectors, call ``judge.judge_again`` when the points are in its store.
 
     Args:
-        clock: unix seconds now.
-        undone: keys of the inferred segments that somebody undid, as they are stored now.
+        clock: returns unix seconds.
+        undone: keys of the inferred segments that were undone, as they are stored now.
+        given: as for ``RunState``.
 
     Raises:
         SnapshotError: it was made by another version, holds what no snapshot holds, or a segment in it has been undone
             since.
     """
-    state = RunState(run_id, clock, undone)
+    state = RunState(run_id, clock, undone, given)
     try:
         state.restore(unpacked_list(frozen))
     except Unfit as error:

@@ -111,13 +111,13 @@ class RunWindow:
         self._behind = journal.unread_bytes(sum(generation.frames for generation in store.generations))
         self._weigh(store)
 
-    def read(self, state: RunState, frame_id: str, size: int) -> None:
-        """Note that the worker takes the frame ``frame_id`` of ``size`` bytes now."""
+    def read(self, state: RunState, frame_id: str, size: int, ahead: int) -> None:
+        """Note that the worker takes the frame ``frame_id`` of ``size`` bytes, behind the next ``ahead`` rows."""
         self._read_to = stream_order(frame_id)
         self._ahead -= self._unread.pop(frame_id, 0)
         while self._unread and stream_order(next(iter(self._unread))) < self._read_to:
             self._ahead -= self._unread.pop(next(iter(self._unread)))  # Redis has lost it
-        state.store.begin(frame_id, size + FRAME_OVERHEAD_BYTES)
+        state.store.begin(frame_id, size + FRAME_OVERHEAD_BYTES, ahead)
 
     def until_cut(self, state: RunState) -> int:
         """Return how many bytes of frames may still come before ``cut_when_due`` seals the open generation."""

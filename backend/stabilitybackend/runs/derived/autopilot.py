@@ -22,7 +22,7 @@ from stabilitybackend.acting.autopilot.policy import Policy, read_policy
 from stabilitybackend.base.errors import BadRequest, Conflict
 from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.judging.detectors.engine.base import Finding
-from stabilitybackend.runs.changes import Changes
+from stabilitybackend.lineage.consumer import Effects
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.ownership.fence import Fence
 from stabilitybackend.schema.incidents import Incident
@@ -158,7 +158,7 @@ class RunAutopilot:
 
     # --- once a second -------------------------------------------------------------------------------------------
 
-    def judge(self, state: RunState, changes: Changes) -> None:
+    def judge(self, state: RunState, changes: Effects) -> None:
         """Decide what to do now, and do it: what follows is added to ``changes``, to be stored before it is sent."""
         if self._policy is None:
             return
@@ -174,7 +174,7 @@ class RunAutopilot:
         facts = situation(state, list(self._entries.values()))
         self._now = self._done(state, facts, decide(facts, self._policy), now, changes)
 
-    def _done(self, state: RunState, now: Situation, decision: Decision, time: float, changes: Changes) -> Decision:
+    def _done(self, state: RunState, now: Situation, decision: Decision, time: float, changes: Effects) -> Decision:
         """Carry out a decision; return it, or the one in its place where the job is not ready for the order."""
         assert self._policy is not None
         entry, request = decision.entry, decision.request
@@ -239,7 +239,7 @@ def situation(state: RunState, entries: list[PilotEntry]) -> Situation:
     return Situation(
         run_id=state.run_id,
         incidents=state.incidents.all()[::-1],
-        checkpoints=state.checkpoints(),
+        checkpoints=state.job.checkpoints(),
         now_step=state.judge.newest_step,
         head_key=state.fold.tree[state.fold.tree.head].key,
         cannot=state.handlers.cannot(),

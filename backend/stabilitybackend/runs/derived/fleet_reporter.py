@@ -10,6 +10,7 @@ from typing import Any
 from stabilitybackend.fleet.fleet import Fleet
 from stabilitybackend.fleet.interruptions import JobStory, interruptions_of
 from stabilitybackend.fleet.rollback_sums import remembered
+from stabilitybackend.judging.detectors.engine.base import Finding
 from stabilitybackend.runs.derived.rollback_cost import gpus_of, rollback_costs_of
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.fleet import RunNames
@@ -36,9 +37,9 @@ class FleetReporter:
         self._costs_of: Any = None
         self._costs_at = float("-inf")
 
-    def begin(self, state: RunState) -> None:
-        """Let findings about GPUs say what is remembered of them; call it for each new state of the run."""
-        state.remember = lambda finding, known: self._fleet.gpu_history.with_history(finding, self._run_id, known)
+    def remember(self, finding: Finding, known: Incident | None) -> Finding:
+        """Return a finding about a GPU with the history of that GPU over all runs; ``known``: its incident, if any."""
+        return self._fleet.gpu_history.with_history(finding, self._run_id, known)
 
     async def incidents(self, run: RunNames, incidents: Iterable[Incident]) -> None:
         """Take incidents that were stored just now, or at an earlier start of the server; ``run`` names the run."""

@@ -71,9 +71,9 @@ def _until(state: RunState, now: float) -> float | None:
     """Return up to when a job cost time: now while it is under way and seen, else its end as far as it is known."""
     under_way = STATUSES[state.liveness.status(now)[0]].under_way
     # A server that has just started calls a run "running" until it has waited for agents: that is not the job's time.
-    if under_way and any(agent.connected for agent in state.agents.values()):
+    if under_way and any(agent.connected for agent in state.agents.all.values()):
         return now
     if not state.stretches.watched:
         return None
-    left = [state.liveness.left_at(agent) for agent in state.agents] if under_way else []
+    left = [state.liveness.left_at(agent) for agent in state.agents.all] if under_way else []
     return max([state.stretches.over_at, *(time for time in left if time is not None)]) or None

@@ -8,8 +8,8 @@ from typing import Any
 
 from stabilitybackend.acting.commands.progress import shown as shown_command
 from stabilitybackend.judging.gpus.readings import gpu_parts
-from stabilitybackend.lineage.changes import Placed, PlacedInStep
-from stabilitybackend.runs.changes import Changes
+from stabilitybackend.lineage.batch import Batch, Placed
+from stabilitybackend.lineage.consumer import Effects
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.incidents import shown
@@ -25,7 +25,7 @@ MAX_KEPT_VALUES = 1_000
 _ROWS_BYTES, _VALUE_BYTES = 600, 10
 
 
-def publish(channel: Channel, state: RunState, changes: Changes, cursor: str) -> None:
+def publish(channel: Channel, state: RunState, changes: Effects, cursor: str) -> None:
     """Send ``changes`` to the channel of a run.
 
     Args:
@@ -35,22 +35,23 @@ def publish(channel: Channel, state: RunState, changes: Changes, cursor: str) ->
     if changes.segments:
         tree = state.fold.tree
         channel.publish({"type": "segments", "head": tree.head, "segments": tree.news()}, cursor)
-    for checkpoint in state.checkpoints(changes.checkpoints) if changes.checkpoints else ():
+    for checkpoint in state.job.checkpoints(changes.checkpoints) if changes.checkpoints else ():
         channel.publish({"type": "checkpoint", "checkpoint": checkpoint}, cursor)
-    values = sum([p.values.size for p in changes.placed])
+    tables = [table for batch in changes.batches for table in batch.tables]
+    values = sum([table.values.size for table in tables])
     if values > (MAX_PUSHED_VALUES if channel else MAX_KEPT_VALUES):
         much = {"type": "reset", "reason": "much arrived at once; ask for what is new", "cursor": cursor}
         channel.publish(much, cursor)
-    elif changes.placed:
-        size = _ROWS_BYTES * sum([p.sets for p in changes.placed]) + _VALUE_BYTES * values
-        channel.publish_later(functools.partial(_points, tuple(changes.placed), cursor), cursor, size)
+    elif tables:
+        size = _ROWS_BYTES * sum([len(table.sources) for table in tables]) + _VALUE_BYTES * values
+        channel.publish_later(functools.partial(_points, tuple(changes.batches), cursor), cursor, size)
     for incident in changes.incidents.values():
         channel.publish({"type": "incident", "incident": shown(incident)}, cursor)
     for command in changes.commands.values():
         channel.publish({"type": "command", "command": shown_command(command)}, cursor)
 
 
-def _points(some: Sequence[Placed | PlacedInStep], cursor: str) -> dict[str, Any]:
+def _points(some: Sequence[Batch], cursor: str) -> dict[str, Any]:
     placed = [rows for one in some for rows in one.each()]
     blocks = [_block(p) for p in placed if not p.stray]
     return {"type": "points", "cursor": cursor, "time": max(float(p.times[-1]) for p in placed), "blocks": blocks}

@@ -22,8 +22,6 @@ from redis.asyncio import Redis
 from stabilitybackend.acting.commands.commands import CommandBook
 from stabilitybackend.base.errors import Conflict, NotFound, StabilityBoardError
 from stabilitybackend.base.keys import MAX_REPORTS, RunKeys
-from stabilitybackend.runs.derived.batch_commands import with_step
-from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.orders.acknowledged import Acknowledged, Patiently
 from stabilitybackend.runs.ownership.fence import Fence
 from stabilitybackend.runs.state import RunState
@@ -119,15 +117,15 @@ class Orders:
 
     def _drafted(self, state: RunState, request: CommandRequest, command_id: str, issuer: str) -> Command:
         """Return the command as an owner would make it whose agents are connected."""
-        now, request = self._clock(), with_step(state, request)
+        now, request = self._clock(), state.job.with_step(request)
         book = CommandBook(self._run_id)
         there = [*state.commands.all(), *self.commands()]
         open_ones = [one for one in there if one.state in OPEN_STATES]
         book.load(msgspec.json.decode(msgspec.json.encode(open_ones), type=list[AnyCommand]))
-        job = state.job()
+        job = state.job.view()
         # Who is connected, and whether the job hangs, is not known without a worker: the next one looks.
         job = replace(job, agents=max(1, job.agents), hung="", duplicates="")
-        plan = plan_of(state, now, request) if request.kind == "restart" else None
+        plan = state.job.plan(now, request) if request.kind == "restart" else None
         command = book.issue(request, job, command_id=command_id, issuer=issuer, now=now, plan=plan)
         command.waits, command.apply_at_step = WAITS, None
         command.history.clear()
@@ -190,7 +188,7 @@ class Orders:
         given.waits = msgspec.UNSET
         if given.state == "expired":
             return given
-        job = state.job()
+        job = state.job.view()
         why = ""
         if (job.head, job.head_key) != (given.fence.segment, given.fence.segment_key):
             why = f"ordered on segment {given.fence.segment}, but the job is in segment {job.head} now"

@@ -18,13 +18,13 @@ from redis.asyncio import Redis
 from stabilitybackend.base.errors import Unavailable
 from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.base.streams import stream_order
+from stabilitybackend.lineage.consumer import Effects
 from stabilitybackend.runs.archiving.recovery import Recovery
-from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.feed.messages import publish
 from stabilitybackend.runs.follower import RunFollower
 from stabilitybackend.runs.ownership.fence import Fence, Ownership, Write
+from stabilitybackend.runs.pending_frames import PendingFrames
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.runs.waiting import Waiting
 from stabilitybackend.runs.worker import NOT_ON_A_REPLICA, RunWorker
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.incidents import Incident
@@ -112,7 +112,7 @@ class RunReader(RunWorker):
         self._newest: tuple[Any, ...] | None = None
         self._undone = len(self._stored.undone)
         recovery = Recovery(
-            self.run_id, self._archive, self._clock, self._stored.undone, self.detectors, None, self._restart,
+            self.run_id, self._archive, self._given, self._stored.undone, self.detectors, None, self._restart,
             self.journal.message, self._stored.applied,
         )  # fmt: skip
         self.state, self.cursor = await self.journal.patiently(lambda: recovery.restored(self.readiness.troubled))
@@ -159,7 +159,7 @@ class RunReader(RunWorker):
         )
 
     async def _take_entries(self, entries: list[tuple[str, bytes]]) -> None:
-        changes, waiting = Changes(), Waiting(entries)
+        changes, waiting = Effects(), PendingFrames(entries)
         while waiting:
             begin = partial(self.window.read, self.state)
             changes.add(waiting.fold(self.state, self.detectors, begin, entries[-1][0]), with_incidents=False)
@@ -179,7 +179,7 @@ class RunReader(RunWorker):
         await self.journal.patiently(self.orders.load)
         self._stored, run = now, self.listing.run
         now.into(self.state, with_incidents=True)
-        changes = Changes()
+        changes = Effects()
         changes.add_incidents(_newer(before.incidents, now.incidents))
         changes.add_incidents(self.orders.acknowledged.given(self.state, self._clock()).values())
         changes.add_commands(_newer(before.commands, now.commands))
@@ -234,7 +234,7 @@ class RunReader(RunWorker):
             check(state)
         command = await self.orders.put(state, request, command_id=command_id, issuer=issuer)
         held = await self._on_a_replica()
-        publish(self.channel, state, Changes(commands={command.command_id: command}), self.cursor)
+        publish(self.channel, state, Effects(commands={command.command_id: command}), self.cursor)
         return command if held else replace(command, warning=NOT_ON_A_REPLICA)
 
     async def acknowledge(self, incident_id: str, who: str) -> Incident:
@@ -245,7 +245,7 @@ class RunReader(RunWorker):
             raise self._no_incident(incident_id)
         if incident.acknowledged_by is None:
             await self.orders.acknowledged.put(incident_id, who, self._clock())
-            changes = Changes(incidents=self.orders.acknowledged.given(state, self._clock()))
+            changes = Effects(incidents=self.orders.acknowledged.given(state, self._clock()))
             await self._on_a_replica()
             publish(self.channel, state, changes, self.cursor)
         return state.incidents.get(incident_id) or incident

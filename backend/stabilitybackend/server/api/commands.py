@@ -15,8 +15,6 @@ from stabilitybackend.acting.commands.boundary_commands import offers
 from stabilitybackend.acting.commands.progress import shown
 from stabilitybackend.acting.commands.proposals import check_alone, in_words
 from stabilitybackend.base.errors import NotFound, Unavailable
-from stabilitybackend.runs.derived.restart_plan import plan_of
-from stabilitybackend.runs.derived.rollback_offer import offer_of
 from stabilitybackend.schema.commands import AnyCommand, CommandOffers, CommandRequest, Proposal
 from stabilitybackend.schema.lineage import Offer
 from stabilitybackend.schema.plan import Plan
@@ -85,13 +83,13 @@ async def rollback(
     incident: Annotated[str | None, Query(description="the incident to roll back for; left out: the run")] = None,
 ) -> Response:
     """The rollback that is suggested now, and the checkpoints that are offered; all pages show this one."""
-    return answer(offer_of(await worker.ready(), incident))
+    return answer((await worker.ready()).job.offer(incident))
 
 
 @router.get("/orders", responses=answers(CommandOffers))
 async def orders(reader: Reader, worker: Worker) -> Response:
     """Whether the job would obey a stop and an order to save a checkpoint now, and what each one means."""
-    return answer(offers((await worker.ready()).job()))
+    return answer(offers((await worker.ready()).job.view()))
 
 
 @router.get("/plan", responses=answers(Plan))
@@ -103,4 +101,4 @@ async def plan(
     """Whether to start the job again, from where, and without which nodes."""
     state = await worker.ready()
     request = CommandRequest("restart") if ordered else None
-    return answer(plan_of(state, time.time(), request))
+    return answer(state.job.plan(time.time(), request))

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from stabilitybackend.access.auth import Principal
 from stabilitybackend.base.errors import NotFound
+from stabilitybackend.judging.gpus.readings import GpuReadings
 from stabilitybackend.judging.gpus.view import gpus_view
 from stabilitybackend.schema.fleet import FleetRollbacks, Interruption, Interruptions
 from stabilitybackend.schema.gpus import FleetGpus, Gpus
@@ -42,7 +43,7 @@ async def gpus_of_run(reader: Reader, manager: Manager, worker: Worker) -> Respo
         worker.state.gpus,
         worker.state.incidents.of({"gpu_fault"}),
         lambda uuid: gpu_history.offences(uuid, but=worker.run_id, project=reader.project),
-        worker.state.gpu_readings.of,
+        worker.state[GpuReadings].of,
     )
     return answer({"gpus": found})
 

@@ -14,7 +14,6 @@ from redis.exceptions import RedisError
 
 from stabilitybackend.base.errors import NotFound
 from stabilitybackend.base.shared_answers import Read
-from stabilitybackend.runs.agents.health_reports import set_budgets
 from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
 from stabilitybackend.schema.health import HealthAnswer
 from stabilitybackend.schema.incidents import ShownIncident, shown
@@ -170,7 +169,7 @@ async def acknowledge(incident_id: str, commander: Commander, worker: Worker, re
 @router.get("/{run_id}/checkpoints", responses=answers(Checkpoints))
 async def checkpoints(reader: Reader, worker: Worker) -> Response:
     """Checkpoints, newest first."""
-    return answer({"checkpoints": worker.state.checkpoints()})
+    return answer({"checkpoints": worker.state.job.checkpoints()})
 
 
 @router.get("/{run_id}/health", responses=answers(HealthAnswer))
@@ -178,11 +177,11 @@ async def health(reader: Reader, worker: Worker) -> Response:
     """The newest report of each agent, and what each rank does."""
     state = worker.state
     judged = state.statuses()
-    ranks = [rank for agent in state.agents.values() for rank in agent.ranks]
-    set_budgets(state, ranks)
+    ranks = [rank for agent in state.agents.all.values() for rank in agent.ranks]
+    state.agents.set_budgets(ranks)
     for rank in ranks:
         rank.status = judged.of.get(rank.source)
-    agents = [state.agent_view(agent) for agent in state.agents.values()]
+    agents = [state.agents.shown(agent) for agent in state.agents.all.values()]
     return answer(HealthAnswer(agents, judged.waits_for))
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
+from operator import attrgetter
 from threading import Lock
 from typing import Any
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from stabilitybackend.base.name_sets import key_of
 from stabilitybackend.base.streams import stream_order
-from stabilitybackend.lineage.changes import Placed, PlacedInStep
+from stabilitybackend.lineage.batch import Batch, Placed, Source, Table
 from stabilitybackend.storage.archive.aggregates import Aggs, aggregate
 from stabilitybackend.storage.archive.series import Extent, Rows, SeriesKey, by_step, chain_rows
 from stabilitybackend.storage.points.row_table import RowTable, TableOutline, TablePart, TableRows
@@ -120,68 +121,75 @@ class Generation:
         """Rows of the run up to here."""
         return self._order
 
-    def begin(self, frame_id: str, size: int) -> None:
-        """Note that the next rows are of the frame ``frame_id``, ``size`` bytes in the stream."""
+    def begin(self, frame_id: str, size: int, ahead: int = 0) -> None:
+        """Note that the rows behind the next ``ahead`` ones are of a frame that takes ``size`` bytes of the stream."""
         self.to_id = frame_id
         self.frames += 1
         self.bytes += size
-        self._marks.append((stream_order(frame_id), self._order))
+        self._marks.append((stream_order(frame_id), self._order + ahead))
 
-    def add(self, placed: Placed) -> list[RowTable]:
-        """Take rows; return the tables that are new with it."""
-        table, new = self._table_of(placed, key_of(placed.names))
-        table.take(placed, self._order, self._gather)
-        self._order += len(placed.steps)
-        self.values += len(placed.names) * len(placed.steps)
+    def add(self, batch: Batch) -> list[RowTable]:
+        """Take rows; return the tables that are new with them."""
+        new = list[RowTable]()
+        for table in batch.tables:
+            if not table.names:
+                continue
+            order = table.order + self._order
+            if len(table.sources) == 1:
+                new += self._put_each(batch, table, order, slice(None))
+                continue
+            at = 0
+            for _, some in groupby(table.sources, attrgetter("node")):
+                # Rows of the ranks of a node, at one step again and again, share a table.
+                members = slice(at, at := at + len(list(some)))
+                steps, own = table.steps[:, members], order[:, members]
+                in_step = steps.shape[1] > 1 and bool((steps == steps[:, :1]).all())
+                if in_step and int(own[0, -1] - own[0, 0]) == steps.shape[1] - 1:
+                    new += self._put_together(batch, table, order, members)
+                else:
+                    new += self._put_each(batch, table, order, members)
+        self._order += batch.count
         return new
 
-    def add_in_step(self, rows: PlacedInStep) -> list[RowTable]:
-        """Do the same with a row of each of some ranks: where they come so again and again, all have one table."""
-        ranks, names = tuple([info.rank or 0 for info in rows.infos]), key_of(rows.names)
-        table, new = self._table((rows.segment, ranks[0], names), rows.segment, ranks, "", False)
-        if table.ranks != ranks:  # another set of ranks each time must not have a table each
-            return [table for placed in rows.each() for table in self.add(placed)]
-        table.take_in_step(rows, self._order, self._gather)
-        self._order += len(ranks)
-        self.values += len(names) * len(ranks)
+    def _put_each(self, batch: Batch, table: Table, order: NDArray[np.int64], members: slice) -> list[RowTable]:
+        """Take rows of some processes, each in a table of its own."""
+        new = list[RowTable]()
+        for at in range(*members.indices(len(table.sources))):
+            new += self.put(
+                batch.segment, table.sources[at], table.names, table.steps[:, at], table.times[:, at],
+                table.values[:, :, at], order[:, at], stray=batch.stray,
+            )  # fmt: skip
         return new
 
-    def reserve(self, rows: int) -> int:
-        """Note that so many rows of the newest frame come by ``put``; return which of the run the first one is."""
-        self._order += rows
-        return self._order - rows
-
-    def put(self, placed: Placed, order: NDArray[np.int64]) -> list[RowTable]:
-        """Take rows, which are the rows ``order`` of the run; return the tables that are new with them."""
-        table, new = self._table_of(placed, key_of(placed.names))
-        table.extend(placed.steps, placed.times[None], placed.values, order)
-        self.values += placed.values.size
-        return new
-
-    def put_in_step(self, rows: Sequence[Placed], order: NDArray[np.int64]) -> list[RowTable]:
-        """Do the same with rows of ranks that log in step; ``order`` is that of the first one's rows."""
-        first, ranks, names = rows[0], tuple([placed.rank for placed in rows]), key_of(rows[0].names)
-        table, new = self._table((first.segment, ranks[0], names), first.segment, ranks, "", False)
-        if table.ranks != ranks:
-            return [table for at, placed in enumerate(rows) for table in self.put(placed, order + at)]
-        times, values = (
-            np.stack([placed.times for placed in rows]),
-            np.stack([placed.values for placed in rows], axis=1),
+    def _put_together(self, batch: Batch, table: Table, order: NDArray[np.int64], members: slice) -> list[RowTable]:
+        """Take rows of ranks that log in step, in one table; others where another set of ranks comes each time."""
+        ranks, names = tuple([source.rank for source in table.sources[members]]), key_of(table.names)
+        rows, new = self._table((batch.segment, ranks[0], names), batch.segment, ranks, "", batch.stray)
+        if rows.ranks != ranks:
+            return self._put_each(batch, table, order, members)
+        values = table.values[:, :, members].swapaxes(1, 2).reshape(len(names) * len(ranks), -1)
+        rows.take(
+            table.steps[:, members.start], table.times[:, members].T, values, order[:, members.start], self._gather
         )
-        table.extend(first.steps, times, values.reshape(-1, len(order)), order)
         self.values += values.size
         return new
 
-    def _table_of(self, placed: Placed, names: tuple[str, ...]) -> tuple[RowTable, list[RowTable]]:
-        """Return the table for some rows, of metrics ``names``, and whether it is new, as a list of those that are."""
-        segment, rank, stray, node = placed.segment, placed.rank, placed.stray, placed.node
-        node = "" if rank is not None else node
-        return self._table((segment, rank, node, stray, names), segment, (rank,), node, stray)
+    def put(
+        self, segment: int, source: Source, names: list[str], steps: NDArray[np.int64], times: NDArray[np.float64],
+        values: NDArray[np.float64], order: NDArray[np.int64], *, stray: bool,
+    ) -> list[RowTable]:  # fmt: skip
+        """Take the rows ``order`` of the run, of one process; return the tables that are new with them."""
+        rank, row = source.rank, key_of(names)
+        node = "" if rank is not None else source.node
+        table, new = self._table((segment, rank, node, stray, row), segment, (rank,), node, stray)
+        table.take(steps, times[None], values, order, self._gather)
+        self.values += values.size
+        return new
 
     def _table(
         self, at: tuple[Any, ...], segment: int, ranks: tuple[int | None, ...], node: str, stray: bool
     ) -> tuple[RowTable, list[RowTable]]:
-        """Return the table under ``at``, which ends with its metrics, and the same as ``_table_of``."""
+        """Return the table under ``at``, which ends with its metrics, and a list with it where it is new."""
         table = self._tables.get(at)
         if table is not None:
             return table, []
@@ -214,7 +222,10 @@ class Generation:
 
     def put_back(self, stretch: RowRange) -> list[RowTable]:
         """Take the next stretch of what this generation held before; return the tables that are new with it."""
-        new = [table for rows in stretch.tables for table in self.put(rows.placed, rows.order)]
+        new = []
+        for rows in stretch.tables:
+            one = rows.placed
+            new += self.put(one.segment, one, one.names, one.steps, one.times, one.values, rows.order, stray=one.stray)
         self._marks += [((ms, number), order) for ms, number, order in stretch.marks.tolist()]
         self.to_id, self._order = stretch.end.to_id, stretch.end.order
         self.frames += stretch.end.frames - stretch.begin.frames

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from stabilitybackend.base.name_sets import NameSet, key_of
 from stabilitybackend.base.stateful import Stateful, fresh
+from stabilitybackend.lineage.consumer import Consumer
 from stabilityclient.wire import Frame, NodeFrame, PointsBlock
 
 __all__ = ["MAX_METRICS_A_RUN", "MetricNames"]
@@ -28,7 +29,7 @@ def _points_of(message: Frame | NodeFrame) -> Iterator[PointsBlock]:
     return (block for block in blocks if isinstance(block, PointsBlock))
 
 
-class MetricNames(Stateful):
+class MetricNames(Stateful, Consumer):
     """The names that a run keeps.
 
     Attributes:
@@ -44,6 +45,9 @@ class MetricNames(Stateful):
         #: One list for each set of names that comes again and again: what is compared with it is it.
         self._sets: dict[tuple[str, ...], NameSet] = {}
         self._in_sets = 0
+
+    def state(self) -> Mapping[str, Stateful]:
+        return {"metric_names": self}
 
     def bound(self, message: Frame | NodeFrame) -> None:
         """Take the values whose names are too many out of a message; its rows stay, they tell how far the job is."""

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stabilitybackend.lineage.changes import Placed, PlacedInStep
+from stabilitybackend.lineage.batch import Placed
 from stabilitybackend.storage.archive.series import Rows, SeriesKey
 
 __all__ = ["RowTable", "TableOutline", "TablePart", "TableRows"]
@@ -100,8 +100,8 @@ class RowTable:
         self._size = 0
         #: Whether no step in its columns is below the one before it: late rows fill holes.
         self.in_order = True
-        #: Steps (n,), times (k, n), values (m k, n), and the first one's order.
-        self._gathered: list[tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], int]] = []
+        #: Steps (n,), times (k, n), values (m k, n), and the first one's order (n,).
+        self._gathered: list[tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]] = []
         #: Its newest row, of the run.
         self.newest = -1
         #: The smallest and greatest step in its columns.
@@ -113,40 +113,20 @@ class RowTable:
             for rank in self.ranks:
                 yield SeriesKey(name, self.segment, rank, self.node, self.stray)
 
-    def take(self, placed: Placed, order: int, gather: int) -> None:
-        """Append rows, which are those from ``order`` on of the run, now or when ``gather`` sets of rows have come."""
-        self._take(placed.steps, placed.times[None], placed.values, order, gather)
-
-    def take_in_step(self, rows: PlacedInStep, order: int, gather: int) -> None:
-        """Append a row of each of its ranks; arguments as of ``take``."""
-        self._take(rows.steps[:1], rows.times[:, None], rows.values.reshape(-1, 1), order, gather)
-
-    def _take(
-        self, steps: NDArray[np.int64], times: NDArray[np.float64], values: NDArray[np.float64], order: int,
-        gather: int,
+    def take(
+        self, steps: NDArray[np.int64], times: NDArray[np.float64], values: NDArray[np.float64],
+        order: NDArray[np.int64], gather: int = 1,
     ) -> None:  # fmt: skip
-        with _COLUMNS:
-            self._gathered.append((steps, times, values, order))
-            self.newest = order + len(steps) - 1
-            if len(self._gathered) >= gather or len(steps) > gather:
-                self._settle()
-
-    def extend(
-        self,
-        steps: NDArray[np.int64],
-        times: NDArray[np.float64],
-        values: NDArray[np.float64],
-        order: NDArray[np.int64],
-    ) -> None:
-        """Append rows of each of its ranks. What was read before stays as it was.
+        """Append rows of each of its ranks, now or when ``gather`` sets of rows are there. What was read stays.
 
         Args:
-            steps: (n,). times: (k, n). values: (m k, n), as in the table. order: of the first rank's, (n,).
+            steps: (n,). times: (k, n). values: (m k, n), as in the table. order: of the first rank's rows, (n,).
         """
         with _COLUMNS:
-            self._settle()
-            self._extend(steps, times, values, order)
-            self.newest = max(self.newest, int(order[-1])) if len(order) else self.newest
+            self._gathered.append((steps, times, values, order))
+            self.newest = max(self.newest, int(order[-1]))
+            if len(self._gathered) >= gather or len(steps) > gather:
+                self._settle()
 
     def settle(self) -> None:
         """Put what was gathered into the columns."""
@@ -158,16 +138,14 @@ class RowTable:
         gathered = self._gathered
         if not gathered:
             return
-        orders = [np.arange(first, first + len(steps)) for steps, _, _, first in gathered]
         if len(gathered) == 1:
-            steps, times, values, _ = gathered[0]
-            self._extend(steps, times, values, orders[0])
+            self._extend(*gathered[0])
         else:
             self._extend(
                 np.concatenate([steps for steps, _, _, _ in gathered]),
                 np.concatenate([times for _, times, _, _ in gathered], axis=1),
                 np.concatenate([values for _, _, values, _ in gathered], axis=1),
-                np.concatenate(orders),
+                np.concatenate([order for _, _, _, order in gathered]),
             )
         # Not before they are in the columns: a thread that finds nothing gathered reads these without the lock.
         self._gathered = []

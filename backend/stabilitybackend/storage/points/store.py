@@ -12,12 +12,9 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from stabilitybackend.base.errors import ArchiveError
 from stabilitybackend.base.streams import stream_order
-from stabilitybackend.lineage.changes import Placed, PlacedInStep
+from stabilitybackend.lineage.batch import Batch, Placed
 from stabilitybackend.storage.archive.aggregates import EMPTY_AGGS, Aggs, aggregate, join_aggs, regroup
 from stabilitybackend.storage.archive.series import Extent, Rows, SeriesKey, join_rows
 from stabilitybackend.storage.points.memtable import Generation, RowRange
@@ -239,44 +236,30 @@ class RunStore:
 
     # --- writing -------------------------------------------------------------------------------------------------
 
-    def begin(self, frame_id: str, size: int) -> None:
-        """Note that what is added next is of the frame ``frame_id``, which takes ``size`` bytes of the stream."""
-        self.open.begin(frame_id, size)
+    def begin(self, frame_id: str, size: int, ahead: int = 0) -> None:
+        """Note that the rows behind the next ``ahead`` ones are of a frame that takes ``size`` bytes of the stream."""
+        self.open.begin(frame_id, size, ahead)
 
-    def add(self, placed: Placed) -> None:
+    def add(self, batch: Batch) -> None:
         """Store rows that found their segment."""
-        if not len(placed.steps):
+        if batch.count:
+            self._know_of(self.open.add(batch))
+        if batch.stray:
             return
-        self._note_newest(placed)  # a row whose metrics were all left out tells how far its job is
-        if placed.names:
-            self._know_of(self.open.add(placed))
+        for table in batch.tables:  # a row whose metrics were all left out tells how far its job is
+            if table.sources[0].rank is not None and len(table.steps):
+                self._note_newest(batch.segment, int(table.steps.max() if table.steps.size > 1 else table.steps[0, 0]))
 
-    def add_in_step(self, rows: PlacedInStep) -> None:
-        """Store a row of each of some ranks."""
-        self._know_of(self.open.add_in_step(rows))
-        self._note_newest(rows.row(0))
-
-    def put(self, placed: Placed, order: NDArray[np.int64]) -> None:
-        """Store rows of several frames, which are the rows ``order`` of the run (``Generation.reserve``)."""
-        self._know_of(self.open.put(placed, order))
-        self._note_newest(placed)
-
-    def put_in_step(self, rows: Sequence[Placed], order: NDArray[np.int64]) -> None:
-        """Do the same with rows of ranks that log in step; ``order`` is that of the first one's rows."""
-        self._know_of(self.open.put_in_step(rows, order))
-        self._note_newest(rows[0])
-
-    def _note_newest(self, placed: Placed) -> None:
-        if placed.rank is not None and not placed.stray:
-            high = placed.high
-            if high > self.newest.get(placed.segment, -1):
-                self.newest[placed.segment] = high
+    def _note_newest(self, segment: int, step: int) -> None:
+        if step > self.newest.get(segment, -1):
+            self.newest[segment] = step
 
     def put_back(self, stretch: RowRange) -> None:
         """Take rows that were placed before a restart into the open generation."""
         self._know_of(self.open.put_back(stretch))
         for rows in stretch.tables:
-            self._note_newest(rows.placed)
+            if rows.placed.rank is not None and not rows.placed.stray:
+                self._note_newest(rows.placed.segment, rows.placed.high)
 
     def cut(self, state: bytes) -> Generation:
         """Seal the open generation with the frozen fold at its end, and open the next. Return the sealed one."""

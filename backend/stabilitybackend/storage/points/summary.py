@@ -16,10 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stabilitybackend.base.stateful import Stateful, fresh
-from stabilitybackend.lineage.changes import Placed, PlacedInStep
-from stabilitybackend.lineage.fold import LineageFold
+from stabilitybackend.lineage.batch import Batch, Source, Table
+from stabilitybackend.lineage.changes import Forked
+from stabilitybackend.lineage.consumer import Consumer, Effects
+from stabilitybackend.lineage.lineage import Lineage
 from stabilitybackend.lineage.tree import SegmentTree
 from stabilitybackend.schema.json_data import json_number
+from stabilitybackend.storage.points.points import Points
 from stabilitybackend.storage.points.store import RunStore, SeriesKey
 from stabilitybackend.storage.points.timestamps import last_row
 from stabilitybackend.storage.points.watched_metric import Watching
@@ -91,8 +94,10 @@ class _Count:
         self.alive += alive
 
 
-class RunSummary(Stateful):
-    """The summary of one run. Call ``add`` for rows before the store gets them, ``forked`` when the tree changed."""
+class RunSummary(Stateful, Consumer):
+    """The summary of one run."""
+
+    reads = (Lineage, Points)
 
     #: The metrics whose newest value is kept, in the order in which they appeared.
     _names: dict[str, None] = fresh(dict)
@@ -111,8 +116,9 @@ class RunSummary(Stateful):
     #: Series whose effective points are to be counted again: a fork of a large job concerns thousands of them.
     _recount: dict[tuple[int, _Who], None] = fresh(dict)
 
-    def __init__(self) -> None:
+    def __init__(self, lineage: Lineage, points: Points) -> None:
         super().__init__()
+        self._fold, self._tree, self._points = lineage.fold, lineage.fold.tree, points
         self._shown: set[str] = set()
         self._watching = Watching()
         #: The newest row, while rows of the same metrics follow each other in an unchanged tree. It goes into
@@ -131,8 +137,9 @@ class RunSummary(Stateful):
 
     # --- what happens --------------------------------------------------------------------------------------------
 
-    def watched(self, store: RunStore, loss: str | None, missing: str) -> dict[str, Any]:
+    def watched(self, loss: str | None, missing: str) -> dict[str, Any]:
         """Return ``metric_count``, ``loss_metric``, ``unwatched`` of docs/api.md; arguments as of ``Watching.view``."""
+        store = self._points.store
         return self._watching.view(store.metric_count, store.metrics, loss, missing)
 
     @property
@@ -151,56 +158,27 @@ class RunSummary(Stateful):
         about = f"{each:.0f}" if abs(each - round(each)) < 0.05 else f"about {each:.1f}"
         return f"This job logs {about} rows of {self._counted} a step: each is stored, drawn and exported."
 
-    def forked(self) -> None:
-        """Note that the tree of segments changed; what follows from it is found out when it matters."""
-        self._stale = True
+    def state(self) -> Mapping[str, Stateful]:
+        return {"summary": self}
 
-    def add(self, placed: Placed, store: RunStore, tree: SegmentTree) -> None:
-        """Take rows that the store does not have yet."""
-        if not placed.names or not len(placed.steps):
-            return
-        if self._stale:
-            self._regroup(store, tree)
-        who: _Who = (placed.rank is None, placed.rank or 0, "" if placed.rank is not None else placed.node)
-        if self._has_room(placed.names) and not self._shown.issuperset(placed.names):
-            self._take_names(placed.names)
-        if self._counted in self._shown_of(placed.names).names:
-            self._count(placed, who)
-        if not placed.stray and placed.segment in self._limits:
-            self._note_newest(placed, who)
+    def forked(self, fork: Forked, effects: Effects) -> None:
+        self._stale = True  # what follows from it is found out when it matters
 
-    def add_in_step(self, rows: PlacedInStep, store: RunStore, tree: SegmentTree) -> None:
-        """Do the same with a row of each of some ranks, in the head."""
-        names, step = rows.names, int(rows.steps[0])
-        if self._stale:
-            self._regroup(store, tree)
-        if self._has_room(names) and not self._shown.issuperset(names):
-            self._take_names(names)
-        if self._counted in self._shown_of(names).names:
-            self._count_in_step(rows, step)
-        if rows.segment not in self._limits:
-            return
-        for at, info in enumerate(rows.infos):
-            who: _Who = (False, info.rank or 0, "")
-            self._note_newest(rows.row(at), who)
-            last = self._last
-            same = last is not None and last.names == names and last.segment == rows.segment
-            if at == 0 and same and last is not None and (last.step, who) >= (step, last.who):
-                return  # those of the ranks above are older
+    def tick(self, now: float, effects: Effects) -> Generator[None]:
+        yield from self.settling()
 
-    def _count_in_step(self, rows: PlacedInStep, step: int) -> None:
-        """Do what ``_count`` does."""
-        series = self._counts.setdefault(rows.segment, {})
-        new = 0
-        for at, info in enumerate(rows.infos):
-            who: _Who = (False, info.rank or 0, "")
-            count = series.get(who)
-            if count is None or step < count.high or rows.segment != self._head:
-                self._count(rows.row(at), who)
+    def rows(self, batch: Batch, effects: Effects) -> None:
+        for table in batch.tables:
+            if not table.names:
                 continue
-            count.row(step)
-            new += 1
-        self._total, self._alive = self._total + new, self._alive + new
+            if self._stale:
+                self._regroup()
+            if self._has_room(table.names) and not self._shown.issuperset(table.names):
+                self._take_names(table.names)
+            if self._counted in self._shown_of(table.names).names:
+                self._count(batch, table)
+            if not batch.stray and batch.segment in self._limits:
+                self._note_newest(batch.segment, table)
 
     def _has_room(self, names: Sequence[str]) -> bool:
         """Return whether one of some names may have to be shown, too."""
@@ -221,18 +199,19 @@ class RunSummary(Stateful):
                 self._counted, self._counts, self._recount = counted, {}, {}
                 self._total = self._alive = 0
 
-    def _note_newest(self, placed: Placed, who: _Who) -> None:
-        row = _newest_row(placed.steps, self._limits[placed.segment])
-        if row is None:
+    def _note_newest(self, segment: int, table: Table) -> None:
+        found = _newest_row(table, self._limits[segment])
+        if found is None:
             return
-        step, last = int(placed.steps[row]), self._last
-        if last is not None and placed.segment == last.segment and placed.names == last.names:
+        row, at, who = found
+        step, last = int(table.steps[row, at]), self._last
+        if last is not None and segment == last.segment and table.names == last.names:
             if step < last.step or (step == last.step and who > last.who):
-                return  # as nearly always where many ranks log the same
+                return
         else:
             self._settle_last()
-        shown, column = self._shown_of(placed.names), placed.values[:, row]
-        newest = _Row(placed.names, step, who, placed.segment, shown.names, column[shown.places])
+        shown = self._shown_of(table.names)
+        newest = _Row(table.names, step, who, segment, shown.names, table.values[shown.places, row, at])
         if self._lost:
             self._settle(newest)
         else:
@@ -267,31 +246,33 @@ class RunSummary(Stateful):
             known = self._places[id(row)] = _ShownOf(row, places, [row[place] for place in places])
         return known
 
-    def _count(self, placed: Placed, who: _Who) -> None:
-        assert self._counted is not None
-        series = self._counts.setdefault(None if placed.stray else placed.segment, {})
-        if placed.stray:
-            who = (who[0], who[1], f"{placed.segment}/{who[2]}")
-        count = series.get(who)
-        if count is None:
-            count = series[who] = _Count()
-        steps, new = placed.steps, len(placed.steps)
-        if new == 1 and steps[0] >= count.high and not placed.stray and placed.segment == self._head:
-            count.row(int(steps[0]))
-            self._total, self._alive = self._total + 1, self._alive + 1
-            return  # as nearly always
-        limit = None if placed.stray else self._limits.get(placed.segment, -1)
-        alive = 0 if placed.stray else new if limit is None else int((steps <= limit).sum())
-        count.rows(steps, alive)
-        self._total += new
-        self._alive += alive
+    def _count(self, batch: Batch, table: Table) -> None:
+        series = self._counts.setdefault(None if batch.stray else batch.segment, {})
+        limit = -1 if batch.stray else self._limits.get(batch.segment, -1)
+        plain = len(table.steps) == 1 and batch.segment == self._head and not batch.stray
+        for at, source in enumerate(table.sources):
+            who = _who(source)
+            if batch.stray:
+                who = (who[0], who[1], f"{batch.segment}/{who[2]}")
+            count = series.get(who)
+            if count is None:
+                count = series[who] = _Count()
+            if plain and (step := int(table.steps[0, at])) >= count.high:
+                count.row(step)  # as nearly always
+                self._alive += 1
+                continue
+            steps = table.steps[:, at]
+            alive = len(steps) if limit is None else int((steps <= limit).sum())
+            count.rows(steps, alive)
+            self._alive += alive
+        self._total += table.steps.size
 
     # --- after a fork --------------------------------------------------------------------------------------------
 
-    def _regroup(self, store: RunStore, tree: SegmentTree) -> None:
+    def _regroup(self) -> None:
         """Find out what a changed tree means: which newest values died, and how many points."""
         self._settle_last()
-        self._stale = False
+        self._stale, tree = False, self._tree
         before = self._limits
         self._limits = {part.segment: part.last for part in tree.path()}
         self._head = tree.head
@@ -305,14 +286,15 @@ class RunSummary(Stateful):
         for segment in changed:
             self._recount |= dict.fromkeys((segment, who) for who in self._counts.get(segment, ()))
 
-    def settling(self, store: RunStore, fold: LineageFold) -> Generator[None]:
+    def settling(self) -> Generator[None]:
         """Find out what the forks meant for counts and newest values, as soon as all points are there.
 
         It yields where others may be served.
         """
         self._settle_last()
+        store = self._points.store
         if self._stale:
-            self._regroup(store, fold.tree)
+            self._regroup()
             yield
         if store.loading:
             return
@@ -326,7 +308,7 @@ class RunSummary(Stateful):
             yield
         while self._lost:
             name = next(iter(self._lost))
-            found = self._find(name, store, fold.tree)
+            found = self._find(name, store, self._tree)
             self._lost.discard(name)
             if found is None:
                 self._newest.pop(name, None)
@@ -368,10 +350,11 @@ class RunSummary(Stateful):
 
     # --- what people ask -----------------------------------------------------------------------------------------
 
-    def view(self, store: RunStore, fold: LineageFold) -> dict[str, Any]:
+    def view(self) -> dict[str, Any]:
         """Return ``latest``, ``last_step``, ``effective_points`` and ``dead_points`` of docs/api.md."""
-        for _ in self.settling(store, fold):
+        for _ in self.settling():
             pass
+        store, fold = self._points.store, self._fold
         names = [COUNTED] * (COUNTED in self._names) + [name for name in self._names if name != COUNTED]
         own = fold.axis.own  # where those are says nothing of where the run is
         ends = [n.step for name, n in self._newest.items() if not n.who[0] and name not in own]
@@ -392,13 +375,21 @@ def _end(limits: Mapping[int, int | None], segment: int) -> float:
     return math.inf if limit is None else limit
 
 
-def _newest_row(steps: NDArray[np.int64], limit: int | None) -> int | None:
-    """Return the index of the greatest step <= limit, the last one of equal ones; None where there is none."""
-    if len(steps) == 1:
-        return 0 if limit is None or steps[0] <= limit else None
-    if limit is not None:
-        inside = np.flatnonzero(steps <= limit)
-        if not len(inside):
-            return None
-        return int(inside[len(inside) - 1 - int(np.argmax(steps[inside][::-1]))])
-    return len(steps) - 1 - int(np.argmax(steps[::-1]))
+def _who(source: Source) -> _Who:
+    return (True, 0, source.node) if source.rank is None else (False, source.rank, "")
+
+
+def _newest_row(table: Table, limit: int | None) -> tuple[int, int, _Who] | None:
+    """Return turn, place and process of the greatest step <= limit; None where there is none.
+
+    Of equal steps it is the one of the least process, and of its rows the last.
+    """
+    steps = table.steps
+    if steps.size == 1:
+        return (0, 0, _who(table.sources[0])) if limit is None or steps[0, 0] <= limit else None
+    if limit is not None and not (steps <= limit).any():
+        return None
+    greatest = (steps if limit is None else np.where(steps <= limit, steps, -1)).max()
+    turns, places = np.nonzero(steps == greatest)
+    at = min(set(places.tolist()), key=lambda place: _who(table.sources[place]))
+    return int(turns[places == at][-1]), at, _who(table.sources[at])

@@ -21,7 +21,7 @@ from stabilitybackend.storage.points.memtable import Generation, RowPlace
 from stabilitybackend.storage.points.row_table import TableOutline
 
 if TYPE_CHECKING:
-    from stabilitybackend.lineage.changes import Placed
+    from stabilitybackend.lineage.batch import Placed
     from stabilitybackend.storage.points.store import RunStore
 
 __all__ = ["LOADING", "Outline", "PointsMissing", "StillLoading", "UnloadedPoints", "merged", "outline", "strictly"]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stabilitybackend.base.errors import BadRequest
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.batch import Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.schema.json_data import Number, json_number, json_with_arrays
 from stabilitybackend.storage.archive.aggregates import EMPTY_AGGS, Aggs, aggregate, means

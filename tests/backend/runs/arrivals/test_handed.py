@@ -14,7 +14,7 @@ from stabilitybackend.ingest.ingest import Ingest
 from stabilitybackend.runs import follower as follower_module
 from stabilitybackend.runs.arrivals import handed as handed_module
 from stabilitybackend.runs.arrivals.handed import MAX_MESSAGE_BYTES, Handed, HandedBytes
-from stabilitybackend.runs.waiting import Waiting
+from stabilitybackend.runs.pending_frames import PendingFrames
 from stabilitybackend.runs.worker import RunWorker
 from stabilityclient.wire import Frame, encode_message
 from support.job_frames import Job
@@ -50,13 +50,13 @@ def folded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bytes]]:
     """What workers fold, as (stream id, message)."""
     seen: list[tuple[str, bytes]] = []
 
-    class Noted(Waiting):
+    class Noted(PendingFrames):
         def __init__(self, entries: list[tuple[str, bytes]], read: Callable[[str, bytes], bytes | Frame]) -> None:
             said = {stream_id: read(stream_id, message) for stream_id, message in entries}
             seen.extend((at, one if isinstance(one, bytes) else encode_message(one)) for at, one in said.items())
             super().__init__(entries, lambda stream_id, message: said[stream_id])
 
-    monkeypatch.setattr(follower_module, "Waiting", Noted)
+    monkeypatch.setattr(follower_module, "PendingFrames", Noted)
     return seen
 
 

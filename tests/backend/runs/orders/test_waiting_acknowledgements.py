@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from stabilitybackend.alerts.service import IncidentStreams
 from stabilitybackend.base.errors import NotFound
-from stabilitybackend.runs.changes import Changes
+from stabilitybackend.lineage.consumer import Effects
 from support.job_frames import Job
 from support.manager_stack import KEYS, Stage, rows
 
@@ -99,7 +99,7 @@ async def test_one_that_comes_while_another_is_written_down_is_not_forgotten_wit
     worker = await stage.manager.get("run-1")
     conclude = worker._conclude
 
-    async def beside(changes: Changes) -> None:
+    async def beside(changes: Effects) -> None:
         await conclude(changes)
         if name in changes.incidents:
             await worker.orders.acknowledged.put("i-2", "bob", stage.now)

@@ -10,7 +10,6 @@ import pytest
 from redis.asyncio import Redis
 
 from stabilitybackend.base.errors import BadRequest, Conflict, NotFound
-from stabilitybackend.runs.agents.connected_agents import agent_connected
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.commands import END_STATES, Command, CommandRequest
 from stabilityclient.wire import CommandMessage
@@ -154,7 +153,7 @@ async def test_a_taker_that_dies_right_behind_taking_it_leaves_the_command_to_th
     await night.order()
     worker = await night.worker(agents=False)
     state = worker.state
-    agent_connected(state, HELLO, night.stage.now)
+    state.agents.connect(HELLO)
     assert set(await worker.orders.take(state, worker.fence, worker.journal.patiently)) == {"c1"}  # and tells nobody
     await night.stage.restart()
     worker = await night.worker()

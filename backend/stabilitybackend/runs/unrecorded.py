@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from msgspec import convert
 
 from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.lineage.changes import LineageEvent
+from stabilitybackend.lineage.consumer import Consumer, Effects
 from stabilitybackend.schema.job.unrecorded import RefusedText, UnrecordedCounts
 from stabilitybackend.schema.job.unrecorded import Unrecorded as Reported
 
-__all__ = ["EVENTS", "UnrecordedRows"]
+__all__ = ["UnrecordedRows"]
 
-EVENTS = ("unrecorded", "refused", "lost")
 #: Processes that are counted, and kinds of refusals that are named.
 MAX_SOURCES, MAX_NAMED = 20_000, 8
 #: Characters of a reason or a refusal.
@@ -32,15 +32,19 @@ class _Counts(NamedTuple):
     why: str
 
 
-class UnrecordedRows(Stateful):
+class UnrecordedRows(Stateful, Consumer):
     """Counts of one run."""
+
+    events = frozenset({"unrecorded", "refused", "lost"})
 
     _by_source: dict[str, _Counts] = fresh(dict)
     _refusals: dict[str, None] = fresh(dict)
     _lost: int = 0
 
-    def take(self, event: LineageEvent) -> None:
-        """Take one of EVENTS."""
+    def state(self) -> Mapping[str, Stateful]:
+        return {"unrecorded": self}
+
+    def event(self, event: LineageEvent, effects: Effects) -> None:
         if event.type == "lost":
             self._lost += max(0, event.data["records"])
         elif event.type == "refused":

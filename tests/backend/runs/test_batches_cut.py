@@ -1,4 +1,4 @@
-"""Messages that wait together are folded as they are one by one, wherever the run is cut between two of them."""
+"""However the rows of a run are cut into batches, its state, its findings and its snapshots are the same."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import to_builtins
 
-from stabilitybackend.runs.archiving import snapshot
+from stabilitybackend.lineage import joining
+from stabilitybackend.runs import pending_frames
 from stabilitybackend.runs.archiving.window import FRAME_OVERHEAD_BYTES
 from stabilitybackend.runs.detector_settings import DetectorSettings
-from stabilitybackend.runs.rows.together import Together
+from stabilitybackend.runs.pending_frames import PendingFrames
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.runs.waiting import Waiting
 from stabilitybackend.schema.detectors import DetectorChange
 from stabilityclient.node_frames import together
 from stabilityclient.wire import Frame, PointsBlock, encode_message
@@ -77,29 +77,29 @@ class _Run:
             for number, at in enumerate(sorted(changes))
         ]
         self.limit_bytes, self.applied = limit_bytes, f"{applied}-0"
-        #: What it knew after each batch of messages that were folded at once.
+        #: Its state after each call.
         self.frozen: dict[str, Any] = {}
         self.rows: list[tuple[Any, ...]] = []
         self.cuts: list[str] = []
 
     def take(self, messages: Sequence[tuple[str, bytes]], *, look: bool = True) -> None:
-        waiting = Waiting(messages)
+        waiting = PendingFrames(messages)
         while waiting:
             room = self.limit_bytes - self.state.store.open.bytes
             found = waiting.fold(self.state, self.settings, self._begin, self.applied, room)
             newest, _ = waiting.newest
-            for placed in [one for some in found.placed for one in some.each()]:
+            for placed in [one for batch in found.batches for one in batch.each()]:
                 for at, step in enumerate(placed.steps.tolist()):
                     row = (placed.source, step, placed.values[:, at].tobytes(), placed.names, placed.stray)
                     self.rows.append((placed.segment, *row))
             if look:
-                self.frozen[newest] = (snapshot.freeze(self.state), to_builtins(self.state.incidents.all()))
+                self.frozen[newest] = (_parts(self.state), to_builtins(self.state.incidents.all()))
             if self.state.store.open.bytes >= self.limit_bytes:
                 self.state.store.cut(b"")
                 self.cuts.append(newest)
 
-    def _begin(self, frame_id: str, size: int) -> None:
-        self.state.store.begin(frame_id, size + FRAME_OVERHEAD_BYTES)
+    def _begin(self, frame_id: str, size: int, ahead: int) -> None:
+        self.state.store.begin(frame_id, size + FRAME_OVERHEAD_BYTES, ahead)
 
     def seen(self) -> tuple[Any, ...]:
         """Return all that the run knows, in points the order of arrival as well."""
@@ -108,12 +108,19 @@ class _Run:
             (key, *(column.tobytes() for column in (rows.steps, rows.values, rows.times)))
             for metric in view.metrics() for key in view.keys(metric) for rows in [view.rows(key)]
         ]  # fmt: skip
-        stretches = [
-            (stretch.marks.tolist(), stretch.end,
-             [(rows.placed.names, rows.placed.rank, rows.order.tolist()) for rows in stretch.tables])
-            for generation in state.store.generations for stretch in [generation.stretch(generation.start)]
-        ]  # fmt: skip
-        return snapshot.freeze(state), to_builtins(state.view()), stored, stretches, sorted(self.rows), self.cuts
+        came = sorted(
+            (rows.placed.names, rows.placed.rank, int(order))
+            for generation in state.store.generations
+            for rows in generation.stretch(generation.start).tables
+            for order in rows.order
+        )
+        marks = [generation.stretch(generation.start).marks.tolist() for generation in state.store.generations]
+        return _parts(state), to_builtins(state.view()), stored, came, marks, sorted(self.rows), self.cuts
+
+
+def _parts(state: RunState) -> dict[str, Any]:
+    """Return all that a snapshot holds, by the consumers' names for it."""
+    return {part.name: part for part in state.saved()}
 
 
 def _numbered(messages: Sequence[bytes]) -> list[tuple[str, bytes]]:
@@ -128,7 +135,7 @@ def _batches(messages: Sequence[Any], sizes: Sequence[int]) -> Iterator[Sequence
 
 
 def _compared(messages: Sequence[bytes], sizes: Sequence[int], *facts: Any) -> _Run:
-    """Fold messages together and one by one; assert that it is the same after each that ended a batch."""
+    """Fold messages in batches and one by one; assert that it is the same after each that ended a batch."""
     alone, at_once = _Run(*facts), _Run(*facts)
     for some in _batches(_numbered(messages), sizes):
         at_once.take(some)
@@ -139,7 +146,7 @@ def _compared(messages: Sequence[bytes], sizes: Sequence[int], *facts: Any) -> _
     return at_once
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=16)
 @given(
     stories((*MOVES, "spike", "train")),
     st.booleans(),
@@ -154,16 +161,42 @@ def test_any_job_is_the_same_run_however_many_messages_wait(
     _compared(_row_by_row(tell(*told), nodes=nodes), sizes, changes, limit_bytes, applied)
 
 
+@settings(deadline=None, max_examples=16)
+@given(stories((*MOVES, "spike", "train")), st.integers(1, 40))
+def test_any_job_is_the_same_run_however_large_its_batches_may_be(told: tuple[Story, int], most: int) -> None:
+    states = []
+    for rows in (most, joining.MAX_ROWS):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(joining, "MAX_ROWS", rows)
+            patch.setattr(pending_frames, "MAX_ROWS", rows)
+            run = _Run([], 10**9, 0)
+            run.take(_numbered(_row_by_row(tell(*told), nodes=True)), look=False)
+            states.append(run.seen())
+    assert states[0] == states[1]
+
+
+@settings(deadline=None, max_examples=16)
+@given(stories((*MOVES, "spike", "train")))
+def test_any_job_is_the_same_run_whether_its_frames_hold_a_row_or_many(told: tuple[Story, int]) -> None:
+    frames, runs = tell(*told), []
+    for some in (frames, [row for frame in frames for row in _rows_of(frame)]):
+        run = _Run([], 10**9, 0)
+        run.take(_numbered([encode_message(frame) for frame in some]), look=False)
+        frozen, view, stored, came, _, rows, _ = run.seen()
+        runs.append((frozen, view, stored, came, rows, to_builtins(run.state.incidents.all())))
+    assert runs[0] == runs[1]
+
+
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many messages were folded at once, each time."""
-    counts, fold = list[int](), Together.fold
+    """Numbers of messages that were folded at once."""
+    counts, apply = list[int](), RunState.apply
 
-    def noted(together: Together, *arguments: Any, **reports: bool) -> None:
-        counts.append(len(together.messages))
-        fold(together, *arguments, **reports)
+    def noted(state: RunState, *messages: Any, **options: Any) -> Any:
+        counts.append(len(messages))
+        return apply(state, *messages, **options)
 
-    monkeypatch.setattr(Together, "fold", noted)
+    monkeypatch.setattr(RunState, "apply", noted)
     return counts
 
 
@@ -181,7 +214,7 @@ def _noisy(step: int) -> float:
 
 
 @pytest.mark.parametrize(("size", "applied"), [(5, 0), (16, 610), (90, 681)])
-def test_spikes_and_losses_that_are_no_numbers_are_found_alike_among_messages_that_wait(
+def test_spikes_and_losses_that_are_no_numbers_are_the_same_findings_in_batches(
     size: int, applied: int, at_once: list[int]
 ) -> None:
     ranks, messages = [Job(rank, world_size=4) for rank in range(4)], []
@@ -190,7 +223,7 @@ def test_spikes_and_losses_that_are_no_numbers_are_found_alike_among_messages_th
         messages += _messages(step, ranks, loss, ["loss/web", "loss/code"])
     run = _compared(messages, [size] * (len(messages) // size), [], 10**9, applied)
     assert {incident.kind for incident in run.state.incidents.all()} == {"nonfinite", "spike"}
-    assert sum(at_once) > len(messages) / 2
+    assert max(at_once) == size
 
 
 def test_a_setting_that_comes_while_messages_wait_holds_from_the_next_one(at_once: list[int]) -> None:
@@ -209,11 +242,8 @@ def test_a_setting_that_comes_while_messages_wait_holds_from_the_next_one(at_onc
     assert max(at_once) > 20
 
 
-def test_rows_that_tell_the_time_of_a_ranks_own_work_and_those_of_large_nodes_are_folded_alone(
-    at_once: list[int],
-) -> None:
+def test_ranks_that_tell_the_time_of_their_own_work_and_large_nodes_are_the_same_in_batches() -> None:
     ranks = [Job(rank, world_size=80) for rank in range(80)]
     messages = [encode_message(together([job.rows([step]) for job in ranks])) for step in range(1, 30)]
     messages += [encode_message(ranks[0].rows([step], {"data_time_s": [0.1]})) for step in range(30, 60)]
     _compared(messages, [], [], 10**9, 0)
-    assert at_once == []

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from stabilitybackend.lineage.changes import LineageEvent
-from stabilitybackend.runs.rows.unrecorded import UnrecordedRows
+from stabilitybackend.lineage.consumer import Effects
+from stabilitybackend.runs.unrecorded import UnrecordedRows
 from stabilityclient.wire import SourceInfo
 
 
@@ -21,9 +22,9 @@ def test_the_newest_counts_of_each_process_are_added_up() -> None:
     rows = UnrecordedRows()
     full = {"why": "the disk of the spool was full"}
 
-    rows.take(_event("unrecorded", _counts("r0-1-1", dropped=7, stored=10, **full)))
-    rows.take(_event("unrecorded", _counts("r0-1-1", dropped=14_000, stored=5_000, **full)))
-    rows.take(_event("unrecorded", _counts("r1-1-2", dropped=760, stored=240, **full)))
+    rows.event(_event("unrecorded", _counts("r0-1-1", dropped=7, stored=10, **full)), Effects())
+    rows.event(_event("unrecorded", _counts("r0-1-1", dropped=14_000, stored=5_000, **full)), Effects())
+    rows.event(_event("unrecorded", _counts("r1-1-2", dropped=760, stored=240, **full)), Effects())
 
     assert rows.view().text == ("14,760 of 20,000 records were dropped on node gpu-1: the disk of the spool was full.")
 
@@ -31,9 +32,9 @@ def test_the_newest_counts_of_each_process_are_added_up() -> None:
 def test_refusals_losses_and_forked_children_are_sentences_too() -> None:
     rows = UnrecordedRows()
 
-    rows.take(_event("refused", {"text": "log(): metric 'loss' is 'abc' (str), expected one number"}))
-    rows.take(_event("unrecorded", _counts("r0-1-1", refused=8, forked=True)))
-    rows.take(_event("lost", {"records": 2, "reason": "checksum is wrong"}))
+    rows.event(_event("refused", {"text": "log(): metric 'loss' is 'abc' (str), expected one number"}), Effects())
+    rows.event(_event("unrecorded", _counts("r0-1-1", refused=8, forked=True)), Effects())
+    rows.event(_event("lost", {"records": 2, "reason": "checksum is wrong"}), Effects())
 
     assert rows.view().text == (
         "2 spooled records were damaged or deleted before the agent could send them. "

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stabilitybackend.judging.incidents.rollback_target import Usable
-from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.batch import Placed
 from stabilitybackend.schema.incidents import Incident
 
 if TYPE_CHECKING:

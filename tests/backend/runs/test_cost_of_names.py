@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 from stabilitybackend.judging.detection.run_detection import NAMES_A_SLICE
-from stabilitybackend.runs.changes import Changes
-from stabilitybackend.runs.rows.usual_rows import fold_message
+from stabilitybackend.runs.pending_frames import PendingFrames
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.runs.waiting import Waiting
 from stabilityclient.node_frames import together
 from stabilityclient.wire import Frame, NodeFrame, PointsBlock, SourceInfo, encode_message
 
@@ -51,15 +49,13 @@ def _of_four(step: int, names: list[str]) -> Frame | NodeFrame:
 
 @pytest.mark.parametrize("message", [_of_one, _of_four])
 def test_a_row_hashes_each_of_its_names_once(message) -> None:  # type: ignore[no-untyped-def]
-    state, changes = RunState("r", lambda: 2e3), Changes()
+    state = RunState("r", lambda: 2e3)
     names: list[str] = [Counted(f"layers.{at}.grad_norm") for at in range(WIDE)] + [Counted("loss")]
     messages = [message(step, names) for step in range(1, 2 * ROWS + 1)]
     for at, given in enumerate(messages):
         if at == ROWS:
             Counted.hashes = 0
-        fold_message(
-            state, given, changes, lambda frame: changes.add(state.apply(frame, replayed=False)), replayed=False
-        )
+        state.apply(given)
     assert len(state.store.metrics()) == len(names)
     assert Counted.hashes <= 1.2 * ROWS * len(names)
 
@@ -104,7 +100,7 @@ def test_what_thousands_of_new_names_tell_is_found_in_slices_before_their_row_is
     wide = 4_000
     cold = wide * _calls_a_new_name(wide)
     state, frame = RunState("r", lambda: 2e3), _new_row(wide)
-    waiting = Waiting([("1-1", encode_message(frame))])
+    waiting = PendingFrames([("1-1", encode_message(frame))])
     names = waiting.first_met(state.metric_names)
     assert len(names) == wide
     slices = state.judge.classify_names(names)

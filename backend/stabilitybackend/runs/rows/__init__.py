@@ -1,1 +1,0 @@
-"""Rows that found their segment, into the state of a run."""
