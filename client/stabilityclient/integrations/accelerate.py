@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import contextmanager
 from importlib import import_module
 from typing import NamedTuple
 
-from stabilityclient.integrations.shared.guarded import OnePhase, guarded, stand_around
+from stabilityclient.integrations.shared.adapter import Adapter, guarded, standing_around
 from stabilityclient.integrations.shared.prepared_data import draws, order_comes_again, same_order
-from stabilityclient.integrations.shared.rates import scale_rates
-from stabilityclient.integrations.shared.unsaved import Order, Unsaved, refusal
+from stabilityclient.integrations.shared.unsaved import Order
 from stabilityclient.rollback.decision import Rollback
 
 TYPE_CHECKING = False
@@ -28,9 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from typing import Any
 
+    from stabilityclient.integrations.shared.adapter import Around
     from stabilityclient.run import Run
 
-__all__ = ["Saved", "Saving", "steps", "tracker"]
+__all__ = ["Saved", "steps", "tracker"]
 
 #: A file of ours in the folder: an object registered for checkpointing would make it unreadable to other scripts.
 _FILE = "stabilityboard.json"
@@ -51,77 +50,6 @@ class Saved(NamedTuple):
     gone: int = 0
     order: str | None = None
     ordered: str = ""
-
-
-class Saving:
-    """Stands around ``save_state`` and ``backward`` of an accelerator.
-
-    Args:
-        state: returns what is saved now, None amid a step. enter: names the phase that begins.
-        saved: is told the folder of each checkpoint, on the main process.
-    """
-
-    def __init__(
-        self,
-        accelerator: Any,
-        run: Run,
-        state: Callable[[], Saved | None],
-        enter: Callable[[str | None], None],
-        saved: Callable[[Any], None],
-    ) -> None:
-        self._accelerator, self._run, self._state, self._enter, self._saved = accelerator, run, state, enter, saved
-        #: The step of the newest checkpoint, and its folder.
-        self.step: int | None = None
-        self.path = ""
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Stand around until the end."""
-        accelerator = self._accelerator
-        leave = [
-            stand_around(accelerator, "save_state", self._save_state),
-            stand_around(accelerator, "backward", self._backward),
-        ]
-        try:
-            yield
-        finally:
-            for put_back in leave:
-                put_back()
-
-    def _save_state(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        self._enter(None)
-        with self._run.phase("checkpoint"):
-            path = original(*given, **named)
-            self._report(path)
-        return path
-
-    def _backward(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        self._enter("backward")
-        done = original(*given, **named)
-        self._enter(None)
-        return done
-
-    @guarded
-    def _report(self, path: Any) -> None:
-        state = self._state()
-        if state is None:
-            return
-        self.step, self.path = state.step, os.path.abspath(path)
-        if not self._accelerator.is_main_process:
-            return
-        with open(os.path.join(path, _FILE), "w") as file:
-            json.dump(state._asdict(), file)
-        self._saved(path)
-        self._run.checkpoint(state.step, path)
-
-    def read(self, path: Any) -> Saved:
-        """Return where training was when a folder was written.
-
-        Raises:
-            OSError: it was written by somebody else.
-        """
-        with open(os.path.join(path, _FILE)) as file:
-            return Saved(**json.load(file))
 
 
 #: Kinds of training whose ``load_state`` into a running job was tried.
@@ -193,7 +121,7 @@ def steps(
     loop = _Loop(accelerator, loader, run, epochs)
     if resume_from is not None:
         loop.resume(resume_from)
-    with loop.saving.watching():
+    with standing_around(loop.around()):
         try:
             while (yield from loop.batches()):
                 loop.go_back()
@@ -201,24 +129,29 @@ def steps(
             loop.leave()
 
 
-class _Loop:
+class _Loop(Adapter):
     def __init__(self, accelerator: Any, loader: Any, run: Run, epochs: int) -> None:
-        self._accelerator, self._loader, self._run, self._epochs = accelerator, loader, run, epochs
+        super().__init__(run, inside=True)  # Accelerate itself takes everything beside its checkpoints for one
+        self._accelerator = accelerator
+        self._loader = loader
+        self._epochs = epochs
         #: State after the last whole step; batches of its pass that are gone, trained or left out.
         self._at = Saved()
         self._gone = 0
         #: Batches still to be left out.
         self._skip = 0
-        self._can: tuple[str, ...] | None = None
-        self._rollback: Rollback | None = None
-        # Accelerate itself takes all that lies beside its checkpoints for some.
-        self._unsaved = Unsaved(run, inside=True)
-        #: What is to be done to the state that was loaded, when the first batch behind it has come.
+        #: Changes to the state that was loaded, due at the first batch behind it.
         self._changes: Order | None = None
-        self._enter = OnePhase(run).enter
-        self.saving = Saving(accelerator, run, self._state, self._enter, self._unsaved.saved)
+        #: The step of the newest checkpoint, and its folder.
+        self._saved_step: int | None = None
+        self._saved_path = ""
         #: A batch is in the job's hands. A step has begun: batches of it may follow.
         self._training = self._within = False
+
+    def around(self) -> Iterator[Around]:
+        """Yield the methods to stand around."""
+        yield self._accelerator, "save_state", self._save_state
+        yield self._accelerator, "backward", self._backward
 
     def _state(self) -> Saved | None:
         """Return the state that is saved now, None amid a step."""
@@ -237,7 +170,8 @@ class _Loop:
 
     def _load(self, path: Any) -> None:
         self._accelerator.load_state(path)
-        self._at = self.saving.read(path)
+        with open(os.path.join(path, _FILE)) as file:
+            self._at = Saved(**json.load(file))
 
     def _change(self, order: Order) -> None:
         self._changes = order
@@ -294,7 +228,36 @@ class _Loop:
         self._within = self._rollback is None
         return self._within
 
-    # --- orders --------------------------------------------------------------------------------------------------
+    # --- checkpoints ---------------------------------------------------------------------------------------------
+
+    def _save_state(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        self._enter(None)
+        with self._run.phase("checkpoint"):
+            path = original(*given, **named)
+            self._report(path)
+        return path
+
+    def _backward(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        self._enter("backward")
+        done = original(*given, **named)
+        self._enter(None)
+        return done
+
+    @guarded
+    def _report(self, path: Any) -> None:
+        state = self._state()
+        if state is None:
+            return
+        self._saved_step = state.step
+        self._saved_path = os.path.abspath(path)
+        if not self._accelerator.is_main_process:
+            return
+        with open(os.path.join(path, _FILE), "w") as file:
+            json.dump(state._asdict(), file)
+        self._unsaved.saved(path)
+        self._run.checkpoint(state.step, path)
+
+    # --- commands ------------------------------------------------------------------------------------------------
 
     @guarded
     def _offer(self) -> None:
@@ -308,32 +271,28 @@ class _Loop:
                 None, "its loaders keep their place themselves, and have drawn the next batch already"
             )
         else:
-            self._run._framework_saves(self._save_on_order)
+            self._run._framework_saves(self._save_on_command)
         groups = [group for optimizer in accelerator._optimizers for group in optimizer.param_groups]
         # A schedule that was not prepared is neither saved nor found: it would undo the scale at its next step.
         scales = bool(accelerator._schedulers) or not any("initial_lr" in group for group in groups)
         again = order_comes_again(self._loader) or self._at.order is not None
         able = {"lr_scale": scales, "skip_batches": again}
-        self._can = tuple(name for name, can in able.items() if can)
-        self._run.can_roll_back(*self._can)
+        self._promise(*(name for name, can in able.items() if can))
 
-    def _save_on_order(self, step: int) -> None:
+    def _save_on_command(self, step: int) -> None:
         """Save beside what the job saves; nothing where it just did."""
         accelerator = self._accelerator
-        if self.saving.step == step:
+        if self._saved_step == step:
             return
         if accelerator.project_configuration.automatic_checkpoint_naming:
             accelerator.save_state()
             return
-        folder = os.path.dirname(self.saving.path) or os.path.join(accelerator.project_dir or ".", "checkpoints")
+        folder = os.path.dirname(self._saved_path) or os.path.join(accelerator.project_dir or ".", "checkpoints")
         accelerator.save_state(os.path.join(folder, f"ordered-{step}"))
 
     @guarded
     def _check(self, rollback: Rollback) -> None:
-        why = refusal(rollback, self._can or ())
-        if why:
-            self._run.refused(rollback, why)
-        else:
+        if self._accepts(rollback):
             self._rollback = rollback
 
     def go_back(self) -> None:
@@ -347,20 +306,15 @@ class _Loop:
     def _finish(self, order: Order) -> None:
         """The checkpoint is loaded and the first batch behind it has come: change the rates, say what was done."""
         self._changes = None
-        rollback, self._rollback = self._rollback, None
-        applied: dict[str, Any] = {}
-        if order.lr_scale is not None:
-            schedules = [getattr(one, "scheduler", one) for one in self._accelerator._schedulers]
-            applied["rates"] = scale_rates(self._accelerator._optimizers, schedules, order.lr_scale)
-            applied["lr_scale"] = order.lr_scale
+        rollback = self._rollback
+        self._rollback = None
+        schedules = [getattr(one, "scheduler", one) for one in self._accelerator._schedulers]
+        applied = self._scaled(order.lr_scale, self._accelerator._optimizers, schedules)
         if order.skip_batches is not None:
             applied["skip_batches"] = order.skip_batches - self._skip
-        before, self._at = self._at.ordered, self._at._replace(ordered=order.command_id)
+        before = self._at.ordered
+        self._at = self._at._replace(ordered=order.command_id)
         if rollback is None:
             return  # of the process that died
         self._unsaved.note(rollback.checkpoint, order, before)
-        if self._at.step == rollback.to_step:
-            self._run.restored(rollback, applied=applied)
-        else:
-            self._run.refused(rollback, f"{rollback.checkpoint} holds the state of step {self._at.step}")
-            self._run.rolled_back(self._at.step, "another checkpoint than the one that was ordered", **applied)
+        self._report_back(rollback, self._at.step, applied)

@@ -20,11 +20,10 @@ from functools import partial
 from importlib import import_module
 
 from stabilityclient.integrations.data import Batches, ids_of
-from stabilityclient.integrations.shared.guarded import OnePhase, guarded, stand_around
+from stabilityclient.integrations.shared.adapter import Adapter, guarded, standing_around
 from stabilityclient.integrations.shared.ranks import agreed, rank_and_world
-from stabilityclient.integrations.shared.rates import scale_rates
 from stabilityclient.integrations.shared.skips import Skips
-from stabilityclient.integrations.shared.unsaved import Order, Unsaved, refusal
+from stabilityclient.integrations.shared.unsaved import Order
 from stabilityclient.rollback.decision import Rewind, Rollback
 
 TYPE_CHECKING = False
@@ -32,165 +31,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from stabilityclient.integrations.shared.adapter import Around
     from stabilityclient.rollback.decision import Stop
     from stabilityclient.run import Run
 
-__all__ = ["Hooks", "Place", "fit", "keeps_its_own_place", "link_of", "logger"]
+__all__ = ["Place", "fit", "keeps_its_own_place", "link_of", "logger"]
 
 #: Names of Composer's and of its OptimizerMonitor, and ours for them.
 _OURS = {"loss/train/total": "loss", "l2_norm/grad/global": "grad_norm"}
 #: What ranks other than the first one say: Composer's metrics are the same on all.
 _OF_RANKS = ("loss", "lr")
-
-
-class Hooks:
-    """Reports one trainer. Composer runs loggers behind all callbacks, so what those log in an event is there."""
-
-    def __init__(self, run: Run) -> None:
-        super().__init__()
-        self._run = run
-        self._unsaved = Unsaved(run)
-        self._enter = OnePhase(run).enter
-        #: The step that is under way, or the last one.
-        self._step = 0
-        self._within = False
-        self._values: dict[str, Any] = {}
-        #: The state is not back yet: what is logged now belongs to no segment.
-        self._waits = False
-        self._savers: list[Any] = []
-        self._state: dict[str, Any] = {}
-
-    def before_save(self) -> None:
-        """A checkpoint is about to be saved; called on all ranks."""
-        raise NotImplementedError
-
-    # --- metrics and steps ---------------------------------------------------------------------------------------
-
-    @guarded
-    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Take what somebody logs; Composer counts some of a step's values under the step before."""
-        if self._within:
-            self._values.update(metrics)
-        elif self._step and not self._waits and _is_first():
-            self._log(metrics)
-
-    def _log(self, metrics: dict[str, Any]) -> None:
-        numbers = {name: value for name, value in metrics.items() if _is_number(value)}
-        if numbers:
-            self._run.log(self._step, numbers)
-
-    @guarded
-    def fit_start(self, state: Any, logger: Any) -> None:
-        self._step, self._within, self._values = int(state.timestamp.batch), False, {}
-
-    def batch_start(self, state: Any, logger: Any) -> None:
-        self._enter(None)
-        self._step = int(state.timestamp.batch) + 1
-
-    @guarded
-    def begin(self, state: Any) -> None:
-        """A step begins."""
-        self._waits, self._within = False, True
-        self._values = {"lr": state.optimizers[0].param_groups[0]["lr"]}  # a schedule moves on before the step ends
-
-    @guarded
-    def batch_end(self, state: Any, logger: Any) -> None:
-        self._enter(None)
-        self._within = False
-        values, self._values = self._values, {}
-        for theirs, ours in _OURS.items():
-            if theirs in values:
-                values.setdefault(ours, values[theirs])
-        self._log(values if _is_first() else {name: values[name] for name in _OF_RANKS if name in values})
-
-    @guarded
-    def fit_end(self, state: Any, logger: Any) -> None:
-        self._enter(None)
-        self._step = int(state.timestamp.batch)
-        self._run.boundary(self._step + 1, self._step + 1)
-
-    # --- phases --------------------------------------------------------------------------------------------------
-
-    @guarded
-    def after_dataloader(self, state: Any, logger: Any) -> None:
-        self._enter(None)
-
-    @guarded
-    def before_forward(self, state: Any, logger: Any) -> None:
-        self._enter("forward")
-
-    @guarded
-    def before_backward(self, state: Any, logger: Any) -> None:
-        self._enter("backward")
-
-    @guarded
-    def after_train_batch(self, state: Any, logger: Any) -> None:
-        self._enter("optimizer")
-
-    @guarded
-    def eval_before_all(self, state: Any, logger: Any) -> None:
-        self._enter("eval")
-
-    @guarded
-    def eval_after_all(self, state: Any, logger: Any) -> None:
-        self._enter(None)
-
-    # --- checkpoints ---------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def watching(self, trainer: Any, around: list[tuple[Any, str, Callable[..., Any]]]) -> Iterator[None]:
-        """Stand around the trainer's savers, and what is given, until the end."""
-        self._savers = [one for one in trainer.state.callbacks if hasattr(one, "saved_checkpoints")]
-        leave = [stand_around(saver, "_save_checkpoint", self._save) for saver in self._savers]
-        leave += [stand_around(*one) for one in around]
-        spins = trainer.spin_dataloaders
-        try:
-            yield
-        finally:
-            self.leave()
-            trainer.spin_dataloaders = spins
-            for put_back in leave:
-                put_back()
-
-    def leave(self) -> None:
-        """Composer's loop was left."""
-        self._enter(None)
-        self._within, self._waits = False, True
-
-    def _save(self, original: Callable[..., Any], state: Any, *more: Any, **named: Any) -> None:
-        saver = original.__self__  # type: ignore[attr-defined]
-        with self._run.phase("checkpoint"):
-            self.before_save()
-            original(state, *more, **named)
-            self._report(saver, state)
-
-    @guarded
-    def _report(self, saver: Any, state: Any) -> None:
-        if _is_whole(saver) and _is_first() and saver.saved_checkpoints:
-            path = os.path.abspath(saver.saved_checkpoints[-1])
-            self._unsaved.saved(path)
-            self._run.checkpoint(int(state.timestamp.batch), path)
-
-    def saver(self) -> Any:
-        """Return what saves a checkpoint that can be gone back to, None where nothing does."""
-        return next(filter(_is_whole, self._savers), None)
-
-    @guarded
-    def stand_on(self, path: str, state: Any) -> None:
-        """Training goes on from a checkpoint: what savers and monitors know of later steps holds no more."""
-        for saver in self._savers:
-            saver.last_checkpoint_batch = None  # or a step that was saved before is not saved again
-            known, now = saver.all_saved_checkpoints_to_timestamp, state.timestamp.batch
-            left = [name for name, at in known.items() if at.batch > now]
-            for name in left:
-                del known[name]
-            saver.saved_checkpoints = [name for name in saver.saved_checkpoints if name not in left]
-            # All ranks wait: the next fit looks into the folder on each of them.
-            agreed(partial(_put_aside, saver, state, left, path))
-        for callback in state.callbacks:
-            for name, window in vars(callback).items():
-                if name.startswith("history_") and hasattr(window, "clear"):
-                    window.clear()  # SpeedMonitor's: samples per second would be below zero
 
 
 def _is_whole(saver: Any) -> bool:
@@ -319,7 +169,7 @@ def logger(run: Run) -> Any:
     Phases are reported too; checkpoints are, and orders are obeyed, where the trainer trains by :func:`fit`.
     """
     base: Any = import_module("composer.loggers").LoggerDestination
-    return type("StabilityLogger", (_Obeying, base), {})(run)
+    return type("StabilityLogger", (_Logger, base), {})(run)
 
 
 def fit(trainer: Any, **arguments: Any) -> None:
@@ -336,7 +186,7 @@ def fit(trainer: Any, **arguments: Any) -> None:
         Exception: what ``trainer.fit`` or the load of a checkpoint raises; a rollback that was being carried out has
             then failed.
     """
-    board = next((one for one in trainer.logger.destinations if isinstance(one, _Obeying)), None)
+    board = next((one for one in trainer.logger.destinations if isinstance(one, _Logger)), None)
     if board is None:
         raise ValueError("the trainer has no logger of ours, expected Trainer(..., loggers=logger(run))")
     with board.obeying(trainer):
@@ -365,49 +215,176 @@ def _end(trainer: Any) -> None:
     trainer._run_evaluators(event)
 
 
-class _Obeying(Hooks):
-    """Asks for orders before each step, and goes back."""
+class _Logger(Adapter):
+    """Reports one trainer, asks for commands before each step, and goes back.
+
+    Composer runs loggers behind all callbacks, so the values that those log in an event are there.
+    """
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        self._can: tuple[str, ...] | None = None
-        self._rollback: Rollback | None = None
-        #: Orders were looked for before the step, and this is what came.
+        #: The step that is under way, or the last one.
+        self._step = 0
+        self._within = False
+        self._values: dict[str, Any] = {}
+        #: The state is not back yet: values logged now belong to no segment.
+        self._waits = False
+        self._savers: list[Any] = []
+        #: State of this adapter that goes into the next checkpoint, and that a checkpoint had, until it is used.
+        self._state: dict[str, Any] = {}
+        self._loaded: dict[str, Any] = {}
+        #: Whether commands were asked for before the step, and the answer.
         self._asked = False
-        self._order: Rollback | Stop | None = None
+        self._command: Rollback | Stop | None = None
         self._trainer: Any = None
         #: None where Composer finds the place in the data by itself.
         self._place: Place | None = None
-        #: What a checkpoint had of us, until it is used.
-        self._loaded: dict[str, Any] = {}
-        #: The checkpoint from which this process goes on, and the plan that says so; whether it has begun.
+        #: The checkpoint from which this process goes on, and the plan that names it; whether it has begun.
         self._begin = ""
         self._plan: dict[str, Any] | None = None
         self._begun = False
-        #: Which order the checkpoint has that was loaded; what is to be done to its rates; what was left out.
-        self._ordered = ""
+        #: Factor due on the rates; places left out.
         self._factor: float | None = None
         self._places: tuple[int, int] | None = None
 
-    def obeying(self, trainer: Any) -> Any:
-        """Return a context within which this trainer obeys."""
+    # --- metrics and steps ---------------------------------------------------------------------------------------
+
+    @guarded
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        """Take what somebody logs; Composer counts some of a step's values under the step before."""
+        if self._within:
+            self._values.update(metrics)
+        elif self._step and not self._waits and _is_first():
+            self._log(metrics)
+
+    def _log(self, metrics: dict[str, Any]) -> None:
+        numbers = {name: value for name, value in metrics.items() if _is_number(value)}
+        if numbers:
+            self._run.log(self._step, numbers)
+
+    @guarded
+    def _begin_step(self, state: Any) -> None:
+        self._waits = False
+        self._within = True
+        self._values = {"lr": state.optimizers[0].param_groups[0]["lr"]}  # a schedule moves on before the step ends
+
+    @guarded
+    def batch_end(self, state: Any, logger: Any) -> None:
+        self._enter(None)
+        self._within = False
+        values = self._values
+        self._values = {}
+        for theirs, ours in _OURS.items():
+            if theirs in values:
+                values.setdefault(ours, values[theirs])
+        self._log(values if _is_first() else {name: values[name] for name in _OF_RANKS if name in values})
+
+    @guarded
+    def fit_end(self, state: Any, logger: Any) -> None:
+        self._enter(None)
+        self._step = int(state.timestamp.batch)
+        self._run.boundary(self._step + 1, self._step + 1)
+
+    # --- phases --------------------------------------------------------------------------------------------------
+
+    @guarded
+    def after_dataloader(self, state: Any, logger: Any) -> None:
+        self._enter(None)
+
+    @guarded
+    def before_forward(self, state: Any, logger: Any) -> None:
+        self._enter("forward")
+
+    @guarded
+    def before_backward(self, state: Any, logger: Any) -> None:
+        self._enter("backward")
+
+    @guarded
+    def after_train_batch(self, state: Any, logger: Any) -> None:
+        self._enter("optimizer")
+
+    @guarded
+    def eval_before_all(self, state: Any, logger: Any) -> None:
+        self._enter("eval")
+
+    @guarded
+    def eval_after_all(self, state: Any, logger: Any) -> None:
+        self._enter(None)
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def obeying(self, trainer: Any) -> Iterator[None]:
+        """Obey commands in this trainer, and stand around its savers, inside the context."""
         self._trainer = trainer
-        around: list[tuple[Any, str, Callable[..., Any]]] = [(trainer, "_iter_dataloader", self._iterate)]
-        return self.watching(trainer, around)
+        self._savers = [one for one in trainer.state.callbacks if hasattr(one, "saved_checkpoints")]
+        around: list[Around] = [(saver, "_save_checkpoint", self._save) for saver in self._savers]
+        spins = trainer.spin_dataloaders
+        try:
+            with standing_around([*around, (trainer, "_iter_dataloader", self._iterate)]):
+                yield
+        finally:
+            self.leave()
+            trainer.spin_dataloaders = spins
+
+    def leave(self) -> None:
+        """Composer's loop was left."""
+        self._enter(None)
+        self._within = False
+        self._waits = True
+
+    def _save(self, original: Callable[..., Any], state: Any, *more: Any, **named: Any) -> None:
+        saver = original.__self__  # type: ignore[attr-defined]
+        with self._run.phase("checkpoint"):
+            self._gather()
+            original(state, *more, **named)
+            self._report(saver, state)
+
+    @guarded
+    def _report(self, saver: Any, state: Any) -> None:
+        if _is_whole(saver) and _is_first() and saver.saved_checkpoints:
+            path = os.path.abspath(saver.saved_checkpoints[-1])
+            self._unsaved.saved(path)
+            self._run.checkpoint(int(state.timestamp.batch), path)
+
+    def saver(self) -> Any:
+        """Return what saves a checkpoint that can be gone back to, None where nothing does."""
+        return next(filter(_is_whole, self._savers), None)
+
+    @guarded
+    def stand_on(self, path: str, state: Any) -> None:
+        """Training goes on from a checkpoint: what savers and monitors know of later steps holds no more."""
+        for saver in self._savers:
+            saver.last_checkpoint_batch = None  # or a step that was saved before is not saved again
+            known, now = saver.all_saved_checkpoints_to_timestamp, state.timestamp.batch
+            left = [name for name, at in known.items() if at.batch > now]
+            for name in left:
+                del known[name]
+            saver.saved_checkpoints = [name for name in saver.saved_checkpoints if name not in left]
+            # All ranks wait: the next fit looks into the folder on each of them.
+            agreed(partial(_put_aside, saver, state, left, path))
+        for callback in state.callbacks:
+            for name, window in vars(callback).items():
+                if name.startswith("history_") and hasattr(window, "clear"):
+                    window.clear()  # SpeedMonitor's: samples per second would be below zero
 
     # --- the data ------------------------------------------------------------------------------------------------
 
     @guarded
     def fit_start(self, state: Any, logger: Any) -> None:
-        super().fit_start(state, logger)
-        self._asked = False
+        self._step = int(state.timestamp.batch)
+        self._within = self._asked = False
+        self._values = {}
         if self._trainer is None:
             return
-        loaded, self._loaded = self._loaded, {}
-        before, self._place = self._place, self._find(state, loaded)
+        loaded = self._loaded
+        self._loaded = {}
+        before = self._place
+        self._place = self._find(state, loaded)
         if self._place is not None and self._step:
             self._trainer.spin_dataloaders = False  # the batches are those of the place
-        first, self._begun = not self._begun, True
+        first = not self._begun
+        self._begun = True
         if self._rollback is not None:
             self._ordered = str(loaded.get("ordered", ""))
             self._change(self._rollback.lr_scale, self._rollback.skip_range, self._rollback.skip_batches, before)
@@ -427,18 +404,19 @@ class _Obeying(Hooks):
 
     def _take_up(self, ordered: str) -> None:
         """Do to the state that a process has loaded at its start what is still to be done to it."""
-        order, plan = self._unsaved.take_up(self._begin, ordered), self._plan
+        order = self._unsaved.take_up(self._begin, ordered)
+        plan = self._plan
         if order is not None:
             self._factor = order.lr_scale
             if order.skip_places is not None and self._place is not None:
                 self._place.skips.leave_out(*order.skip_places)
         elif plan is not None and plan["id"] != ordered:
             self._change(plan.get("lr_scale"), plan.get("skip_range"), plan.get("skip_batches"), None)
-            self._unsaved.keep_seed()
-            self._unsaved.ordered = plan["id"]
+            self._unsaved.follow_plan(plan)
 
     def _change(self, factor: float | None, steps: Any, batches: int | None, before: Place | None) -> None:
-        self._factor, self._places = factor, None
+        self._factor = factor
+        self._places = None
         if self._place is not None:
             left = self._place if before is None else before
             self._places = self._place.skips.carry_out(self._step, steps, batches, left.skips)
@@ -451,8 +429,8 @@ class _Obeying(Hooks):
             return original(mode)  # type: ignore[no-any-return]
         return self._place.epoch(original, mode)
 
-    def before_save(self) -> None:
-        """Gather on all ranks what the checkpoint gets of us."""
+    def _gather(self) -> None:
+        """Gather on all ranks the state that goes into the checkpoint."""
         self._state = {} if self._place is None else self._place.state()
         self._state["ordered"] = self._unsaved.ordered
 
@@ -470,25 +448,27 @@ class _Obeying(Hooks):
     # --- steps and orders ----------------------------------------------------------------------------------------
 
     def batch_start(self, state: Any, logger: Any) -> None:
-        super().batch_start(state, logger)
+        self._enter(None)
+        self._step = int(state.timestamp.batch) + 1
         if self._trainer is None:
-            self.begin(state)
+            self._begin_step(state)
             return
         self._finish(state)
         if self._can is None:
             self._offer(state)
         self._ask(self._step)
-        order, self._asked = self._order, False
-        if isinstance(order, Rollback):
-            self._go_back(order)
-        elif order is not None:
+        self._asked = False
+        if isinstance(self._command, Rollback):
+            self._rewind(self._command, partial(agreed, partial(_problem, str(self._command.checkpoint))))
+        elif self._command is not None:
             raise _Over
-        self.begin(state)
+        self._begin_step(state)
 
     def _ask(self, step: int) -> None:
-        """Look for orders before a step, once."""
+        """Ask for commands before a step, once."""
         if not self._asked:
-            self._asked, self._order = True, self._run.boundary(step)
+            self._asked = True
+            self._command = self._run.boundary(step)
 
     @guarded
     def batch_checkpoint(self, state: Any, logger: Any) -> None:
@@ -496,9 +476,10 @@ class _Obeying(Hooks):
         if self._trainer is not None and self._run._saves_before(self._step + 1):
             self._ask(self._step + 1)
 
-    def _save_on_order(self, step: int) -> None:
+    def _save_on_command(self, step: int) -> None:
         """Let Composer's own saver save; nothing where it just did."""
-        state, saver = self._trainer.state, self.saver()
+        state = self._trainer.state
+        saver = self.saver()
         if saver.last_checkpoint_batch != state.timestamp.batch:
             saver._save_checkpoint(state, self._trainer.logger)
 
@@ -509,18 +490,9 @@ class _Obeying(Hooks):
             self._run._framework_saves(None, "checkpoints of FSDP, DeepSpeed and profiled trainers were not tried")
             return
         why = "" if self.saver() else "no CheckpointSaver writes whole states to a disk (Trainer(save_folder=...))"
-        self._run._framework_saves(None if why else self._save_on_order, why)
+        self._run._framework_saves(None if why else self._save_on_command, why)
         skips = ("skip_batches", "skip_range") if self._place is not None else ()
-        self._can = ("lr_scale", *skips)
-        self._run.can_roll_back(*self._can)
-
-    @guarded
-    def _go_back(self, rollback: Rollback) -> None:
-        why = refusal(rollback, self._can or ()) or agreed(lambda: _trouble(str(rollback.checkpoint)))
-        if why:
-            self._run.refused(rollback, why)
-        else:
-            raise Rewind(rollback)
+        self._promise("lr_scale", *skips)
 
     def load(self, rollback: Rollback) -> None:
         """Load the checkpoint of a rollback on all ranks."""
@@ -543,14 +515,15 @@ class _Obeying(Hooks):
         self._begin = path
 
     def _from_where(self) -> tuple[dict[str, Any] | None, str]:
-        """Return the plan that holds, with its id, and the checkpoint to go on from, "" for what the trainer has.
+        """Return the plan that holds, with its id, and the checkpoint to resume from, "" for the trainer's own.
 
         Asked on the first rank.
 
         Raises:
             ValueError: it can't be loaded.
         """
-        plan, state = self._unsaved.plan, self._trainer.state
+        plan = self._unsaved.plan
+        state = self._trainer.state
         named = None if plan is None else plan.get("checkpoint")
         if plan is None or not named:
             return None, ""
@@ -564,13 +537,15 @@ class _Obeying(Hooks):
         if not _can_load(state):
             self._run._guard.note("plan", f"{path or named} can't be loaded into this trainer by us: not followed")
             return None, ""
-        if trouble := _trouble(path) if path else f"the path of the checkpoint of step {named['step']} is not known":
-            raise ValueError(f"the plan of the restart can't be followed: {trouble}")
+        problem = _problem(path) if path else f"the path of the checkpoint of step {named['step']} is not known"
+        if problem:
+            raise ValueError(f"the plan of the restart can't be followed: {problem}")
         return followed, path
 
     def _load(self, path: str) -> None:
         trainer = self._trainer
-        state, name = trainer.state, trainer.state.run_name
+        state = trainer.state
+        name = state.run_name
         if "GROUP_RANK" in os.environ:  # torchrun's name of what Composer wants to know to load a checkpoint
             os.environ.setdefault("NODE_RANK", os.environ["GROUP_RANK"])
         # As at a start: Composer's own way to the place in the data begins with these random numbers.
@@ -584,24 +559,17 @@ class _Obeying(Hooks):
     @guarded
     def _finish(self, state: Any) -> None:
         """A checkpoint is loaded and the first batch behind it has come: change the rates, say what was done."""
-        rollback, self._rollback = self._rollback, None
-        factor, self._factor = self._factor, None
-        applied: dict[str, Any] = {}
-        if factor is not None:
-            applied["rates"] = scale_rates(state.optimizers, state.schedulers, factor)
-            applied["lr_scale"] = factor
+        rollback = self._rollback
+        self._rollback = None
+        applied = self._scaled(self._factor, state.optimizers, state.schedulers)
+        self._factor = None
         if rollback is None:
             return  # of the process that died, or of a plan
         if self._place is not None:
             skips = (("skip_batches", rollback.skip_batches), ("skip_range", rollback.skip_range))
             applied |= {name: value for name, value in skips if value is not None}
         self._unsaved.note(rollback.checkpoint, Order.of(rollback, self._places), self._ordered)
-        step = self._step - 1
-        if step == rollback.to_step:
-            self._run.restored(rollback, applied=applied)
-        else:
-            self._run.refused(rollback, f"{rollback.checkpoint} holds the state of step {step}")
-            self._run.rolled_back(step, "another checkpoint than the one that was ordered", **applied)
+        self._report_back(rollback, self._step - 1, applied)
 
 
 def _loaded_from(state: Any) -> str:
@@ -618,7 +586,7 @@ def _can_load(state: Any) -> bool:
     return not (state.fsdp_enabled or getattr(state, "deepspeed_enabled", False) or state.profiler is not None)
 
 
-def _trouble(path: str) -> str:
+def _problem(path: str) -> str:
     """Return why a checkpoint can't be loaded, "" where nothing is seen."""
     if not os.path.exists(path):
         return f"{path} is not there"

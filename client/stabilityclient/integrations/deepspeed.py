@@ -135,11 +135,11 @@ class _Engine:
         # "latest" is written by Training: a tag that DeepSpeed reads too.
         self._engine.save_checkpoint(str(path.parent), path.name, client_state={_OURS: ours}, save_latest=False)
 
-    def trouble(self, path: str) -> str:
+    def problem(self, path: str) -> str:
         """Return why a checkpoint can't be loaded, "" if it can; all ranks call it and get one answer."""
-        return str(agreed(lambda: self._trouble(Path(path))))
+        return str(agreed(lambda: self._problem(Path(path))))
 
-    def _trouble(self, path: Path) -> str:
+    def _problem(self, path: Path) -> str:
         models = sorted(path.glob("mp_rank_*_model_states.pt"))
         if not models:
             return f"{path} is no checkpoint of DeepSpeed: it has no mp_rank_00_model_states.pt"

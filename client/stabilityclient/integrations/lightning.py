@@ -11,11 +11,11 @@ What it does and what it can't: docs/integrations/lightning.md. A step is an opt
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from importlib import import_module
 
-from stabilityclient.integrations.shared.guarded import OnePhase, guarded
-from stabilityclient.integrations.shared.rates import scale_rates
-from stabilityclient.integrations.shared.unsaved import Order, Unsaved, refusal
+from stabilityclient.integrations.shared.adapter import Adapter, guarded
+from stabilityclient.integrations.shared.unsaved import Order
 from stabilityclient.rollback.decision import Rewind, Rollback
 
 TYPE_CHECKING = False
@@ -27,131 +27,10 @@ if TYPE_CHECKING:
     from stabilityclient.rollback.decision import Stop
     from stabilityclient.run import Run
 
-__all__ = ["Hooks", "Place", "fit", "hands_out_batches", "order_comes_again", "saving_io"]
+__all__ = ["Place", "fit", "hands_out_batches", "order_comes_again", "saving_io"]
 
 #: The name under which ``lightning.pytorch.utilities.grad_norm`` logs the norm of all gradients.
 _TOTAL_NORM = "grad_2.0_norm_total"
-
-
-class Hooks:
-    """Reports steps and phases of one ``fit``, and asks for orders before each optimizer step."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._enter = OnePhase(run).enter
-        self._eval: Phase | None = None
-        self._step = 0
-        #: A step has begun: micro-batches of it follow.
-        self._within = False
-        #: Orders were looked for before the next step, and this is what came.
-        self._asked = False
-        self._order: Rollback | Stop | None = None
-        self._losses: list[Any] = []
-        self._lr: float | None = None
-
-    def go_back(self, rollback: Rollback) -> None:
-        """Carry out a rollback before the step begins."""
-        raise NotImplementedError
-
-    # --- steps ---------------------------------------------------------------------------------------------------
-
-    @guarded
-    def on_train_start(self, trainer: Any, module: Any) -> None:
-        self._step, self._within, self._losses = trainer.global_step, False, []
-        self._asked = False
-        self._enter("data")
-
-    @guarded
-    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
-        self._enter(None)
-        if not self._within:
-            self._ask(trainer)
-            order, self._asked = self._order, False
-            if isinstance(order, Rollback):
-                self.go_back(order)
-            elif order is not None:
-                _end_here(trainer, module)
-                return
-            self._within = True
-        self._enter("forward")
-
-    def _ask(self, trainer: Any) -> None:
-        """Look for orders before the next step, once."""
-        if not self._asked:
-            stop = trainer.max_steps + 1 if trainer.max_steps > 0 else None
-            self._asked, self._order = True, self._run.boundary(self._step + 1, stop)
-
-    @guarded
-    def save_where_ordered(self, trainer: Any) -> None:
-        """A batch is over, for all other callbacks too: the last moment at which nothing of the next one was drawn."""
-        if not self._within and self._run._saves_before(self._step + 1):
-            self._enter(None)
-            self._ask(trainer)
-            self._enter("data")
-
-    @guarded
-    def on_before_backward(self, trainer: Any, module: Any, loss: Any) -> None:
-        self._enter("backward")
-
-    @guarded
-    def on_after_backward(self, trainer: Any, module: Any) -> None:
-        self._enter(None)
-
-    @guarded
-    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
-        self._lr = optimizer.param_groups[0]["lr"]  # a schedule moves on before the batch ends
-        self._enter("optimizer")
-
-    @guarded
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
-        loss = outputs.get("loss") if isinstance(outputs, dict) else None
-        if loss is not None:
-            self._losses.append(loss)
-        if trainer.global_step > self._step:
-            self._step, self._within = trainer.global_step, False
-            self._log(trainer)
-        self._enter("data")
-
-    def _log(self, trainer: Any) -> None:
-        values = dict(_logged(trainer, on_step=True))
-        if _TOTAL_NORM in values:
-            values.setdefault("grad_norm", values[_TOTAL_NORM])
-        if self._losses:
-            # Lightning divides the loss of a micro-batch by how many there are.
-            parts = trainer.accumulate_grad_batches
-            values["loss"] = self._losses[0] if parts == 1 else sum(self._losses) * (parts / len(self._losses))
-        if self._lr is not None:
-            values.setdefault("lr", self._lr)
-        self._losses = []
-        if values:
-            self._run.log(self._step, values)
-
-    @guarded
-    def on_train_end(self, trainer: Any, module: Any) -> None:
-        self._enter(None)
-        self._run.boundary(self._step + 1, self._step + 1)
-
-    @guarded
-    def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
-        self._leave_eval()
-        self._enter(None)
-
-    # --- evaluation ----------------------------------------------------------------------------------------------
-
-    @guarded
-    def on_validation_start(self, trainer: Any, module: Any) -> None:
-        self._eval = self._run.phase("eval").__enter__()
-
-    @guarded
-    def on_validation_end(self, trainer: Any, module: Any) -> None:
-        self._leave_eval()
-        if not trainer.sanity_checking and (values := dict(_logged(trainer, on_step=False))):
-            self._run.log(self._step, values)
-
-    def _leave_eval(self) -> None:
-        phase, self._eval = self._eval, None
-        if phase is not None:
-            phase.__exit__()
 
 
 def _logged(trainer: Any, *, on_step: bool) -> dict[str, Any]:
@@ -182,22 +61,26 @@ def saving_io(trainer: Any, base: Any, run: Run, saved: Callable[[dict[str, Any]
     Under ``AsyncCheckpointIO`` that is in its thread. ``saved`` gets what was written, and its path.
 
     Returns:
-        What reports as long as its ``run`` is not None; None where that can't be done.
+        The IO, which reports until its ``stop()``; None for a strategy that writes in another way.
     """
 
     class Saving(base):  # type: ignore[misc]
-        def __init__(self, inner: Any, run: Run | None) -> None:
-            self.inner, self.run = inner, run
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+            self.stopped = False
+
+        def stop(self) -> None:
+            self.stopped = True
 
         def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, *more: Any, **named: Any) -> None:
-            if self.run is None:
+            if self.stopped:
                 self.inner.save_checkpoint(checkpoint, path, *more, **named)
                 return
-            with self.run.phase("checkpoint"):
+            with run.phase("checkpoint"):
                 self.inner.save_checkpoint(checkpoint, path, *more, **named)
             if "optimizer_states" in checkpoint:  # weights alone are no state to go back to
                 saved(checkpoint, path)
-                self.run.checkpoint(checkpoint["global_step"], path)
+                run.checkpoint(checkpoint["global_step"], path)
 
         def load_checkpoint(self, *more: Any, **named: Any) -> Any:
             return self.inner.load_checkpoint(*more, **named)
@@ -212,9 +95,9 @@ def saving_io(trainer: Any, base: Any, run: Run, saved: Callable[[dict[str, Any]
         outer, io = trainer.strategy, trainer.strategy.checkpoint_io
         while hasattr(io, "_checkpoint_io"):  # plug-ins around another one: the innermost writes
             outer, io = io, io._checkpoint_io
-        ours = Saving(io, run)
-        outer._checkpoint_io = ours
-        return ours
+        own = Saving(io)
+        outer._checkpoint_io = own
+        return own
     except Exception as error:  # a strategy that writes in another way
         run._guard.note("lightning", f"checkpoints are not reported: {type(error).__name__}: {error}")
         return None
@@ -346,13 +229,8 @@ def fit(
     """
     package = _package_of(trainer)
     base: Any = import_module(package).Callback
-    callback: Any = type("StabilityCallback", (_Obeying, base), {})(run, package)
-    # Behind those that save: they come last.
-    last = type("StabilityCallbackAtTheEnd", (_AtTheEnd, base), {})(callback)
-    trainer.callbacks[:] = [callback, *trainer.callbacks, last]
-    io = saving_io(trainer, import_module(f"{package}.plugins.io").CheckpointIO, run, callback.saved)
-    callback.reports = io is not None
-    try:
+    callback: Any = type("StabilityCallback", (_Callback, base), {})(run, package)
+    with callback.watching(trainer):
         while True:
             try:
                 trainer.fit(model, train_dataloaders, val_dataloaders, datamodule, ckpt_path, **more)
@@ -361,10 +239,6 @@ def fit(
                 callback.rewind(rewind.rollback)
                 ckpt_path = rewind.rollback.checkpoint
                 trainer.fit_loop = _fresh(trainer)
-    finally:
-        if io is not None:
-            io.run = None
-        trainer.callbacks[:] = [one for one in trainer.callbacks if one is not callback and one is not last]
 
 
 def _package_of(trainer: Any) -> str:
@@ -388,32 +262,55 @@ def _fresh(trainer: Any) -> Any:
 class _AtTheEnd:
     """The callback that is called behind all others."""
 
-    def __init__(self, first: _Obeying) -> None:
+    def __init__(self, first: _Callback) -> None:
         self._first = first
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        self._first.save_where_ordered(trainer)
+        self._first.save_where_due(trainer)
 
 
-class _Obeying(Hooks):
-    """Goes back: what is done between the exception that leaves Lightning's loop and the first step after it."""
+class _Callback(Adapter):
+    """Reports steps and phases of one ``fit``, asks for commands before each optimizer step, and goes back.
 
-    #: What is written through the trainer's checkpoint IO is reported.
-    reports = False
+    Args:
+        package: of the trainer.
+    """
 
     def __init__(self, run: Run, package: str) -> None:
         super().__init__(run)
         self._package = package
-        self._can: tuple[str, ...] = ()
+        #: Whether files written through the trainer's checkpoint IO are reported.
+        self._reports = False
+        self._eval: Phase | None = None
+        self._step = 0
+        #: A step has begun: micro-batches of it follow.
+        self._within = False
+        #: Whether commands were asked for before the next step, and the answer.
+        self._asked = False
+        self._command: Rollback | Stop | None = None
+        self._losses: list[Any] = []
+        self._lr: float | None = None
         self._place: Place | None = None
         #: Of the checkpoint that was loaded: batches left out in its epoch, and still to be left out.
         self._skipped = self._skip = 0
-        #: The same: which order changed it last.
-        self._ordered = ""
-        self._unsaved = Unsaved(run)
-        #: What is to be done to the state that is loaded.
+        #: Changes to the state that is loaded.
         self._changes: Order | None = None
-        self._rollback: Rollback | None = None
+
+    @contextmanager
+    def watching(self, trainer: Any) -> Iterator[None]:
+        """Be a callback of the trainer, and report its checkpoints, inside the context."""
+        package = import_module(self._package)
+        # Behind the callbacks that save: they come last.
+        last = type("StabilityCallbackAtTheEnd", (_AtTheEnd, package.Callback), {})(self)
+        trainer.callbacks[:] = [self, *trainer.callbacks, last]
+        io = saving_io(trainer, import_module(f"{self._package}.plugins.io").CheckpointIO, self._run, self.saved)
+        self._reports = io is not None
+        try:
+            yield
+        finally:
+            if io is not None:
+                io.stop()
+            trainer.callbacks[:] = [one for one in trainer.callbacks if one is not self and one is not last]
 
     def rewind(self, rollback: Rollback) -> None:
         """The next fit loads the checkpoint of this rollback."""
@@ -444,7 +341,10 @@ class _Obeying(Hooks):
             self._finish(trainer, rollback, step, applied)
         else:
             self._offer(trainer, fetched and module.automatic_optimization, again)
-        super().on_train_start(trainer, module)
+        self._step = step
+        self._within = self._asked = False
+        self._losses = []
+        self._enter("data")
 
     def _offer(self, trainer: Any, usual: bool, again: bool) -> None:
         """Say what this job obeys. ``usual``: Lightning draws the batches and makes the steps."""
@@ -453,15 +353,14 @@ class _Obeying(Hooks):
                 None, "manual optimization, a dataloader_iter, ddp_spawn and notebooks were not tried"
             )
             return
-        self._can = ("lr_scale", "skip_batches") if again else ("lr_scale",)
-        self._run.can_roll_back(*self._can)
+        self._promise(*("lr_scale", "skip_batches") if again else ("lr_scale",))
         why = self._why_none_saved(trainer)
-        self._run._framework_saves(None if why else lambda step: self._save_on_order(trainer, step), why)
+        self._run._framework_saves(None if why else lambda step: self._save_on_command(trainer, step), why)
 
     def _why_none_saved(self, trainer: Any) -> str:
         strategy, io = trainer.strategy, trainer.strategy.checkpoint_io
         base = import_module(f"{self._package}.strategies").Strategy
-        if not self.reports or type(strategy).save_checkpoint is not base.save_checkpoint:
+        if not self._reports or type(strategy).save_checkpoint is not base.save_checkpoint:
             return f"{type(strategy).__name__} writes checkpoints in a way of its own, which was not tried"
         while hasattr(io, "_checkpoint_io"):
             if any(kind.__name__ == "AsyncCheckpointIO" for kind in type(io).__mro__):
@@ -469,7 +368,7 @@ class _Obeying(Hooks):
             io = io._checkpoint_io
         return ""
 
-    def _save_on_order(self, trainer: Any, step: int) -> None:
+    def _save_on_command(self, trainer: Any, step: int) -> None:
         """Save as ``trainer.save_checkpoint`` does, beside what the job saves; nothing where it just did."""
         folder = os.path.join(trainer.default_root_dir, "checkpoints")
         for callback in reversed(trainer.checkpoint_callbacks):
@@ -480,11 +379,8 @@ class _Obeying(Hooks):
         trainer.save_checkpoint(os.path.join(folder, f"ordered-step={step}.ckpt"))
 
     def _change(self, trainer: Any, order: Order) -> dict[str, Any]:
-        applied: dict[str, Any] = {}
-        if order.lr_scale is not None:
-            schedules = [config.scheduler for config in trainer.lr_scheduler_configs]
-            applied["rates"] = scale_rates(trainer.optimizers, schedules, order.lr_scale)
-            applied["lr_scale"] = order.lr_scale
+        schedules = [config.scheduler for config in trainer.lr_scheduler_configs]
+        applied = self._scaled(order.lr_scale, trainer.optimizers, schedules)
         if order.skip_batches is not None:
             applied["skip_batches"] = order.skip_batches
         return applied
@@ -494,23 +390,109 @@ class _Obeying(Hooks):
         for callback in trainer.checkpoint_callbacks:
             if hasattr(callback, "_last_global_step_saved"):
                 callback._last_global_step_saved = step  # or a step that was saved before is not saved again
-        if step == rollback.to_step:
-            self._run.restored(rollback, applied=applied)
-        else:
-            self._run.refused(rollback, f"{rollback.checkpoint} holds the state of step {step}")
-            self._run.rolled_back(step, "another checkpoint than the one that was ordered", **applied)
+        self._report_back(rollback, step, applied)
 
     @guarded
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
         if self._place is not None:
             self._place.skipped = 0
 
-    def go_back(self, rollback: Rollback) -> None:
-        why = refusal(rollback, self._can)
-        if why:
-            self._run.refused(rollback, why)
-        else:
-            raise Rewind(rollback)
+    # --- steps ---------------------------------------------------------------------------------------------------
+
+    @guarded
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
+        self._enter(None)
+        if not self._within:
+            self._ask(trainer)
+            self._asked = False
+            if isinstance(self._command, Rollback):
+                self._rewind(self._command)
+            elif self._command is not None:
+                _end_here(trainer, module)
+                return
+            self._within = True
+        self._enter("forward")
+
+    def _ask(self, trainer: Any) -> None:
+        """Ask for commands before the next step, once."""
+        if not self._asked:
+            stop = trainer.max_steps + 1 if trainer.max_steps > 0 else None
+            self._asked = True
+            self._command = self._run.boundary(self._step + 1, stop)
+
+    @guarded
+    def save_where_due(self, trainer: Any) -> None:
+        """A batch is over, for all other callbacks too: the last moment at which nothing of the next one was drawn."""
+        if not self._within and self._run._saves_before(self._step + 1):
+            self._enter(None)
+            self._ask(trainer)
+            self._enter("data")
+
+    @guarded
+    def on_before_backward(self, trainer: Any, module: Any, loss: Any) -> None:
+        self._enter("backward")
+
+    @guarded
+    def on_after_backward(self, trainer: Any, module: Any) -> None:
+        self._enter(None)
+
+    @guarded
+    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        self._lr = optimizer.param_groups[0]["lr"]  # a schedule moves on before the batch ends
+        self._enter("optimizer")
+
+    @guarded
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
+        loss = outputs.get("loss") if isinstance(outputs, dict) else None
+        if loss is not None:
+            self._losses.append(loss)
+        if trainer.global_step > self._step:
+            self._step, self._within = trainer.global_step, False
+            self._log(trainer)
+        self._enter("data")
+
+    def _log(self, trainer: Any) -> None:
+        values = dict(_logged(trainer, on_step=True))
+        if _TOTAL_NORM in values:
+            values.setdefault("grad_norm", values[_TOTAL_NORM])
+        if self._losses:
+            # Lightning divides the loss of a micro-batch by how many there are.
+            parts = trainer.accumulate_grad_batches
+            values["loss"] = self._losses[0] if parts == 1 else sum(self._losses) * (parts / len(self._losses))
+        if self._lr is not None:
+            values.setdefault("lr", self._lr)
+        self._losses = []
+        if values:
+            self._run.log(self._step, values)
+
+    @guarded
+    def on_train_end(self, trainer: Any, module: Any) -> None:
+        self._enter(None)
+        self._run.boundary(self._step + 1, self._step + 1)
+
+    @guarded
+    def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+        self._leave_eval()
+        self._enter(None)
+
+    # --- evaluation ----------------------------------------------------------------------------------------------
+
+    @guarded
+    def on_validation_start(self, trainer: Any, module: Any) -> None:
+        self._eval = self._run.phase("eval").__enter__()
+
+    @guarded
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        self._leave_eval()
+        if not trainer.sanity_checking and (values := dict(_logged(trainer, on_step=False))):
+            self._run.log(self._step, values)
+
+    def _leave_eval(self) -> None:
+        phase, self._eval = self._eval, None
+        if phase is not None:
+            phase.__exit__()
+
+    # --- state in a checkpoint -----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         place = self._place

@@ -20,7 +20,7 @@ from functools import wraps
 from importlib import import_module
 from time import monotonic
 
-from stabilityclient.integrations.shared.guarded import guarded, stand_around
+from stabilityclient.integrations.shared.adapter import guarded, stand_around
 from stabilityclient.integrations.shared.ranks import agreed
 from stabilityclient.plan import read_plan
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import torch
 
-from stabilityclient.integrations.shared.guarded import guarded, stand_around
+from stabilityclient.integrations.shared.adapter import guarded, stand_around
 from stabilityclient.integrations.shared.ranks import rank_and_world
 from stabilityclient.rollback.decision import Rollback
 

@@ -15,11 +15,12 @@ import shutil
 from pathlib import Path
 
 from stabilityclient.integrations.data import Batches, ids_of
+from stabilityclient.integrations.shared.adapter import Adapter
 from stabilityclient.integrations.shared.ranks import agreed, rank_and_world
 from stabilityclient.integrations.shared.rates import scale_rates
 from stabilityclient.integrations.shared.skips import Skips
 from stabilityclient.integrations.shared.torch_state import Parts, seed_random_numbers
-from stabilityclient.integrations.shared.unsaved import Order, Unsaved, refusal
+from stabilityclient.integrations.shared.unsaved import Order
 from stabilityclient.rollback.decision import Rollback
 from stabilityclient.start import write_whole
 
@@ -37,7 +38,7 @@ __all__ = ["Training"]
 _LATEST = "latest"
 
 
-class Training:
+class Training(Adapter):
     """Runs the steps of a job, saves them, and goes back to them when people order it.
 
     Make it on all ranks, after the process group, with the models as they are trained (wrapped by DDP or FSDP2). It
@@ -75,24 +76,28 @@ class Training:
         resume: bool = True,
         **parts: Any,
     ) -> None:
-        kept = 1 if keep is None else keep
-        for name, value in (("save_every", save_every), ("keep", kept), ("batches_per_step", batches_per_step)):
+        retained = 1 if keep is None else keep
+        for name, value in (("save_every", save_every), ("keep", retained), ("batches_per_step", batches_per_step)):
             if type(value) is not int or value < 1:
                 raise ValueError(f"{name} is {value!r:.80}, expected a whole number from 1 on")
+        super().__init__(run)
         self.step = 0
         self.lr_scale = 1.0
-        self._run, self._folder, self._save_every, self._keep = run, Path(folder).absolute(), save_every, keep
+        self._folder = Path(folder).absolute()
+        self._save_every = save_every
+        self._keep = keep
         self._parts = self._parts_of(parts)
         self._batches = None if loader is None else Batches(loader)
         self._skips = Skips()
-        self._unsaved = Unsaved(run)
-        self._per_step, self._drawn = batches_per_step, 0
+        self._per_step = batches_per_step
+        self._drawn = 0
         self._saved: int | None = None
-        self._can = ["lr_scale"] if self._parts.optimizers else []
-        self._can += ["skip_batches", "skip_range"] if self._batches is not None else []
-        self._can += ["seed"] if self._takes_seeds() else []
-        run.can_roll_back(*self._can)
-        run.on_checkpoint(self._save_on_order)
+        self._promise(
+            *(["lr_scale"] if self._parts.optimizers else []),
+            *(["skip_batches", "skip_range"] if self._batches is not None else []),
+            *(["seed"] if self._takes_seeds() else []),
+        )
+        run.on_checkpoint(self._save_on_command)
         if resume:
             self._resume()
 
@@ -150,7 +155,7 @@ class Training:
 
     # --- inside --------------------------------------------------------------------------------------------------
 
-    def _save_on_order(self, step: int) -> None:
+    def _save_on_command(self, step: int) -> None:
         if self._saved != step:
             self.save()
 
@@ -165,8 +170,8 @@ class Training:
         plan, path = agreed(self._from_where)
         if path is None:
             return
-        if trouble := self._parts.trouble(path):
-            raise ValueError(f"{trouble}; with resume=False training begins at step 1")
+        if problem := self._parts.problem(path):
+            raise ValueError(f"{problem}; with resume=False training begins at step 1")
         order = self._unsaved.take_up(path, self._load(path))
         if order is not None:
             self._scale(order.lr_scale)
@@ -176,15 +181,15 @@ class Training:
         elif plan is not None and plan["id"] != self._unsaved.ordered:
             self._scale(plan.get("lr_scale"))
             self._skips.carry_out(self.step, plan.get("skip_range"), plan.get("skip_batches"), self._skips)
-            if "seed" in self._can:
+            takes_seeds = self._takes_seeds()
+            if takes_seeds:
                 self._reseed(plan.get("seed"))
-            else:
-                self._unsaved.keep_seed()
-            self._unsaved.ordered = plan["id"]
+            self._unsaved.follow_plan(plan, seeds=takes_seeds)
 
     def _from_where(self) -> tuple[dict[str, Any] | None, str | None]:
-        """Return the plan that holds, with its id, and the checkpoint to go on from; the first rank's answer counts."""
-        plan, latest = self._unsaved.plan, self._latest()
+        """Return the plan that holds, with its id, and the checkpoint to resume from; asked on the first rank."""
+        plan = self._unsaved.plan
+        latest = self._latest()
         named = None if plan is None else plan.get("checkpoint")
         if plan is None or not named or (latest is not None and self._unsaved.follows_plan(latest)):
             return None, latest
@@ -192,18 +197,15 @@ class Training:
         return plan | {"id": self._unsaved.plan_id}, str(path)
 
     def _go_back(self, rollback: Rollback) -> None:
-        path = rollback.checkpoint
-        trouble = refusal(rollback, self._can)
-        if path is None or trouble or (trouble := self._parts.trouble(path)):
-            self._run.refused(rollback, trouble)
+        path = str(rollback.checkpoint)
+        if not self._accepts(rollback, lambda: self._parts.problem(path)):
             return
         before = self._skips
         ordered = self._load(path)
         if self.step != rollback.to_step:
             self._unsaved.note(path, Order(rollback.command_id), ordered)
             self._stand_on(Path(path))
-            self._run.refused(rollback, f"{path} holds the state of step {self.step}")
-            self._run.rolled_back(self.step, "another checkpoint than the one that was ordered")
+            self._report_back(rollback, self.step, {})
             return
         applied: dict[str, Any] = {}
         if rollback.lr_scale is not None:
@@ -215,12 +217,13 @@ class Training:
                 applied[name] = value
         self._unsaved.note(path, Order.of(rollback, places), ordered)
         self._stand_on(Path(path))
-        self._run.restored(rollback, applied=applied)
+        self._report_back(rollback, self.step, applied)
 
     def _load(self, path: str) -> str:
         """Load a checkpoint, and return the id of the order that changed its state last."""
         own, share = self._parts.load(path)
-        self.step, self.lr_scale, self._saved = own["step"], own["lr_scale"], own["step"]
+        self.step = self._saved = own["step"]
+        self.lr_scale = own["lr_scale"]
         self._skips = Skips(own["skips"])
         if self._batches is not None and "data" in own:
             self._batches.load_state_dict(own["data"], share=share)

@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from importlib import import_module
 
 from stabilityclient.integrations.data import ids_of
-from stabilityclient.integrations.shared.guarded import OnePhase, guarded, stand_around
+from stabilityclient.integrations.shared.adapter import Adapter, guarded, standing_around, within
 from stabilityclient.integrations.shared.ranks import agreed, rank_and_world
 from stabilityclient.integrations.shared.skips import Skips
-from stabilityclient.integrations.shared.unsaved import Order, Unsaved, refusal
+from stabilityclient.integrations.shared.unsaved import Order
 from stabilityclient.rollback.decision import Rewind, Rollback
 
 TYPE_CHECKING = False
@@ -29,156 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from stabilityclient.integrations.shared.adapter import Around
     from stabilityclient.run import Run
 
-__all__ = ["Feed", "Hooks", "as_at_the_start", "discard_later", "newest", "read", "train", "write"]
+__all__ = ["Feed", "as_at_the_start", "discard_later", "newest", "read", "train", "write"]
 
 #: Of labels: a token that has no loss (torchtitan/components/loss.py, IGNORE_INDEX).
 _IGNORED = -100
-
-
-class Hooks:
-    """Reports one ``train``."""
-
-    def __init__(self, run: Run, trainer: Any) -> None:
-        self._run = run
-        self._trainer = trainer
-        self._unsaved = Unsaved(run)
-        #: Begins a phase, and ends the one before.
-        self.enter = OnePhase(run).enter
-        self._within = False
-        #: The step whose state was saved, or loaded, last.
-        self.saved: int | None = None
-        self._values: dict[str, Any] = {}
-        #: Sum of this rank's losses so far in this step, and of how many tokens; None where that is not known.
-        self._loss: Any = None
-        self._tokens: Any = None
-        # Elsewhere a rank has a part of the sequence, or of the layers.
-        dims = trainer.parallel_dims
-        self._has_losses = not (dims.pp_enabled or dims.cp_enabled or dims.tp_enabled)
-
-    def save_ours(self, step: int) -> None:
-        """Write what torchtitan does not know into its checkpoint of a step; called on the first rank."""
-        raise NotImplementedError
-
-    def path_of(self, step: int) -> str:
-        """Return the folder of a step's checkpoint."""
-        return os.path.abspath(os.path.join(self._trainer.checkpointer.folder, f"step-{step}"))
-
-    def around(self) -> list[tuple[Any, str, Callable[..., Any]]]:
-        """Return what is to be called in place of which methods."""
-        trainer = self._trainer
-        found: list[tuple[Any, str, Callable[..., Any]]] = [
-            (trainer, "train_step", self._train_step),
-            (trainer, "forward_backward_step", self._forward_backward),
-            (trainer.optimizers, "step", self._optimize),
-            (import_module("torchtitan.distributed.utils"), "clip_grad_norm_", self._clip),
-            (trainer.metrics_processor.logger, "log", self._logged),
-            (trainer.checkpointer, "save", self._save),
-        ]
-        if hasattr(trainer, "validator"):
-            found.append((trainer.validator, "validate", self._validate))
-        return found
-
-    # --- steps ---------------------------------------------------------------------------------------------------
-
-    def _train_step(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        self._within, self._values, self._loss, self._tokens = True, {}, None, None
-        self._values["lr"] = self._rate()  # a schedule moves on before the step ends
-        try:
-            return original(*given, **named)
-        finally:
-            self.enter(None)
-            self._within = False
-            self._flush()
-
-    def _rate(self) -> float:
-        return float(next(iter(self._trainer.optimizers)).param_groups[0]["lr"])
-
-    @guarded
-    def _flush(self) -> None:
-        values, self._values = self._values, {}
-        if self._loss is None:
-            return  # out of data before the step began
-        if self._tokens is not None:
-            values["loss"] = self._loss / self._tokens
-        self._run.log(self._trainer.step, values)
-
-    def _forward_backward(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        self.enter("forward")  # and backward: torchtitan does both in one call
-        loss = original(*given, **named)
-        self.enter(None)
-        self._add(loss, named)
-        return loss
-
-    @guarded
-    def _add(self, loss: Any, named: dict[str, Any]) -> None:
-        if not self._has_losses or hasattr(loss, "to_local"):
-            self._loss = 0
-            return
-        # Its loss is a sum divided by the tokens of all ranks. A copy: CUDA graphs write into the same place again.
-        total, tokens = loss.detach() * named["global_valid_tokens"], (named["labels"] != _IGNORED).sum()
-        first = self._tokens is None
-        self._loss, self._tokens = (total, tokens) if first else (self._loss + total, self._tokens + tokens)
-
-    def _clip(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        self.enter("optimizer")
-        norm = original(*given, **named)
-        if self._within and not hasattr(norm, "to_local"):  # a DTensor is read by all ranks together
-            self._values["grad_norm"] = norm
-        return norm
-
-    def _optimize(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        self.enter("optimizer")
-        done = original(*given, **named)
-        self.enter(None)
-        return done
-
-    def _logged(self, original: Callable[..., Any], metrics: dict[str, Any], step: int) -> Any:
-        self._take(metrics, step)
-        return original(metrics, step)
-
-    @guarded
-    def _take(self, metrics: dict[str, Any], step: int) -> None:
-        if rank_and_world()[0] != 0:
-            return  # the same on all ranks, but for memory and speed
-        if self._within:
-            self._values.update(metrics)
-        else:
-            self._run.log(step, dict(metrics))
-
-    def _validate(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        with self._run.phase("eval"):
-            return original(*given, **named)
-
-    # --- checkpoints ---------------------------------------------------------------------------------------------
-
-    def _save(self, original: Callable[..., Any], step: int, last_step: bool = False) -> Any:
-        with self._run.phase("checkpoint"):
-            saved = original(step, last_step=last_step)
-            checkpointer = self._trainer.checkpointer
-            # Weights alone are nothing to go back to.
-            if saved and not (last_step and checkpointer.last_save_model_only):
-                self.saved = step
-                if rank_and_world()[0] == 0:
-                    self.save_ours(step)
-                    self._report(step, checkpointer.save_future)
-        return saved
-
-    @guarded
-    def _report(self, step: int, future: Any) -> None:
-        ordered = self._unsaved.ordered
-
-        def written(done: Any = None) -> None:
-            if done is None or done.exception() is None:
-                if ordered == self._unsaved.ordered:  # one that another thread writes may be of before a rollback
-                    self._unsaved.saved(self.path_of(step))
-                self._run.checkpoint(step, self.path_of(step))
-
-        if future is None:
-            written()
-        else:
-            future.add_done_callback(written)
 
 
 _FILE = "stabilityboard.json"
@@ -310,7 +167,7 @@ def train(trainer: Any, *, run: Run) -> None:
     Raises:
         Exception: what ``trainer.train`` raises; a rollback that was being carried out has then failed.
     """
-    job = _Obeying(run, trainer)
+    job = _Job(run, trainer)
     with job.watching():
         while True:
             try:
@@ -320,16 +177,24 @@ def train(trainer: Any, *, run: Run) -> None:
                 job.rewind(rewind.rollback)
 
 
-class _Obeying(Hooks):
-    """Asks for orders before each step, and goes back."""
+class _Job(Adapter):
+    """Reports one ``train``, asks for commands before each step, and goes back."""
 
     def __init__(self, run: Run, trainer: Any) -> None:
-        super().__init__(run, trainer)
-        self._can: tuple[str, ...] | None = None
-        self._rollback: Rollback | None = None
+        super().__init__(run)
+        self._trainer = trainer
+        self._within = False
+        #: The step whose state was saved, or loaded, last.
+        self.saved: int | None = None
+        self._values: dict[str, Any] = {}
+        #: Sum of this rank's losses so far in this step, and of how many tokens; None without a count.
+        self._loss: Any = None
+        self._tokens: Any = None
+        # Elsewhere a rank has a part of the sequence, or of the layers.
+        dims = trainer.parallel_dims
+        self._has_losses = not (dims.pp_enabled or dims.cp_enabled or dims.tp_enabled)
         self._feed: Feed | None = None
-        #: Of the checkpoint that was loaded: which order changed it last. What its rollback left out.
-        self._ordered = ""
+        #: Places that the rollback left out.
         self._places: tuple[int, int] | None = None
         #: Product of the factors that were ordered on the way to this state.
         self._lr_scale = 1.0
@@ -339,36 +204,47 @@ class _Obeying(Hooks):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Stand around methods of the trainer and of its parts until the end."""
+        """Stand around methods of the trainer and of its parts inside the context."""
         trainer = self._trainer
-        leave = [stand_around(*one) for one in self.around()]
-        leave.append(stand_around(trainer, "should_continue_training", self._goes_on))
-        leave.append(stand_around(trainer, "batch_generator", self._batches))
-        leave.append(stand_around(trainer.checkpointer, "load", self._load))
+        around: list[Around] = [
+            (trainer, "train_step", self._train_step),
+            (trainer, "forward_backward_step", self._forward_backward),
+            (trainer.optimizers, "step", self._optimize),
+            (import_module("torchtitan.distributed.utils"), "clip_grad_norm_", self._clip),
+            (trainer.metrics_processor.logger, "log", self._logged),
+            (trainer.checkpointer, "save", self._save),
+            (trainer, "should_continue_training", self._continues),
+            (trainer, "batch_generator", self._batches),
+            (trainer.checkpointer, "load", self._load),
+        ]
+        if hasattr(trainer, "validator"):
+            around.append((trainer.validator, "validate", within(self._run, "eval")))
         try:
-            yield
+            with standing_around(around):
+                yield
         finally:
-            self.enter(None)
-            for put_back in leave:
-                put_back()
+            self._enter(None)
         self._run.boundary(trainer.step + 1, trainer.step + 1)
 
     # --- the state -----------------------------------------------------------------------------------------------
 
     def rewind(self, rollback: Rollback) -> None:
         """The next ``train`` loads the checkpoint of this rollback."""
-        self.enter(None)
+        self._enter(None)
         self._rollback = rollback
         trainer = self._trainer
         trainer.checkpointer.maybe_wait_for_saving()
         as_at_the_start(getattr(trainer.dataloader, "dataset", None))
         processor = trainer.metrics_processor
-        processor.ntokens_since_last_log, processor.time_last_log = 0, time.perf_counter()
+        processor.ntokens_since_last_log = 0
+        processor.time_last_log = time.perf_counter()
         processor.data_loading_times.clear()
 
     def _load(self, original: Callable[..., Any], step: int = -1) -> Any:
         """Load a checkpoint as ``checkpointer.load`` does, and what it has of us."""
-        trainer, rollback, before = self._trainer, self._rollback, self._feed
+        trainer = self._trainer
+        rollback = self._rollback
+        before = self._feed
         plan = None if rollback is not None or not trainer.checkpointer.enable else agreed(self._followed_plan)
         if rollback is not None:
             step = rollback.to_step
@@ -381,7 +257,8 @@ class _Obeying(Hooks):
         self.saved = trainer.step
         path = self.path_of(trainer.step)
         kept = agreed(lambda: read(path))
-        self._lr_scale, self._ordered = kept["lr_scale"], kept.get("ordered", "")
+        self._lr_scale = kept["lr_scale"]
+        self._ordered = kept.get("ordered", "")
         self._feed = Feed(self._run, trainer, kept["skips"])
         order = None if rollback is not None else self._unsaved.take_up(path, self._ordered)
         if rollback is not None:
@@ -392,8 +269,7 @@ class _Obeying(Hooks):
                 self._feed.skips.leave_out(*order.skip_places)
         elif plan is not None and plan["id"] != self._unsaved.ordered:
             self._change(plan.get("lr_scale"), plan.get("skip_range"), plan.get("skip_batches"), None)
-            self._unsaved.keep_seed()
-            self._unsaved.ordered = plan["id"]
+            self._unsaved.follow_plan(plan)
         if rollback is not None or plan is not None:
             agreed(lambda: discard_later(trainer.checkpointer.folder, trainer.step))
         if rollback is not None or self._lr_scale != 1.0:
@@ -414,8 +290,8 @@ class _Obeying(Hooks):
         if latest and self._unsaved.follows_plan(self.path_of(latest)):
             return None
         step = named["step"]
-        if trouble := self._trouble(named["path"] or self.path_of(step), step):
-            raise ValueError(f"the plan of the restart can't be followed: {trouble}")
+        if problem := self._problem(named["path"] or self.path_of(step), step):
+            raise ValueError(f"the plan of the restart can't be followed: {problem}")
         return plan | {"id": self._unsaved.plan_id}
 
     def _change(
@@ -446,7 +322,7 @@ class _Obeying(Hooks):
         return batches if self._feed is None or data is not self._trainer.dataloader else self._feed.over(batches)
 
     @guarded
-    def save_ours(self, step: int) -> None:
+    def _save_own(self, step: int) -> None:
         """Write into a checkpoint of torchtitan's what it does not know."""
         skips = {} if self._feed is None else self._feed.skips.state()
         kept = {"lr_scale": self._lr_scale, "skips": skips, "ordered": self._unsaved.ordered}
@@ -454,7 +330,7 @@ class _Obeying(Hooks):
 
     # --- orders --------------------------------------------------------------------------------------------------
 
-    def _goes_on(self, original: Callable[..., Any]) -> bool:
+    def _continues(self, original: Callable[..., Any]) -> bool:
         """Say whether there is a next step, between two of them."""
         trainer = self._trainer
         if not original():
@@ -465,9 +341,10 @@ class _Obeying(Hooks):
         elif self._can is None:
             self._offer()
         order = self._run.boundary(step, trainer.config.training.steps + 1)
-        if isinstance(order, Rollback):
-            self._go_back(order)
-        return order is None or isinstance(order, Rollback)
+        if not isinstance(order, Rollback):
+            return order is None
+        self._rewind(order, lambda: agreed(lambda: self._problem(str(order.checkpoint), order.to_step)))
+        return True
 
     @guarded
     def _offer(self) -> None:
@@ -475,37 +352,27 @@ class _Obeying(Hooks):
         checkpointer = self._trainer.checkpointer
         off = not checkpointer.enable or checkpointer.load_only
         why = "its configuration saves no checkpoints (checkpoint.enable, load_only)" if off else ""
-        self._run._framework_saves(None if why else self._save_on_order, why)
+        self._run._framework_saves(None if why else self._save_on_command, why)
         if off or len(self._schedules) != len(self._trainer.lr_schedulers):
             return
         excluded = checkpointer.exclude_from_loading
         if any(name in excluded for name in _NEEDED):
             return
-        self._can = ("lr_scale", *(() if "dataloader" in excluded else ("skip_batches", "skip_range")))
-        self._run.can_roll_back(*self._can)
+        self._promise("lr_scale", *(() if "dataloader" in excluded else ("skip_batches", "skip_range")))
 
-    def _save_on_order(self, step: int) -> None:
+    def _save_on_command(self, step: int) -> None:
         """Save as torchtitan does at its interval, and wait until it is written; nothing where it just did."""
         checkpointer = self._trainer.checkpointer
         if self.saved != step:
-            interval, checkpointer.interval = checkpointer.interval, 1
+            interval = checkpointer.interval
+            checkpointer.interval = 1
             try:
                 checkpointer.save(step)
             finally:
                 checkpointer.interval = interval
         checkpointer.maybe_wait_for_saving()
 
-    @guarded
-    def _go_back(self, rollback: Rollback) -> None:
-        why = refusal(rollback, self._can or ()) or agreed(
-            lambda: self._trouble(str(rollback.checkpoint), rollback.to_step)
-        )
-        if why:
-            self._run.refused(rollback, why)
-        else:
-            raise Rewind(rollback)
-
-    def _trouble(self, path: str, step: int) -> str:
+    def _problem(self, path: str, step: int) -> str:
         """Return why torchtitan can't load a checkpoint, "" if it can."""
         own = self.path_of(step)
         if os.path.realpath(path) != os.path.realpath(own):
@@ -517,7 +384,8 @@ class _Obeying(Hooks):
     @guarded
     def _finish(self) -> None:
         """The checkpoint is loaded: wait for the first batch behind it, and say what was done."""
-        rollback, self._rollback = self._rollback, None
+        rollback = self._rollback
+        self._rollback = None
         assert rollback is not None
         assert self._feed is not None
         self._feed.fetch()
@@ -529,3 +397,106 @@ class _Obeying(Hooks):
         applied |= {name: value for name, value in skips if value is not None}
         self._unsaved.note(rollback.checkpoint, Order.of(rollback, self._places), self._ordered)
         self._run.restored(rollback, applied=applied)
+
+    def path_of(self, step: int) -> str:
+        """Return the folder of a step's checkpoint."""
+        return os.path.abspath(os.path.join(self._trainer.checkpointer.folder, f"step-{step}"))
+
+    # --- steps ---------------------------------------------------------------------------------------------------
+
+    def _train_step(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        self._within = True
+        self._values = {"lr": self._rate()}  # a schedule moves on before the step ends
+        self._loss = self._tokens = None
+        try:
+            return original(*given, **named)
+        finally:
+            self._enter(None)
+            self._within = False
+            self._flush()
+
+    def _rate(self) -> float:
+        return float(next(iter(self._trainer.optimizers)).param_groups[0]["lr"])
+
+    @guarded
+    def _flush(self) -> None:
+        values = self._values
+        self._values = {}
+        if self._loss is None:
+            return  # out of data before the step began
+        if self._tokens is not None:
+            values["loss"] = self._loss / self._tokens
+        self._run.log(self._trainer.step, values)
+
+    def _forward_backward(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        self._enter("forward")  # and backward: torchtitan does both in one call
+        loss = original(*given, **named)
+        self._enter(None)
+        self._add(loss, named)
+        return loss
+
+    @guarded
+    def _add(self, loss: Any, named: dict[str, Any]) -> None:
+        if not self._has_losses or hasattr(loss, "to_local"):
+            self._loss = 0
+            return
+        # Its loss is a sum divided by the tokens of all ranks. A copy: CUDA graphs write into the same place again.
+        total = loss.detach() * named["global_valid_tokens"]
+        tokens = (named["labels"] != _IGNORED).sum()
+        self._loss = total if self._tokens is None else self._loss + total
+        self._tokens = tokens if self._tokens is None else self._tokens + tokens
+
+    def _clip(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        self._enter("optimizer")
+        norm = original(*given, **named)
+        if self._within and not hasattr(norm, "to_local"):  # a DTensor is read by all ranks together
+            self._values["grad_norm"] = norm
+        return norm
+
+    def _optimize(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        self._enter("optimizer")
+        done = original(*given, **named)
+        self._enter(None)
+        return done
+
+    def _logged(self, original: Callable[..., Any], metrics: dict[str, Any], step: int) -> Any:
+        self._take(metrics, step)
+        return original(metrics, step)
+
+    @guarded
+    def _take(self, metrics: dict[str, Any], step: int) -> None:
+        if rank_and_world()[0] != 0:
+            return  # the same on all ranks, but for memory and speed
+        if self._within:
+            self._values.update(metrics)
+        else:
+            self._run.log(step, dict(metrics))
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------
+
+    def _save(self, original: Callable[..., Any], step: int, last_step: bool = False) -> Any:
+        with self._run.phase("checkpoint"):
+            saved = original(step, last_step=last_step)
+            checkpointer = self._trainer.checkpointer
+            # Weights alone are nothing to go back to.
+            if saved and not (last_step and checkpointer.last_save_model_only):
+                self.saved = step
+                if rank_and_world()[0] == 0:
+                    self._save_own(step)
+                    self._report(step, checkpointer.save_future)
+        return saved
+
+    @guarded
+    def _report(self, step: int, future: Any) -> None:
+        ordered = self._unsaved.ordered
+
+        def written(done: Any = None) -> None:
+            if done is None or done.exception() is None:
+                if ordered == self._unsaved.ordered:  # one that another thread writes may be of before a rollback
+                    self._unsaved.saved(self.path_of(step))
+                self._run.checkpoint(step, self.path_of(step))
+
+        if future is None:
+            written()
+        else:
+            future.add_done_callback(written)

@@ -15,10 +15,9 @@ import os
 from contextlib import contextmanager
 from importlib import import_module
 
-from stabilityclient.integrations.shared.guarded import OnePhase, guarded, stand_around
+from stabilityclient.integrations.shared.adapter import Adapter, guarded, standing_around, within
 from stabilityclient.integrations.shared.prepared_data import batches_from, length_of, order_comes_again, sampler_of
-from stabilityclient.integrations.shared.rates import scale_rates
-from stabilityclient.integrations.shared.unsaved import Order, Unsaved, refusal
+from stabilityclient.integrations.shared.unsaved import Order
 from stabilityclient.rollback.decision import Rewind, Rollback
 
 TYPE_CHECKING = False
@@ -26,131 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from stabilityclient.integrations.shared.adapter import Around
     from stabilityclient.run import Run
 
-__all__ = ["Hooks", "leave", "newest", "train"]
+__all__ = ["leave", "newest", "train"]
 
 #: What each step has anyway; Trainer logs them once in a while, and rounded.
 _OF_STEPS = frozenset({"loss", "grad_norm", "learning_rate"})
-
-
-class Hooks:
-    """Reports steps, phases, logs and checkpoints of one ``train``."""
-
-    def __init__(self, run: Run, trainer: Any) -> None:
-        self._run = run
-        self._trainer = trainer
-        self._unsaved = Unsaved(run)
-        self._enter = OnePhase(run).enter
-        self._losses: list[Any] = []
-        self._grad_norm: Any = None
-        self._rate: Any = None
-        #: The state is not back yet: what is logged now belongs to no segment.
-        self._waits = False
-        #: The step of the newest checkpoint, on ranks that write none, too.
-        self._saved_at: int | None = None
-
-    def fetch(self, original: Callable[..., Any], iterator: Any, *more: Any, **named: Any) -> Any:
-        """Return the batches of the next step as ``get_batch_samples`` does."""
-        raise NotImplementedError
-
-    # --- around methods of the trainer ---------------------------------------------------------------------------
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Be the trainer's callback, and stand around methods that no callback tells of, until the end."""
-        trainer, run = self._trainer, self._run
-        around: list[tuple[Any, str, Callable[..., Any]]] = [
-            (trainer, "get_batch_samples", self.fetch),
-            (trainer, "training_step", self._training_step),
-            (trainer, "evaluate", _within(run, "eval")),
-            (trainer, "_save_checkpoint", _within(run, "checkpoint")),
-            (trainer.accelerator, "backward", self._backward),
-            (trainer.accelerator, "clip_grad_norm_", self._clip),
-        ]
-        leave = [stand_around(*one) for one in around if hasattr(one[0], one[1])]
-        trainer.add_callback(self)
-        try:
-            yield
-        finally:
-            self._enter(None)
-            trainer.remove_callback(self)
-            for put_back in leave:
-                put_back()
-
-    def _training_step(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        self._enter("forward")
-        loss = original(*given, **named)
-        self._enter(None)
-        self._losses.append(loss)
-        return loss
-
-    def _backward(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        self._enter("backward")
-        return original(*given, **named)
-
-    def _clip(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        self._grad_norm = original(*given, **named)
-        return self._grad_norm
-
-    # --- callback ------------------------------------------------------------------------------------------------
-
-    @guarded
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._rate = self._trainer.optimizer.param_groups[0]["lr"]  # a schedule moves on before the step ends
-        self._enter("optimizer")
-
-    @guarded
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._enter(None)
-
-    @guarded
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        values: dict[str, Any] = {}
-        if self._losses:
-            # Trainer divides the loss of a micro-batch by what the whole step has.
-            values["loss"] = self._losses[0] if len(self._losses) == 1 else sum(self._losses)
-        if self._grad_norm is not None:
-            values["grad_norm"] = self._grad_norm
-        if self._rate is not None:
-            values["learning_rate"] = self._rate
-        self._losses, self._grad_norm = [], None
-        if values:
-            self._run.log(state.global_step, values)
-
-    @guarded
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        # The same on all ranks.
-        if logs and state.is_world_process_zero and not self._waits:
-            values = {
-                name: value
-                for name, value in logs.items()
-                if name not in _OF_STEPS and isinstance(value, int | float) and not isinstance(value, bool)
-            }
-            if values:
-                self._run.log(state.global_step, values)
-
-    @guarded
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._saved_at = state.global_step
-        path = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
-        # Weights alone are no state to go back to. What others than the first rank write is small and written before.
-        if args.should_save and not args.save_only_model and os.path.isdir(path):
-            self._unsaved.saved(path)
-            self._run.checkpoint(state.global_step, path)
-
-    @guarded
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._enter(None)
-        self._run.boundary(state.global_step + 1, state.global_step + 1)
-
-
-def _within(run: Run, phase: str) -> Callable[..., Any]:
-    def call(original: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        with run.phase(phase):
-            return original(*given, **named)
-
-    return call
 
 
 #: In the output folder: what was left, and when it was written. A folder that is written again is left no longer.
@@ -229,7 +110,7 @@ def train(trainer: Any, resume_from_checkpoint: Any = None, *, run: Run, **more:
     if resume_from_checkpoint is True:
         resume_from_checkpoint = newest(trainer.args.output_dir) or True
     begin = resume_from_checkpoint if isinstance(resume_from_checkpoint, str | os.PathLike) else None
-    callback = type("StabilityCallback", (_Obeying, base), {})(run, trainer, begin)
+    callback = type("StabilityCallback", (_Callback, base), {})(run, trainer, begin)
     with callback.watching():
         while True:
             try:
@@ -239,19 +120,26 @@ def train(trainer: Any, resume_from_checkpoint: Any = None, *, run: Run, **more:
                 resume_from_checkpoint = rewind.rollback.checkpoint
 
 
-class _Obeying(Hooks):
-    """Asks for orders before each step, and goes back."""
+class _Callback(Adapter):
+    """Reports steps, phases, logs and checkpoints of one ``train``, asks for commands before each step, and goes back.
+
+    Args:
+        begin: the checkpoint from which this process goes on.
+    """
 
     def __init__(self, run: Run, trainer: Any, begin: str | os.PathLike[str] | None) -> None:
-        super().__init__(run, trainer)
-        #: The checkpoint from which this process goes on.
+        super().__init__(run)
+        self._trainer = trainer
+        self._losses: list[Any] = []
+        self._grad_norm: Any = None
+        self._rate: Any = None
+        #: The state is not back yet: values logged now belong to no segment.
+        self._waits = False
+        #: The step of the newest checkpoint, also on ranks that write none.
+        self._saved_at: int | None = None
         self._begin = begin
         #: What is to be done to the state that was loaded, when the first batch behind it has come.
         self._changes: Order | None = None
-        #: Which order the state that was loaded has.
-        self._ordered = ""
-        self._can: tuple[str, ...] | None = None
-        self._rollback: Rollback | None = None
         #: Batches of this rank that were left out so far, and that have just been left out on order.
         self._skipped = self._skips = 0
         #: Batches of one pass, None where that is not known; passes that Trainer has begun.
@@ -272,7 +160,93 @@ class _Obeying(Hooks):
         if (handle := getattr(self._trainer, "neftune_hook_handle", None)) is not None:
             handle.remove()  # or the next train() adds its noise a second time
 
+    # --- around methods of the trainer ---------------------------------------------------------------------------
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Be the trainer's callback, and stand around methods that no callback tells of, until the end."""
+        trainer = self._trainer
+        around: list[Around] = [
+            (trainer, "get_batch_samples", self.fetch),
+            (trainer, "training_step", self._training_step),
+            (trainer, "evaluate", within(self._run, "eval")),
+            (trainer, "_save_checkpoint", within(self._run, "checkpoint")),
+            (trainer.accelerator, "backward", self._backward),
+            (trainer.accelerator, "clip_grad_norm_", self._clip),
+        ]
+        trainer.add_callback(self)
+        try:
+            with standing_around(one for one in around if hasattr(one[0], one[1])):
+                yield
+        finally:
+            self._enter(None)
+            trainer.remove_callback(self)
+
+    def _training_step(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        self._enter("forward")
+        loss = original(*given, **named)
+        self._enter(None)
+        self._losses.append(loss)
+        return loss
+
+    def _backward(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        self._enter("backward")
+        return original(*given, **named)
+
+    def _clip(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        self._grad_norm = original(*given, **named)
+        return self._grad_norm
+
     # --- callback ------------------------------------------------------------------------------------------------
+
+    @guarded
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._rate = self._trainer.optimizer.param_groups[0]["lr"]  # a schedule moves on before the step ends
+        self._enter("optimizer")
+
+    @guarded
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._enter(None)
+
+    @guarded
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        values: dict[str, Any] = {}
+        if self._losses:
+            # Trainer divides the loss of a micro-batch by what the whole step has.
+            values["loss"] = self._losses[0] if len(self._losses) == 1 else sum(self._losses)
+        if self._grad_norm is not None:
+            values["grad_norm"] = self._grad_norm
+        if self._rate is not None:
+            values["learning_rate"] = self._rate
+        self._losses, self._grad_norm = [], None
+        if values:
+            self._run.log(state.global_step, values)
+
+    @guarded
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        # The same on all ranks.
+        if logs and state.is_world_process_zero and not self._waits:
+            values = {
+                name: value
+                for name, value in logs.items()
+                if name not in _OF_STEPS and isinstance(value, int | float) and not isinstance(value, bool)
+            }
+            if values:
+                self._run.log(state.global_step, values)
+
+    @guarded
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._saved_at = state.global_step
+        path = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
+        # Weights alone are no state to go back to. What others than the first rank write is small and written before.
+        if args.should_save and not args.save_only_model and os.path.isdir(path):
+            self._unsaved.saved(path)
+            self._run.checkpoint(state.global_step, path)
+
+    @guarded
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._enter(None)
+        self._run.boundary(state.global_step + 1, state.global_step + 1)
 
     @guarded
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -320,7 +294,7 @@ class _Obeying(Hooks):
                 self._offer()
             order = self._run.boundary(step + 1, self._trainer.state.max_steps + 1)
             if isinstance(order, Rollback):
-                self._go_back(order)
+                self._rewind(order)
             elif order is not None:
                 self._trainer.control.should_training_stop = True
                 return [], None
@@ -390,12 +364,12 @@ class _Obeying(Hooks):
         why = (
             "save_only_model saves the weights alone, which are no state to go back to" if args.save_only_model else ""
         )
-        self._run._framework_saves(None if why else self._save_on_order, why)
+        self._run._framework_saves(None if why else self._save_on_command, why)
         keeps_place = not args.ignore_data_skip and not args.auto_find_batch_size
         again = keeps_place and order_comes_again(trainer.callback_handler.train_dataloader)
         self._promise(*("lr_scale", "skip_batches") if again else ("lr_scale",))
 
-    def _save_on_order(self, step: int) -> None:
+    def _save_on_command(self, step: int) -> None:
         """Do what Trainer does where ``control.should_save`` is set at the end of a step: this one has just ended."""
         trainer = self._trainer
         if self._saved_at == step:
@@ -403,28 +377,12 @@ class _Obeying(Hooks):
         trainer._save_checkpoint(trainer.model, trial=None)
         trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control)
 
-    def _promise(self, *changes: str) -> None:
-        self._can = changes
-        self._run.can_roll_back(*changes)
-
-    @guarded
-    def _go_back(self, rollback: Rollback) -> None:
-        why = refusal(rollback, self._can or ())
-        if why:
-            self._run.refused(rollback, why)
-        else:
-            raise Rewind(rollback)
-
     @guarded
     def _finish(self, order: Order, step: int) -> None:
         """The checkpoint is loaded and the first batch behind it has come: change the rates, say what was done."""
         self._changes = None
         rollback, self._rollback, self._waits = self._rollback, None, False
-        applied: dict[str, Any] = {}
-        if order.lr_scale is not None:
-            schedule = self._trainer.lr_scheduler
-            applied["rates"] = scale_rates([self._trainer.optimizer], [schedule], order.lr_scale)
-            applied["lr_scale"] = order.lr_scale
+        applied = self._scaled(order.lr_scale, [self._trainer.optimizer], [self._trainer.lr_scheduler])
         if order.skip_batches is not None:
             applied["skip_batches"] = self._skips
         self._skipped += self._skips
@@ -435,8 +393,4 @@ class _Obeying(Hooks):
         self._unsaved.note(rollback.checkpoint, order, self._ordered)
         if self._trainer.args.should_save:
             leave(self._trainer.args.output_dir, step)
-        if step == rollback.to_step:
-            self._run.restored(rollback, applied=applied)
-        else:
-            self._run.refused(rollback, f"{rollback.checkpoint} holds the state of step {step}")
-            self._run.rolled_back(step, "another checkpoint than the one that was ordered", **applied)
+        self._report_back(rollback, step, applied)

@@ -72,11 +72,11 @@ class Parts:
         with _quietly():
             save(state, checkpoint_id=str(path))
 
-    def trouble(self, path: str) -> str:
+    def problem(self, path: str) -> str:
         """Return why a checkpoint can't be loaded, "" if it can; all ranks call it and get one answer."""
-        return str(agreed(lambda: self._trouble(path)))
+        return str(agreed(lambda: self._problem(path)))
 
-    def _trouble(self, path: str) -> str:
+    def _problem(self, path: str) -> str:
         try:
             held = set(FileSystemReader(path).read_metadata().state_dict_metadata)
         except Exception as error:

@@ -25,13 +25,13 @@ from stabilityclient.start import write_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Mapping
     from typing import Any
 
     from stabilityclient.rollback.decision import Rollback
     from stabilityclient.run import Run
 
-__all__ = ["Order", "Unsaved", "read_orders", "refusal", "write_orders"]
+__all__ = ["Order", "Unsaved", "read_orders", "write_orders"]
 
 _FILE = "unsaved-rollback.json"
 #: Longest file that is read, bytes: an order has some 200.
@@ -200,10 +200,15 @@ class Unsaved:
         changes = any(plan.get(name) is not None for name in ("lr_scale", "seed", "skip_batches", "skip_range"))
         return changes and named is not None and os.path.realpath(named) == os.path.realpath(path)
 
-    def keep_seed(self) -> None:
-        """The job can't take the new seed that a plan may order: say so, where it does."""
-        seed = None if self.plan is None else self.plan.get("seed")
-        if seed is not None:
+    def follow_plan(self, plan: Mapping[str, Any], *, seeds: bool = False) -> None:
+        """Note that the changes of the plan are made to the state, and warn of a new seed that the job can't take.
+
+        Args:
+            plan: of the first rank, with its ``id``. seeds: the job can take one.
+        """
+        self.ordered = plan["id"]
+        seed = plan.get("seed")
+        if seed is not None and not seeds:
             self._run._guard.note(
                 "plan", f"seed {seed} is ordered, and this job can take none: its data come as before"
             )
@@ -251,15 +256,3 @@ class Unsaved:
             raise ValueError("the checkpoint is on no file system")
         folder, name = os.path.split(os.path.realpath(path))
         return (os.path.join(folder, name, _FILE), ".") if self._inside else (os.path.join(folder, _FILE), name)
-
-
-def refusal(rollback: Rollback, can: Iterable[str]) -> str:
-    """Return why a job can't carry out a rollback, "" if it can.
-
-    Args:
-        can: the changes that it promised: some of ``lr_scale``, ``seed``, ``skip_batches``, ``skip_range``.
-    """
-    if rollback.checkpoint is None:
-        return f"no checkpoint of step {rollback.to_step} is known"
-    cannot = sorted(rollback.changes().keys() - set(can))
-    return f"this job can't change {', '.join(cannot)}" if cannot else ""
