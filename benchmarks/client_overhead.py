@@ -217,15 +217,16 @@ def serve_acks() -> str:
     """Start a server in a thread that confirms every frame; return its URL."""
     from websockets.asyncio.server import ServerConnection, serve
 
-    from stabilityclient.wire import Ack, Frame, Hello, Welcome, decode_message, encode_message
+    from stabilityclient.wire import Ack, Frame, Hello, NodeFrame, Welcome, decode_message, encode_message
 
     async def talk(connection: ServerConnection) -> None:
         async for data in connection:
             message = decode_message(data)
             if isinstance(message, Hello):
                 await connection.send(encode_message(Welcome("bench", time.time(), {}, [])))
-            elif isinstance(message, Frame):
-                await connection.send(encode_message(Ack(message.source.source, message.last_seq)))
+            elif isinstance(message, Frame | NodeFrame):
+                for part in message.parts if isinstance(message, NodeFrame) else [message]:
+                    await connection.send(encode_message(Ack(part.source.source, part.last_seq)))
 
     loop = asyncio.new_event_loop()
 

@@ -64,7 +64,7 @@ class OneRun:
         self._url, self._counts = url, counts
         now = time.time()
         self._source = SourceInfo(f"r0-{number:x}-1", 0, 1, 0, f"n{number}", 1, now, 0)
-        self._seq = 0
+        self._seq = self._confirmed = 0
 
     async def begin(self, gate: asyncio.Semaphore) -> ClientConnection | None:
         """Connect and say hello; None where that was refused."""
@@ -93,13 +93,13 @@ class OneRun:
         packed = struct.pack(f"<{len(values)}d", *values)
         return PointsBlock(self._names, struct.pack("<q", step), struct.pack("<d", time.time()), packed)
 
-    async def drain(self, socket: ClientConnection, left: int) -> None:
-        """Read until ``left`` frames are confirmed."""
-        while left > 0:
+    async def drain(self, socket: ClientConnection) -> None:
+        """Read until all frames are confirmed."""
+        while self._confirmed < self._seq:
             answer = decode_message(await socket.recv(decode=False))
             if isinstance(answer, Ack):
-                left -= 1
-                self._counts.confirmed += 1
+                self._counts.confirmed += answer.last_seq - self._confirmed
+                self._confirmed = answer.last_seq
             elif isinstance(answer, Error):
                 self._counts.busy += 1
                 return
@@ -114,7 +114,7 @@ class OneRun:
             for step in range(ENDED_ROWS):
                 await self.send(socket, self.row(step))
             await self.send(socket, EventBlock("finish", time.time()))
-            await self.drain(socket, ENDED_ROWS + 2)
+            await self.drain(socket)
 
     async def live(self, gate: asyncio.Semaphore, every_s: float, begun: asyncio.Event, stop: asyncio.Event) -> None:
         """Send a row and the health of the rank every now and then until ``stop``."""
@@ -128,7 +128,7 @@ class OneRun:
             while not stop.is_set():
                 try:
                     await self.send(socket, self.row(step))
-                    await self.drain(socket, 1)
+                    await self.drain(socket)
                     await socket.send(encode_message(self._health(step)))
                 except (OSError, WebSocketException):
                     return

@@ -15,7 +15,6 @@ from collections import deque
 from types import TracebackType
 
 from stabilityclient.wire import (
-    PROTOCOL_VERSION,
     Ack,
     Acks,
     Error,
@@ -77,7 +76,7 @@ class WireAgent:
         self._socket = socket.create_connection((host, port), timeout=TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._upgrade(host, port)
-        hello = Hello(run_id, agent, node, "bench", project, name, sources=list(sources), protocol=PROTOCOL_VERSION)
+        hello = Hello(run_id, agent, node, "bench", project, name, sources=list(sources))
         self._write(encode_message(hello))
         welcome = self._receive()
         if not isinstance(welcome, Welcome):
@@ -85,7 +84,6 @@ class WireAgent:
         #: Newest number that the server holds of each source.
         self.last_seq = welcome.last_seq
         #: Newest version of the messages that the server takes.
-        self.protocol = welcome.protocol
 
     def send(self, frame: Frame | NodeFrame) -> None:
         """Send a frame; wait first while as many are on their way as the protocol allows."""

@@ -25,7 +25,7 @@ from parts.feeder import WireAgent
 from parts.server_process import usage
 
 from stabilityclient.node_frames import together
-from stabilityclient.wire import NODE_FRAMES, EventBlock, Frame, PointsBlock, SourceInfo
+from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
 
 __all__ = ["Agent", "feed", "reports_of"]
 
@@ -91,7 +91,7 @@ def _feed_as(
                 for info, mine in zip(infos, values, strict=True):
                     block = PointsBlock(names, *columns, np.ascontiguousarray(mine[:, part]).tobytes())
                     frames.append(Frame(info, seq + 1, seq + count, [block]))
-                whole = len(frames) > 1 and wire.protocol >= NODE_FRAMES  # an older server takes each for itself
+                whole = len(frames) > 1
                 for message in [together(frames)] if whole else frames:
                     wire.send(message)
                 seq += count

@@ -13,7 +13,6 @@ from websockets.exceptions import ConnectionClosed
 
 from stabilityclient.node_frames import together
 from stabilityclient.wire import (
-    PROTOCOL_VERSION,
     EventBlock,
     Frame,
     Health,
@@ -81,9 +80,7 @@ class SimulatedAgent:
     async def _speak(self, socket: ClientConnection, stop: asyncio.Event) -> None:
         job = self.job
         sources = [self.source, *self.ranks]
-        hello = Hello(
-            job.run_id, self.source.source, self.name, "0", "bench", "", sources=sources, protocol=PROTOCOL_VERSION
-        )
+        hello = Hello(job.run_id, self.source.source, self.name, "0", "bench", "", sources=sources)
         await socket.send(encode_message(hello))
         welcome = decode_message(await socket.recv(decode=False))
         assert isinstance(welcome, Welcome)

@@ -83,6 +83,9 @@ class Run:
         logged_step: step of the newest :meth:`log`, -1 before the first. logged_at: its unix seconds.
     """
 
+    # Slots of the hot path: an instance with more than 30 attributes in its dict is read more slowly.
+    __slots__ = ("__dict__", "__weakref__", "_all_quick", "_append", "_sort", "logged_at", "logged_step")
+
     def __init__(self, settings: ClientSettings, guard: Guard) -> None:
         self.run_id = settings.run_id
         self.folder: str | None = None

@@ -19,12 +19,11 @@ import msgspec
 from stabilityclient.arguments import MAX_STEP
 from stabilityclient.metrics.schemas import MAX_NAME_CHARS
 
-#: The newest version of the messages in this file. Each kind of message carries the version that brought it, so that
-#: both sides serve all up to their own; a server answers a later one with a fatal Error and closes. What is newer than
-#: version 1 goes only to a side that said in Hello or Welcome that it takes it.
-PROTOCOL_VERSION = 2
-#: The version with NodeFrame, Acks and Durable.
-NODE_FRAMES = 2
+#: Version of the messages in this file. A server answers another one with a fatal Error and closes.
+PROTOCOL_VERSION = 1
+#: Version in NodeFrame, Acks and Durable messages of builds before the first release. Redis and archives hold such
+#: NodeFrames: they are read until release 0.2, and never written.
+_UNRELEASED_VERSION = 2
 #: Largest message either side accepts, bytes. An agent cuts frames well below it (FRAME_TARGET_BYTES).
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 #: Sets of metrics whose rows one frame gathers when they take turns, at most: agent and server agree on it.
@@ -46,7 +45,6 @@ __all__ = [
     "MAX_PARTS",
     "MAX_SETS_IN_TURN",
     "MAX_STEP",
-    "NODE_FRAMES",
     "PROTOCOL_VERSION",
     "Ack",
     "Acks",
@@ -88,7 +86,7 @@ class WrongVersion(BadMessage):
 
     def __init__(self, version: int) -> None:
         super().__init__(
-            f"message speaks protocol version {version}, expected 1 to {PROTOCOL_VERSION}: "
+            f"message speaks protocol version {version}, expected {PROTOCOL_VERSION}: "
             "install the same major version of stabilityclient and stabilityboard on both sides"
         )
         self.version = version
@@ -161,7 +159,7 @@ class EventBlock(msgspec.Struct, tag_field="k", tag="e", omit_defaults=True):
 
 
 class Hello(msgspec.Struct, omit_defaults=True):
-    """First message of an agent on a connection; ``protocol`` is the newest version that it takes."""
+    """First message of an agent on a connection."""
 
     run_id: str
     agent: str
@@ -173,19 +171,16 @@ class Hello(msgspec.Struct, omit_defaults=True):
     sources: list[SourceInfo] = []
     tags: list[str] = []
     notes: str = ""
-    protocol: int = 1
 
 
 class Welcome(msgspec.Struct, omit_defaults=True):
-    """The gateway's answer to Hello: what is stored already, the commands that still wait, if it takes Output, the
-    newest version that it takes, and if it says what is Durable."""
+    """Answer of the gateway to Hello: stored numbers, pending commands, whether it takes Output and sends Durable."""
 
     server_version: str
     server_time: float
     last_seq: dict[str, int]
     commands: list[dict[str, Any]]
     output: bool = False
-    protocol: int = 1
     durable: bool = False
 
 
@@ -311,7 +306,6 @@ _KINDS: dict[int, type[msgspec.Struct]] = {
     21: Acks,
     22: Durable,
 }
-_VERSIONS = {cls: NODE_FRAMES if cls in (NodeFrame, Acks, Durable) else 1 for cls in _KINDS.values()}
 _NUMBERS = {cls: number for number, cls in _KINDS.items()}
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODERS = {number: msgspec.msgpack.Decoder(cls) for number, cls in _KINDS.items()}
@@ -320,7 +314,7 @@ _DECODERS = {number: msgspec.msgpack.Decoder(cls) for number, cls in _KINDS.item
 def encode_message(message: Message) -> bytes:
     """Return the bytes of a message, header included."""
     body = _ENCODER.encode(message)
-    return _HEADER.pack(_MAGIC, _VERSIONS[type(message)], _NUMBERS[type(message)], zlib.crc32(body)) + body
+    return _HEADER.pack(_MAGIC, PROTOCOL_VERSION, _NUMBERS[type(message)], zlib.crc32(body)) + body
 
 
 def decode_message(data: bytes, typed: Mapping[Any, msgspec.msgpack.Decoder[Any]] | None = None) -> Message:
@@ -335,7 +329,7 @@ def decode_message(data: bytes, typed: Mapping[Any, msgspec.msgpack.Decoder[Any]
     magic, version, kind, crc = _HEADER.unpack_from(data)
     if magic != _MAGIC:
         raise BadMessage(f"message starts with {magic!r}, expected {_MAGIC!r}: not a Stabilityboard agent")
-    if not 1 <= version <= PROTOCOL_VERSION:
+    if version not in (PROTOCOL_VERSION, _UNRELEASED_VERSION):
         raise WrongVersion(version)
     decoder = (typed or {}).get(_KINDS.get(kind)) or _DECODERS.get(kind)
     if decoder is None:

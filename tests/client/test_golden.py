@@ -54,10 +54,16 @@ def test_a_message_that_is_cut_off_is_a_bad_message() -> None:
             decode_message(golden[:size])
 
 
+def test_a_node_frame_stored_by_a_build_before_the_first_release_is_read() -> None:
+    stored = (GOLDEN / "message_node_frame_unreleased.bin").read_bytes()
+    assert stored[2] == 2
+    assert decode_message(stored) == MESSAGES["node_frame"]
+
+
 def test_another_protocol_version_is_named() -> None:
     golden = bytearray((GOLDEN / "message_ack.bin").read_bytes())
     golden[2] = 9
-    with pytest.raises(WrongVersion, match="version 9, expected 1 to 2"):
+    with pytest.raises(WrongVersion, match="version 9, expected 1:"):
         decode_message(bytes(golden))
 
 

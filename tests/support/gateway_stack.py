@@ -26,6 +26,7 @@ from stabilitybackend.storage.redis_link import make_redis
 from stabilityclient.wire import (
     Ack,
     CommandMessage,
+    Durable,
     EventBlock,
     Frame,
     Health,
@@ -187,8 +188,10 @@ class RawAgent:
         await self.socket.send(message if isinstance(message, bytes | str) else encode_message(message))
 
     async def receive(self) -> Message:
-        data = await self.socket.recv(decode=False)
-        return decode_message(data)
+        """Return the next message but Durable, which comes at any time."""
+        while isinstance(message := decode_message(await self.socket.recv(decode=False)), Durable):
+            pass
+        return message
 
     async def ask(self, message: Message | bytes | str) -> Message:
         await self.send(message)

@@ -29,8 +29,6 @@ from stabilityclient.wire import (
     MAX_MESSAGE_BYTES,
     MAX_NAME_CHARS,
     MAX_STEP,
-    NODE_FRAMES,
-    PROTOCOL_VERSION,
     Ack,
     Acks,
     BadMessage,
@@ -68,16 +66,11 @@ _Due = tuple[Frame | NodeFrame, bytes, asyncio.Future[Outcome]] | Message
 
 
 class Answers:
-    """What one connection still has to answer.
+    """Pending answers of one connection."""
 
-    Args:
-        protocol: the newest version that the agent takes.
-    """
-
-    def __init__(self, gateway: Gateway, run_id: str, protocol: int) -> None:
+    def __init__(self, gateway: Gateway, run_id: str) -> None:
         self._gateway = gateway
         self._run_id = run_id
-        self._gathers = protocol >= NODE_FRAMES
         self._due: asyncio.Queue[_Due] = asyncio.Queue(MAX_PENDING_ANSWERS)
         #: The newest number confirmed of each source since it was taken from here.
         self.stored: dict[str, int] = {}
@@ -87,7 +80,7 @@ class Answers:
         await self._due.put(due)
 
     async def ready(self) -> AsyncIterator[Message]:
-        """Yield the answers, without end. To an agent of version 2 the last one of several confirmations is enough."""
+        """Yield the answers, without end; of several confirmations of a source only the last one."""
         due: _Due | None
         unknown: _Due | None = None
         while True:
@@ -102,7 +95,7 @@ class Answers:
                         yield confirmed
                     stored = {}
                     yield answer
-                due = self._due.get_nowait() if self._gathers and not self._due.empty() else None
+                due = None if self._due.empty() else self._due.get_nowait()
                 if isinstance(due, tuple) and not due[2].done():  # it must not hold up what is confirmed
                     due, unknown = None, due
             for confirmed in self._confirmed(stored):
@@ -121,7 +114,7 @@ class Answers:
 
     def _confirmed(self, stored: dict[str, int]) -> list[Message]:
         self.stored |= stored
-        if self._gathers and len(stored) > 1:
+        if len(stored) > 1:
             return [Acks(stored)]
         return [Ack(source, last_seq) for source, last_seq in stored.items()]
 
@@ -361,8 +354,7 @@ class AgentConnection:
         closing = asyncio.create_task(older.close(_CLOSE_NORMAL, _TOOK_OVER)) if older is not None else None
         # Whichever ends first ends the connection: a reader alone would wait without end for room in the answers'
         # queue.
-        answers = Answers(self._gateway, self._run_id, hello.protocol)
-        self._answers = answers if hello.protocol >= NODE_FRAMES else None
+        answers = self._answers = Answers(self._gateway, self._run_id)
         parts = {asyncio.create_task(self._read_forever(hello, answers)), asyncio.create_task(self._answer(answers))}
         try:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -406,7 +398,7 @@ class AgentConnection:
 
     @property
     def stored(self) -> dict[str, int]:
-        """The newest number confirmed of each source that is not durable yet; none where the agent would not know."""
+        """The newest number confirmed of each source that is not durable yet."""
         return {} if self._answers is None else dict(self._answers.stored)
 
     async def durable(self, last_seq: Mapping[str, int]) -> None:
@@ -487,7 +479,7 @@ class AgentConnection:
         waiting = msgspec.to_builtins(commands)
         takes_output = gateway.takes_output
         now, version = gateway.clock(), gateway.server_version
-        await self._send(Welcome(version, now, last_seq, waiting, takes_output, PROTOCOL_VERSION, durable=True))
+        await self._send(Welcome(version, now, last_seq, waiting, takes_output, durable=True))
         if self._answers is not None:
             self._answers.stored |= {source: last for source, last in last_seq.items() if last}
         self._welcomed = True

@@ -10,7 +10,7 @@ from pathlib import Path
 from stabilityclient import __version__
 from stabilityclient.agent.sources import Sources
 from stabilityclient.sidecar import read_json
-from stabilityclient.wire import PROTOCOL_VERSION, Hello
+from stabilityclient.wire import Hello
 
 __all__ = ["lock_folder", "make_hello", "written"]
 
@@ -51,7 +51,6 @@ def make_hello(folder: Path, agent: str, node: str, sources: Sources) -> Hello:
         sources=[source.info for source in sources],
         tags=[str(tag) for tag in tags] if isinstance(tags, list) else [],
         notes=str(facts.get("notes") or ""),
-        protocol=PROTOCOL_VERSION,
     )
 
 

@@ -20,6 +20,7 @@ from stabilityclient.secrets.messages import cleaned
 from stabilityclient.wire import (
     MAX_MESSAGE_BYTES,
     Ack,
+    Acks,
     BadMessage,
     Error,
     Frame,
@@ -260,14 +261,14 @@ class _Sending:
         return answer.last_seq
 
     async def _take_answer(self, socket: ClientConnection, timeout_s: float = MAX_SILENCE_S) -> None:
-        """Take the next answer. One Ack confirms all frames of a source up to its number."""
+        """Take the next answer. A confirmed number stands for all frames of its source up to it."""
         answer = await _answer(socket, timeout_s)
-        if isinstance(answer, Ack):
+        if isinstance(answer, Ack | Acks):
+            confirmed = answer.last_seq if isinstance(answer, Acks) else {answer.source: answer.last_seq}
             before = len(self._waiting)
-            self._waiting = deque(
-                each for each in self._waiting if each.source != answer.source or each.last_seq > answer.last_seq
-            )
-            self._acked[answer.source] = max(answer.last_seq, self._acked.get(answer.source, 0))
+            self._waiting = deque(each for each in self._waiting if each.last_seq > confirmed.get(each.source, 0))
+            for source, last_seq in confirmed.items():
+                self._acked[source] = max(last_seq, self._acked.get(source, 0))
             self.confirmed += before - len(self._waiting)
             self.moved = time.monotonic()
         elif isinstance(answer, Nack):

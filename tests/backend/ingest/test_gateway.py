@@ -58,9 +58,7 @@ async def test_hello_is_answered_with_what_is_stored_and_what_waits(redis_url: s
     with RunningGateway(redis_url, RecordingServices([command])) as gateway:
         async with RawAgent(gateway.url) as agent:
             waiting = [msgspec.to_builtins(command)]
-            assert await agent.hello() == Welcome(
-                "test", 1234.5, {SOURCE.source: 41}, waiting, protocol=2, durable=True
-            )
+            assert await agent.hello() == Welcome("test", 1234.5, {SOURCE.source: 41}, waiting, durable=True)
         assert [hello.agent for hello in gateway.services.hellos] == ["a1"]
 
 
@@ -149,7 +147,7 @@ async def test_an_old_version_is_refused_for_good(gateway: RunningGateway) -> No
             await agent.receive()
     assert isinstance(error, Error)
     assert (error.code, error.fatal) == ("wrong_version", True)
-    assert "version 0, expected 1 to 2" in error.message
+    assert "version 0, expected 1:" in error.message
 
 
 async def test_frames_before_hello_are_not_taken(gateway: RunningGateway, redis: Redis) -> None:
@@ -257,15 +255,17 @@ async def test_ten_thousand_metric_names_in_one_frame_are_stored(gateway: Runnin
     assert await redis.xlen(KEYS.frames) == 1
 
 
-async def test_many_frames_in_flight_are_acked_in_order_and_each_stored_once(
+async def test_many_frames_in_flight_are_confirmed_in_order_and_each_stored_once(
     gateway: RunningGateway, redis: Redis
 ) -> None:
     async with RawAgent(gateway.url) as agent:
         await agent.hello()
         for seq in range(1, 301):
             await agent.send(frame(seq, [float(seq)]))
-        answers = [await agent.receive() for _ in range(300)]
-    assert answers == [Ack(SOURCE.source, seq) for seq in range(1, 301)]
+        confirmed = [0]
+        while confirmed[-1] < 300:
+            confirmed.append((await agent.next(Ack)).last_seq)
+    assert confirmed == sorted(set(confirmed))
     assert [int(fields[b"a"]) for _, fields in await redis.xrange(KEYS.frames)] == list(range(1, 301))
 
 

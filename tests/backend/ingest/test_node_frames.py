@@ -47,8 +47,8 @@ def node_frame(**first: int) -> NodeFrame:
     return together([Frame(RANKS[int(name[1:])], seq, seq, [points(seq, [1.0])]) for name, seq in first.items()])
 
 
-async def hello(agent: RawAgent, protocol: int = 2) -> Message:
-    return await agent.ask(Hello("run-1", "a1", "n0", "0.1.0", "p", "n", sources=RANKS, protocol=protocol))
+async def hello(agent: RawAgent) -> Message:
+    return await agent.ask(Hello("run-1", "a1", "n0", "0.1.0", "p", "n", sources=RANKS))
 
 
 async def test_it_is_stored_as_one_entry_with_the_bytes_that_came_and_confirmed_at_once(
@@ -100,13 +100,6 @@ async def test_many_frames_on_their_way_are_confirmed_by_few_answers(gateway: Ru
     assert await redis.xlen(KEYS.frames) == 300
 
 
-async def test_an_agent_of_version_1_gets_an_answer_for_each_source(gateway: RunningGateway) -> None:
-    async with RawAgent(gateway.url) as agent:
-        await hello(agent, protocol=1)
-        await agent.send(node_frame(r0=1, r1=1))
-        assert [await agent.receive(), await agent.receive()] == [Ack(A, 1), Ack(B, 1)]
-
-
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -137,10 +130,3 @@ async def test_after_a_reconnection_it_is_told_again_what_is_durable(gateway: Ru
         await hello(agent)
         [connection] = [each for each in gateway.gateway.connections.values() if each.stored]
         assert connection.stored == {A: 1, B: 1}
-
-
-async def test_an_agent_of_version_1_is_not_told_what_it_would_not_understand(gateway: RunningGateway) -> None:
-    async with RawAgent(gateway.url) as agent:
-        await hello(agent, protocol=1)
-        await agent.ask(Frame(RANKS[0], 1, 1, [points(1, [1.0])]))
-        assert [each.stored for each in gateway.gateway.connections.values()] == [{}]

@@ -17,12 +17,8 @@ from stabilityclient.agent.upload.reader import chunk_numbers
 from stabilityclient.agent.upload.records import SpooledEvent
 from stabilityclient.agent.upload.spool_cleaner import SpoolCleaner
 from stabilityclient.agent.upload.uplink import (
-    FLUSH_S,
-    FRAMES_PER_S,
-    LONGEST_FLUSH_S,
     Backoff,
     Uplink,
-    flush_s,
 )
 from stabilityclient.guard import Guard
 from stabilityclient.sidecar import LOG_BYTES
@@ -90,12 +86,6 @@ def test_a_pid_that_another_process_got_is_not_the_old_process() -> None:
     assert is_alive(os.getpid(), mine)
     assert not is_alive(os.getpid(), mine + 1)
     assert not is_alive(2**22 + 1, 0)
-
-
-def test_one_rank_is_sent_at_once_and_many_share_the_frames_of_a_node_none_waiting_long() -> None:
-    assert flush_s(1) == FLUSH_S
-    assert [busy / flush_s(busy) for busy in (2, 4, 8)] == 3 * [FRAMES_PER_S]
-    assert flush_s(256) == LONGEST_FLUSH_S
 
 
 def test_pauses_double_with_jitter_up_to_their_bound() -> None:

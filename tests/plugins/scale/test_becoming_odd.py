@@ -23,7 +23,7 @@ from websockets.sync.client import ClientConnection, connect
 from stabilitybackend.server import stages
 from stabilitybackend.storage.redis_link import make_redis
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
-from stabilityclient.wire import Error, Health, Hello, Message, decode_message, encode_message
+from stabilityclient.wire import Durable, Error, Health, Hello, Message, decode_message, encode_message
 from stabilityplugins.scale.members import BEAT_S, Member, Members
 from support.gateway_stack import log_frames
 from support.job_frames import Job
@@ -74,7 +74,9 @@ class Agent:
         return self.next()
 
     def next(self) -> Message:
-        return decode_message(self._socket.recv(30, decode=False))
+        while isinstance(message := decode_message(self._socket.recv(30, decode=False)), Durable):
+            pass  # it comes at any time
+        return message
 
     def refusal(self) -> str:
         """Return the error that it is told, as the last thing before its connection ends."""

@@ -23,7 +23,6 @@ from websockets.http11 import Request, Response
 from stabilityclient.node_frames import apart
 from stabilityclient.wire import (
     MAX_MESSAGE_BYTES,
-    PROTOCOL_VERSION,
     Ack,
     Acks,
     CommandMessage,
@@ -114,7 +113,7 @@ class Gateway:
         store: what it holds at the start. port: 0 for any free one. key: the key that it asks for.
         answer: misbehaviour: called with each frame and the true answer, returns what is really sent: a message,
         bytes, or None.
-        commands: what the Welcome brings. protocol: 1 is a server from before NodeFrame.
+        commands: what the Welcome brings.
     """
 
     def __init__(
@@ -126,9 +125,7 @@ class Gateway:
         answer: Callable[[Frame, Message], Message | bytes | None] | None = None,
         welcome: Callable[[Hello, Welcome], Message | bytes | None] | None = None,
         commands: list[dict[str, Any]] | None = None,
-        protocol: int = PROTOCOL_VERSION,
     ) -> None:
-        self.protocol = protocol
         self.node_frames: list[NodeFrame] = []
         self.store = store or Store()
         self.port = port
@@ -237,7 +234,7 @@ class Gateway:
             assert isinstance(hello, Hello)
             self.hellos.append(hello)
             known = {s.source: self.store.last_seq.get(s.source, 0) for s in hello.sources}
-            welcome = Welcome("test", time.time(), known, self._commands, protocol=self.protocol)
+            welcome = Welcome("test", time.time(), known, self._commands)
             await self._send(connection, self._welcome(hello, welcome))
             self._connections.add(connection)
             async for data in connection:
@@ -246,7 +243,7 @@ class Gateway:
                 if isinstance(message, Frame):
                     self.frames_seen += 1
                     await self._send(connection, self._answer(message, self.store.add(message)))
-                elif isinstance(message, NodeFrame) and self.protocol > 1:
+                elif isinstance(message, NodeFrame):
                     self.node_frames.append(message)
                     self.frames_seen += 1
                     await self._answer_all(connection, apart(message))

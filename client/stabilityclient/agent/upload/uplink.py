@@ -25,7 +25,6 @@ from stabilityclient.secrets.messages import cleaned
 from stabilityclient.wire import (
     FRAME_TARGET_BYTES,
     MAX_PARTS,
-    NODE_FRAMES,
     Ack,
     Acks,
     BadMessage,
@@ -51,7 +50,6 @@ __all__ = [
     "begin_sources",
     "clock_offset_s",
     "confirmed",
-    "flush_s",
 ]
 
 
@@ -59,7 +57,6 @@ class Outbox:
     """What one agent has sent and what it gathers.
 
     Attributes:
-        gathers: the server takes frames of several sources in one message.
         sent: messages with frames since the start.
     """
 
@@ -67,12 +64,12 @@ class Outbox:
         self._sources = sources
         self._send: Callable[[bytes], Awaitable[None]] | None = None
         self._gathered: list[tuple[Frame, bytes]] = []
-        self.gathers = False
         self.sent = 0
 
-    def begin(self, send: Callable[[bytes], Awaitable[None]], *, gathers: bool) -> None:
-        """Use a new connection. What was gathered for the one before is read from the spools again."""
-        self._send, self.gathers, self._gathered = send, gathers, []
+    def begin(self, send: Callable[[bytes], Awaitable[None]]) -> None:
+        """Use a new connection. Frames gathered for the one before are read from the spools again."""
+        self._send = send
+        self._gathered = []
 
     @property
     def in_flight(self) -> int:
@@ -85,7 +82,7 @@ class Outbox:
         Args:
             data: the bytes of ``frame``.
         """
-        if full or not self.gathers:
+        if full:
             self._note(source, frame)
             await self._out(data)
             return
@@ -226,11 +223,6 @@ REFUSED_PAUSE_S = 30.0
 ANSWER_TIMEOUT_S = 15.0
 #: A frame that is not full leaves at most so often per source, seconds: points go together, and nobody sees 30 ms.
 FLUSH_S = 0.03
-#: Where each rank's frames go alone (a server that takes no NodeFrame), each of many ranks that log all the time waits
-#: longer, so that a node sends about so many frames a second: for eight ranks with ten steps a second the agent took
-#: 6.2 % of a core without this and 2.7 % with it (benchmarks/agent_cost.py). Nobody waits longer than LONGEST_FLUSH_S.
-FRAMES_PER_S = 40
-LONGEST_FLUSH_S = 0.25
 #: Seconds between two polls of the spools: while records come, and when none came for a second.
 ACTIVE_POLL_S = 0.02
 IDLE_POLL_S = 0.1
@@ -370,7 +362,7 @@ class Uplink:
         if not answer.durable:
             for source in self._sources:
                 source.durable = source.acked
-        self._outbox.begin(socket.send, gathers=answer.protocol >= NODE_FRAMES)
+        self._outbox.begin(socket.send)
         self._resend_at = 0.0
         self._on_state("connected", "")
         self._on_acked()
@@ -470,18 +462,15 @@ class Uplink:
                 await asyncio.sleep(self._resend_at - now)
                 continue
             self._check_answers(now)
-            busy = sum(now - sent < 1.0 for sent in last_sent.values())
-            pause_s = FLUSH_S if self._outbox.gathers else flush_s(busy)
             for source in self._sources:
                 if source.held or (source.reader.at_rest and not source.final and source.info.source in self._welcomed):
                     continue  # a hundred ranks that log now and then cost little
-                soon = now - last_sent.get(source.info.source, 0.0) < (FLUSH_S if source.final else pause_s)
+                soon = now - last_sent.get(source.info.source, 0.0) < FLUSH_S
                 if soon or await self._send_source(source, last_sent, now):
                     active_until = now + IDLE_AFTER_S
             await self._outbox.flush()
             self._ready.clear()
-            # Where each source waits longer anyway, polls that often would find nothing.
-            poll = max(ACTIVE_POLL_S, pause_s / 4) if now < active_until else IDLE_POLL_S
+            poll = ACTIVE_POLL_S if now < active_until else IDLE_POLL_S
             if self._outbox.in_flight >= WINDOW:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._ready.wait(), 1.0)
@@ -538,11 +527,6 @@ class Uplink:
             if message is not None:
                 await socket.send(encode_message(cleaned(message)))
             await asyncio.sleep(OUTPUT_S)
-
-
-def flush_s(busy: int) -> float:
-    """Return how often a source sends a frame that is not full while ``busy`` sources send, seconds."""
-    return min(LONGEST_FLUSH_S, max(FLUSH_S, busy / FRAMES_PER_S))
 
 
 def _binary(data: bytes | str) -> bytes:

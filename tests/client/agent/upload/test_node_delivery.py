@@ -44,13 +44,6 @@ def test_rows_of_two_ranks_leave_in_one_message(agents: Path) -> None:
         assert any(table.names == ["loss", "lr"] for message in server.node_frames for table in message.tables)
 
 
-def test_a_server_of_version_1_gets_each_rank_s_rows_alone(agents: Path) -> None:
-    with Gateway(protocol=1) as server:
-        _job(agents, server)
-        assert _everything(server) == [list(range(STEPS))] * 2
-        assert server.node_frames == []
-
-
 def _every(nth: int, wrong: Callable[[Frame], Message | None]) -> Callable[[Frame, Message], Message | None]:
     seen = 0
 

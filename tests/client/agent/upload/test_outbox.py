@@ -26,7 +26,7 @@ async def test_a_source_that_has_more_before_its_part_has_left_has_it_sent_in_a_
     async def send(data: bytes) -> None:
         sent.append(data)
 
-    outbox.begin(send, gathers=True)
+    outbox.begin(send)
     for source, seq in ((first, 1), (second, 1), (second, 2), (first, 2)):
         frame = _frame(source.info, seq)
         await outbox.put(source, frame, encode_message(frame), full=False)
