@@ -84,7 +84,7 @@ class Run:
     """
 
     # Slots of the hot path: an instance with more than 30 attributes in its dict is read more slowly.
-    __slots__ = ("__dict__", "__weakref__", "_all_quick", "_append", "_sort", "logged_at", "logged_step")
+    __slots__ = ("__dict__", "__weakref__", "_all_quick", "_append", "_sort")
 
     def __init__(self, settings: ClientSettings, guard: Guard) -> None:
         self.run_id = settings.run_id

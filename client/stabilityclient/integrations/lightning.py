@@ -55,47 +55,57 @@ def _end_here(trainer: Any, module: Any) -> None:
         object.__setattr__(module, name, hook)
 
 
-def saving_io(trainer: Any, base: Any, run: Run, saved: Callable[[dict[str, Any], Any], None]) -> Any:
-    """Put ourselves where the trainer's checkpoints are written: each is reported when its file is there.
+class _SavingIO:
+    """Checkpoint IO around another one: reports each checkpoint when its file is there, until :meth:`stop`.
 
-    Under ``AsyncCheckpointIO`` that is in its thread. ``saved`` gets what was written, and its path.
+    Under ``AsyncCheckpointIO`` that is in its thread.
 
-    Returns:
-        The IO, which reports until its ``stop()``; None for a strategy that writes in another way.
+    Args:
+        saved: called with a checkpoint and its path.
     """
 
-    class Saving(base):  # type: ignore[misc]
-        def __init__(self, inner: Any) -> None:
-            self.inner = inner
-            self.stopped = False
+    def __init__(self, inner: Any, run: Run, saved: Callable[[dict[str, Any], Any], None]) -> None:
+        self._inner = inner
+        self._run = run
+        self._saved = saved
+        self._stopped = False
 
-        def stop(self) -> None:
-            self.stopped = True
+    def stop(self) -> None:
+        self._stopped = True
 
-        def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, *more: Any, **named: Any) -> None:
-            if self.stopped:
-                self.inner.save_checkpoint(checkpoint, path, *more, **named)
-                return
-            with run.phase("checkpoint"):
-                self.inner.save_checkpoint(checkpoint, path, *more, **named)
-            if "optimizer_states" in checkpoint:  # weights alone are no state to go back to
-                saved(checkpoint, path)
-                run.checkpoint(checkpoint["global_step"], path)
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, *more: Any, **named: Any) -> None:
+        if self._stopped:
+            self._inner.save_checkpoint(checkpoint, path, *more, **named)
+            return
+        with self._run.phase("checkpoint"):
+            self._inner.save_checkpoint(checkpoint, path, *more, **named)
+        if "optimizer_states" in checkpoint:  # weights alone are no state to go back to
+            self._saved(checkpoint, path)
+            self._run.checkpoint(checkpoint["global_step"], path)
 
-        def load_checkpoint(self, *more: Any, **named: Any) -> Any:
-            return self.inner.load_checkpoint(*more, **named)
+    def load_checkpoint(self, *more: Any, **named: Any) -> Any:
+        return self._inner.load_checkpoint(*more, **named)
 
-        def remove_checkpoint(self, *more: Any, **named: Any) -> None:
-            self.inner.remove_checkpoint(*more, **named)
+    def remove_checkpoint(self, *more: Any, **named: Any) -> None:
+        self._inner.remove_checkpoint(*more, **named)
 
-        def teardown(self) -> None:
-            self.inner.teardown()
+    def teardown(self) -> None:
+        self._inner.teardown()
 
+
+def saving_io(trainer: Any, base: Any, run: Run, saved: Callable[[dict[str, Any], Any], None]) -> Any:
+    """Put a :class:`_SavingIO` where the trainer's checkpoints are written; ``base`` is Lightning's CheckpointIO.
+
+    Returns:
+        It; None for a strategy that writes in another way.
+    """
     try:
-        outer, io = trainer.strategy, trainer.strategy.checkpoint_io
+        outer = trainer.strategy
+        io = outer.checkpoint_io
         while hasattr(io, "_checkpoint_io"):  # plug-ins around another one: the innermost writes
-            outer, io = io, io._checkpoint_io
-        own = Saving(io)
+            outer = io
+            io = io._checkpoint_io
+        own = type("SavingIO", (_SavingIO, base), {})(io, run, saved)
         outer._checkpoint_io = own
         return own
     except Exception as error:  # a strategy that writes in another way
