@@ -252,10 +252,10 @@ class Fleet(InRedis):
         self.incidents.forget(run_id)
         self.unknown_rollbacks.discard(run_id)
         if run_id in self._rollbacks:
-            self._rollbacks[run_id].deleted = True
+            self._rollbacks[run_id] = structs.replace(self._rollbacks[run_id], deleted=True)
             self._put(FLEET_ROLLBACKS, run_id, self._rollbacks[run_id])
         if run_id in self._runs:
-            self._runs[run_id].deleted = True
+            self._runs[run_id] = structs.replace(self._runs[run_id], deleted=True)
             self._put(FLEET_INTERRUPTIONS, run_id, self._runs[run_id])
         await self._save()
 

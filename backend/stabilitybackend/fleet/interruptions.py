@@ -420,6 +420,12 @@ class TrainingInterval:
         steps = self.made or self.last_step - self.first_step
         return max(0.0, self.ended - self.began) / steps if steps > 0 else 0.0
 
+    def extend(self, first: int, last: int, ended: float) -> None:
+        """Add the rows of some steps; steps repeated by a rollback count again."""
+        self.made += max(0, first - self.last_step) + max(0, last - first)
+        self.ended = max(self.ended, ended)
+        self.last_step = last
+
 
 @dataclass(frozen=True, slots=True)
 class JobStory:

@@ -34,14 +34,14 @@ def month_began(now: float) -> float:
 
 def sum_of(rollbacks: Iterable[LostToRollback]) -> RollbackSum:
     """Return the sum of some rollbacks."""
-    total = RollbackSum()
-    for one in rollbacks:
-        total.rollbacks += 1
-        total.steps_lost += one.steps_lost
-        total.wall_lost_s += one.wall_lost_s
-        total.downtime_s += one.downtime_s or 0.0
-        total.gpu_hours_lost += one.gpu_hours_lost
-    return total
+    every = list(rollbacks)
+    return RollbackSum(
+        rollbacks=len(every),
+        steps_lost=sum(one.steps_lost for one in every),
+        wall_lost_s=sum(one.wall_lost_s for one in every),
+        downtime_s=sum(one.downtime_s or 0.0 for one in every),
+        gpu_hours_lost=sum(one.gpu_hours_lost for one in every),
+    )
 
 
 def summed_rollbacks(

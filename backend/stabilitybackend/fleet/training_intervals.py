@@ -69,9 +69,7 @@ class TrainingIntervals(Stateful, Consumer):
         began, ended, first, last = float(times[0]), float(times[-1]), int(steps[0]), int(steps[-1])
         known = self._known.get(source.source)
         if known is not None:
-            # Steps repeated by a rollback count again.
-            known.made += max(0, first - known.last_step) + max(0, last - first)
-            known.ended, known.last_step = max(known.ended, ended), last
+            known.extend(first, last, ended)
             return
         made = max(0, last - first)
         self._known[source.source] = TrainingInterval(

@@ -148,10 +148,10 @@ class Answers:
         try:
             return await storing
         except Unavailable as error:
-            self._gateway.counts.busy += 1
+            self._gateway.counts.add("busy")
             return Error("busy", error.message)
         except Exception:
-            self._gateway.counts.busy += 1
+            self._gateway.counts.add("busy")
             source = (frame if isinstance(frame, Frame) else frame.parts[0]).source.source
             _LOG.exception("run %s: a frame of %s could not be stored", self._run_id, source)
             return Error("busy", "the server failed to store the frame; see its log")
@@ -349,7 +349,7 @@ class AgentConnection:
         name = (hello.run_id, hello.agent)
         older = self._gateway.connections.get(name)
         self._gateway.connections[name] = self
-        self._gateway.counts.connections += 1
+        self._gateway.counts.add("connections")
         # Half-open: the agent came back before we noticed that it was gone. Closing may take long: nobody waits for it.
         closing = asyncio.create_task(older.close(_CLOSE_NORMAL, _TOOK_OVER)) if older is not None else None
         # Whichever ends first ends the connection: a reader alone would wait without end for room in the answers'
@@ -361,7 +361,7 @@ class AgentConnection:
         finally:
             await end(*parts)
             ends = await asyncio.gather(*parts, return_exceptions=True)
-            self._gateway.counts.connections -= 1
+            self._gateway.counts.add("connections", -1)
             if self._gateway.connections.get(name) is self:
                 del self._gateway.connections[name]
                 with contextlib.suppress(Unavailable):
@@ -447,7 +447,7 @@ class AgentConnection:
             problem = Error("busy", error.message)
         else:
             return message
-        self._gateway.counts.refused += 1
+        self._gateway.counts.add("refused")
         await self._refuse_and_close(problem, _CLOSE_POLICY)
         return None
 
@@ -510,11 +510,11 @@ class AgentConnection:
                 await self._refuse_and_close(Error("wrong_version", str(error), fatal=True), _CLOSE_POLICY)
                 return
             except BadMessage as error:
-                self._gateway.counts.bad_messages += 1
+                self._gateway.counts.add("bad_messages")
                 self._name(str(error))
                 await answers.put(Error("bad_message", str(error)))
             except BadRequest as error:
-                self._gateway.counts.bad_frames += 1
+                self._gateway.counts.add("bad_frames")
                 self._name(error.message)
                 await answers.put(Error("bad_frame", error.message))
 
@@ -524,7 +524,7 @@ class AgentConnection:
         except (AgentGone, TakesNoPart):
             raise
         except Unavailable as error:
-            self._gateway.counts.busy += 1
+            self._gateway.counts.add("busy")
             await answers.put(Error("busy", error.message))
             return
         parts = frame.parts if isinstance(frame, NodeFrame) else [frame]
@@ -551,7 +551,7 @@ class AgentConnection:
         try:
             check_data([health.node, health.agent], "Health")  # the rest: schema/health.py
         except BadRequest as error:
-            self._gateway.counts.bad_healths += 1
+            self._gateway.counts.add("bad_healths")
             self._name(error.message)
             return
         try:

@@ -93,6 +93,10 @@ class GatewayCounts:
     busy: int = 0
     refused: int = 0
 
+    def add(self, name: str, count: int = 1) -> None:
+        """Add to one of the counts."""
+        setattr(self, name, getattr(self, name) + count)
+
 
 @dataclass
 class Gateway:
@@ -144,7 +148,7 @@ def router(gateway: Gateway) -> APIRouter:
         try:
             identity = await allowed()
         except StabilityBoardError as error:
-            gateway.counts.refused += 1
+            gateway.counts.add("refused")
             await socket.send_denial_response(JSONResponse(error.as_json(), status_code=error.status))
             return
         await socket.accept()

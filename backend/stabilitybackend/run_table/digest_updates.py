@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,6 +27,7 @@ from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.pages.run_table import CURVE_BUCKETS, CURVE_TOP, Curve, RunDigest
+from stabilitybackend.schema.rollback_cost import RollbackCosts
 from stabilitybackend.schema.runs import STATUSES, UNTIMED_KEY, Run
 from stabilitybackend.storage.query.lineage_view import LineageView
 from stabilitybackend.storage.query.query import primary_rank, select
@@ -97,45 +99,43 @@ def digest_of(worker: RunWorker, fleet: Fleet, now: float) -> Callable[[], RunDi
         return curve(name, steps, values, 1 << answer.level)
 
     def work() -> RunDigest:
-        digest = RunDigest(step=run.last_step, head=run.head, status=run.status, made=now)
-        digest.metric_count = run.metric_count
-        digest.curve = None if metric is None else read(metric)
+        drawn = None if metric is None else read(metric)
+        facts: dict[str, Any] = {}
         if step_time_s is not None and step_time_s > 0 and not untimed:
-            digest.speed, digest.speed_unit = 1 / step_time_s, "steps/s"
-        _tokens(digest, tokens, run.latest, read)
-        try:
-            totals = costs().totals
-        except StabilityBoardError as error:
-            digest.goodput_why = error.message
-            return digest
-        digest.goodput = totals.goodput
-        digest.goodput_why = (
-            "" if totals.goodput is not None else NO_TIMES if untimed else "known from the second row on"
-        )
-        digest.gpus = totals.gpus if totals.gpus_from == "agents" else None
-        return digest
+            facts |= {"speed": 1 / step_time_s, "speed_unit": "steps/s"}
+        facts |= _tokens(tokens, run.latest, read) | _goodput(costs, untimed=untimed)
+        return RunDigest(
+            step=run.last_step, head=run.head, status=run.status, made=now, metric_count=run.metric_count,
+            curve=drawn, **facts,
+        )  # fmt: skip
 
     return work
 
 
+def _goodput(costs: Callable[[], RollbackCosts], *, untimed: bool) -> dict[str, Any]:
+    """Return goodput and GPUs of a digest, or the reason why they are unknown."""
+    try:
+        totals = costs().totals
+    except StabilityBoardError as error:
+        return {"goodput_why": error.message}
+    why = "" if totals.goodput is not None else NO_TIMES if untimed else "known from the second row on"
+    gpus = totals.gpus if totals.gpus_from == "agents" else None
+    return {"goodput": totals.goodput, "goodput_why": why, "gpus": gpus}
+
+
 def _tokens(
-    digest: RunDigest,
-    tokens: tuple[str, bool] | None,
-    latest: Mapping[str, object],
-    read: Callable[[str], Curve | None],
-) -> None:
+    tokens: tuple[str, bool] | None, latest: Mapping[str, object], read: Callable[[str], Curve | None]
+) -> dict[str, Any]:
+    """Return the tokens of a digest, or the reason why they are unknown."""
     if tokens is None:
-        digest.tokens_why = _NO_TOKENS
-        return
+        return {"tokens_why": _NO_TOKENS}
     name, sure = tokens
     value = latest[name]
     if not isinstance(value, int | float):
-        digest.tokens_why = f"the newest value of {name} is {value}"
-        return
+        return {"tokens_why": f"the newest value of {name} is {value}"}
     if not sure and not _rises(read(name)):
-        digest.tokens_why = f"{name} does not rise over the run: it is of a step"
-        return
-    digest.tokens, digest.tokens_metric = float(value), name
+        return {"tokens_why": f"{name} does not rise over the run: it is of a step"}
+    return {"tokens": float(value), "tokens_metric": name}
 
 
 def _rises(found: Curve | None) -> bool:

@@ -205,6 +205,17 @@ class ExportProgress(msgspec.Struct):
     done: bool = False
     problems: list[str] = []
 
+    def add(self, *, total: int = 0, points: int = 0, rows: int = 0) -> None:
+        """Count further points in all, written points and written rows."""
+        self.total += total
+        self.points += points
+        self.rows += rows
+
+    def finish(self, problems: list[str], *, done: bool = True) -> None:
+        """Note the end of the file, or the problems by which it breaks off."""
+        self.problems = problems
+        self.done = done
+
 
 class SpikeScore(msgspec.Struct):
     """OLMo-core's SpikeScore of one metric.

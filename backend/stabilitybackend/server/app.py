@@ -204,10 +204,11 @@ def _add_error_handlers(app: FastAPI) -> None:
 
 
 def _ours(request: Request, error: StabilityBoardError) -> JSONResponse:
+    content = error.as_json()
     if error.code == "redis_away" and request.method not in ("GET", "HEAD"):
-        # Nobody here tries it again; and a Redis that stood still may yet do what it was sent.
-        error.hint = "what you sent may not be stored: look, then send it again"
-    return JSONResponse(error.as_json(), status_code=error.status)
+        # A Redis that stood still may yet carry out its last command, and the server repeats none.
+        content["error"]["hint"] = "what you sent may not be stored: look, then send it again"
+    return JSONResponse(content, status_code=error.status)
 
 
 def _answer(status: int, code: str, message: str, hint: str, headers: Mapping[str, str] | None = None) -> JSONResponse:

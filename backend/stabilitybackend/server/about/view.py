@@ -43,7 +43,7 @@ def launches_of(
     for launch in found:
         one = _shown(launch, segment_of(launch.sources[0]), environments([*started_with(launch.sources[0])]))
         if before is not None:
-            one.changed = _changed(*before, launch, one)
+            one = replace(one, changed=_changed(*before, launch, one))
         shown.append(one)
         before = launch, one
     return shown[::-1]

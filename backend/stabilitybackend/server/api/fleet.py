@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
+from msgspec import structs
 from pydantic import BaseModel, ConfigDict, Field
 
 from stabilitybackend.access.auth import Principal
@@ -58,7 +59,7 @@ async def interruptions(
     """What stopped the jobs of this server: each interruption, and the table of all."""
     found = manager.fleet.interruptions(days, _seen(reader, project))
     if reader.project is not None:
-        found.projects = [name for name in found.projects if reader.sees(name)]
+        found = structs.replace(found, projects=[name for name in found.projects if reader.sees(name)])
     return answer(found)
 
 

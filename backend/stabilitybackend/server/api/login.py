@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from msgspec import structs
 from pydantic import BaseModel, Field
 
 from stabilitybackend.access.auth import Principal
@@ -22,9 +23,7 @@ router = APIRouter(prefix="/api/v1", tags=["server"])
 
 
 def _me(identity: Principal, request: Request) -> Me:
-    shown = identity.shown()
-    shown.two_persons = server_of(request)[Options].settings.two_persons
-    return shown
+    return structs.replace(identity.shown(), two_persons=server_of(request)[Options].settings.two_persons)
 
 
 class Login(BaseModel):

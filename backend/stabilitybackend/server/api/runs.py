@@ -90,9 +90,7 @@ async def metrics(
 @router.get("/{run_id}/segments", responses=answers(Segments))
 async def segments(reader: Reader, worker: Worker) -> Response:
     """The tree of segments and its head."""
-    found = worker.state.fold.tree.view()
-    found.cursor = worker.cursor
-    return answer(found)
+    return answer(structs.replace(worker.state.fold.tree.view(), cursor=worker.cursor))
 
 
 @router.post("/{run_id}/segments/{segment}/undo", responses=answers(Segments))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
+from msgspec import structs
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from redis.exceptions import RedisError
 
@@ -53,21 +54,21 @@ async def healthz(
     health: HealthPart, storage: Annotated[Storage, part(Storage)], clients: RedisClients, options: StartOptions
 ) -> Response:
     """Whether the server works, its Redis stores what comes, and its processes are of versions that fit."""
-    found = ServerHealth("ok", options.version, "ok", round(time.monotonic() - health.started, 3))
-    problem = storage.storing.problem
+    problem, redis = storage.storing.problem, "ok"
     if problem is not None:
-        found.status, found.redis = "degraded", f"{problem.problem}. {problem.hint}"
+        redis = f"{problem.problem}. {problem.hint}"
     else:
         try:
             await asyncio.wait_for(clients.redis.ping(), HEALTH_TIMEOUT_S)
         except (RedisError, OSError, TimeoutError) as error:
-            found.status, found.redis = "degraded", f"away: {type(error).__name__}"
-    status = 200 if found.status == "ok" else 503
-    if (apart := health.between_processes()) is not None:
-        # Degraded processes of a fitting version still work: a probe that reads the status code alone leaves them be.
-        found.status, found.versions = "degraded", f"{apart.problem}. {apart.hint}"
-        status = status if health.takes_part else 503
-    return answer(found, status)
+            redis = f"away: {type(error).__name__}"
+    apart = health.between_processes()
+    status: Literal["ok", "degraded"] = "ok" if redis == "ok" and apart is None else "degraded"
+    found = ServerHealth(status, options.version, redis, round(time.monotonic() - health.started, 3))
+    if apart is not None:
+        found = structs.replace(found, versions=f"{apart.problem}. {apart.hint}")
+    # Degraded processes of a fitting version still work: a probe that reads the status code alone leaves them be.
+    return answer(found, 200 if redis == "ok" and health.takes_part else 503)
 
 
 @router.get("/api/v1/receivers", responses=answers(Receivers))

@@ -128,7 +128,7 @@ class Export:
                 extent = store.extent(key)
                 if extent is not None and self._range(key, extent) is not None:
                     self._keys.setdefault(key.segment, []).append(key)
-                    self.progress.total += extent.rows
+                    self.progress.add(total=extent.rows)
 
     def dead(self, key: SeriesKey, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which of these points of a series are off the effective timeline."""

@@ -57,14 +57,13 @@ def _chunks(export: Export) -> Generator[bytes, None, None]:
                 row["export"], header = header, None
             waiting += msgspec.json.encode(row)
             waiting += b"\n"
-            export.progress.rows += 1
+            export.progress.add(rows=1)
             if len(waiting) >= _CHUNK_BYTES:
                 yield bytes(waiting)
                 waiting.clear()
     if waiting:
         yield bytes(waiting)
-    export.progress.problems = list(export.store.problems)
-    export.progress.done = True
+    export.progress.finish(list(export.store.problems))
 
 
 def _lines(export: Export, piece: ExportPiece) -> Iterator[dict[str, Any]]:
@@ -92,7 +91,7 @@ class _PieceTable:
         self.steps: NDArray[np.int64] = np.empty(0, np.int64)
         if not found:
             return
-        export.progress.points += sum(len(rows) for _, rows in found)
+        export.progress.add(points=sum(len(rows) for _, rows in found))
         self._names = [metric for metric, _ in found]
         first = found[0][1]
         self._whole = all(_same(rows, first) for _, rows in found)

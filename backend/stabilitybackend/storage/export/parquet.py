@@ -60,10 +60,9 @@ def parquet_export(export: Export, folder: Path | None = None) -> Generator[byte
             spool.abandoned.set()
             thread.join()
         if spool.error is not None:
-            export.progress.problems = [str(spool.error)]
+            export.progress.finish([str(spool.error)], done=False)
             raise spool.error
-    export.progress.problems = list(export.store.problems)
-    export.progress.done = True
+    export.progress.finish(list(export.store.problems))
 
 
 class _Spool(io.RawIOBase):
@@ -178,8 +177,7 @@ def _frames(export: Export) -> Iterator[pl.DataFrame]:
             )
         )
         count += size
-        export.progress.points += size
-        export.progress.rows += size
+        export.progress.add(points=size, rows=size)
         if count >= ROW_GROUP_ROWS:
             yield pl.concat(waiting)
             waiting, count = [], 0

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from msgspec import structs
 from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -76,7 +77,7 @@ async def alerting(request: Request, reader: Reader) -> Response:
     ]
     routes = await rules.routes()
     if reader.project is not None:
-        routes.text = ""
+        routes = structs.replace(routes, text="")
     return answer(
         Alerting(
             receivers,
