@@ -16,6 +16,8 @@ MAX_SECTION_CHARS = 2_900
 
 _SIGNS = {"critical": ":rotating_light:", "warning": ":warning:", "info": ":information_source:"}
 
+_NEWS = {"grouped": "More like this: ", "handed_over": "Left to people: ", "escalated": "Escalated: "}
+
 __all__ = ["SlackSink"]
 
 
@@ -51,14 +53,8 @@ def _message(notice: Notice) -> dict[str, Any]:
     alert = notice.alert
     if notice.change == "resolved":
         heading = f"{':white_check_mark: ' if alert.is_cured else ''}{alert.outcome}: {alert.headline}"
-    elif notice.change == "grouped":
-        heading = f"{_SIGNS[alert.severity]} More like this: {alert.headline}"
-    elif notice.change == "handed_over":
-        heading = f"{_SIGNS[notice.severity]} Left to people: {alert.headline}"
-    elif notice.change == "escalated":
-        heading = f"{_SIGNS[alert.severity]} Escalated: {alert.headline}"
     else:
-        heading = f"{_SIGNS[alert.severity]} {alert.headline}"
+        heading = f"{_SIGNS[notice.severity]} {_NEWS.get(notice.change, '')}{alert.headline}"
     where = [f"run *{_escape(alert.run_id)}*", _escape(alert.label), alert.severity]
     if alert.onset_step is not None and alert.onset_step >= 0:  # -1: before the first step
         where.append(f"step {alert.onset_step:,}")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stabilityalerting.actions import CommandNews, Facts, Proposed
-from stabilityalerting.alert import Alert, Notice, Severity
+from stabilityalerting.alert import Alert, Change, Notice, Severity
 from stabilityplugins.slack.blocks import (
     MAX_BUTTON_VALUE,
     MAX_FIELD,
@@ -43,6 +43,11 @@ USEFUL = "stability_useful"
 NOISE = "stability_noise"
 
 _SIGNS: dict[Severity, str] = {"critical": "\U0001f6a8", "warning": "\u26a0\ufe0f", "info": "\u2139\ufe0f"}
+_REPLIES: dict[Change, str] = {
+    "escalated": "Now critical",
+    "grouped": "More like this",
+    "handed_over": "Left to people",
+}
 _DONE = "\u2705"
 _SEEN = "\U0001f440"
 
@@ -159,27 +164,19 @@ def reply(notice: Notice) -> Message:
     """Return the reply about a change: opened again, escalated, grouped, handed over, or resolved."""
     alert = notice.alert
     change = notice.change
-    url = notice.url
-    why = notice.why
     if change == "resolved":
-        line = f"{_DONE} {alert.outcome}: {alert.headline}" if alert.is_cured else f"{alert.outcome}: {alert.headline}"
-    elif change == "escalated":
-        line = f"{_SIGNS[alert.severity]} Now critical: {alert.headline}"
-    elif change == "grouped":
-        line = f"{_SIGNS[alert.severity]} More like this: {alert.headline}"
-    elif change == "handed_over":
-        line = f"{_SIGNS[notice.severity]} Left to people: {alert.headline}"
+        line = f"{_sign(alert)} {_head(alert)}".lstrip()
     else:
-        line = f"{_SIGNS[alert.severity]} Open again: {alert.headline}"
+        line = f"{_SIGNS[notice.severity]} {_REPLIES.get(change, 'Open again')}: {alert.headline}"
     blocks: list[dict[str, Any]] = [{"type": "section", "text": plain(line, MAX_TEXT)}]
-    if why:
-        blocks.append({"type": "section", "text": plain(why, MAX_TEXT)})
+    if notice.why:
+        blocks.append({"type": "section", "text": plain(notice.why, MAX_TEXT)})
     if change not in ("resolved", "grouped", "handed_over") and alert.advice_line:
         blocks.append(section(f"*What to do:* {mrkdwn(alert.advice_line, MAX_TEXT)}"))
     if alert.text and change == "escalated":
         blocks.append({"type": "section", "text": plain(alert.text, MAX_TEXT)})
-    if len(url) <= MAX_URL:
-        blocks.append({"type": "actions", "elements": [button("Open", OPEN, url=url)]})
+    if len(notice.url) <= MAX_URL:
+        blocks.append({"type": "actions", "elements": [button("Open", OPEN, url=notice.url)]})
     return Message(mrkdwn(f"{line} (run {alert.run_id})", MAX_LINE), blocks)
 
 
