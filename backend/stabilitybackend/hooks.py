@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from stabilitybackend.base.settings import Settings
     from stabilitybackend.judging.detectors.engine.base import Detector
     from stabilitybackend.judging.gpus.signs import Meaning
+    from stabilitybackend.lineage.consumer import Consumer
     from stabilitybackend.schema.kinds import IncidentKind
     from stabilitybackend.server.stage import Stage
     from stabilitybackend.server.stages import Options
@@ -87,6 +88,12 @@ def incident_kinds() -> Iterable[IncidentKind]:
 @_seam
 def detectors() -> Iterable[type[Detector]]:
     """Return further detectors. They come behind the bundled ones in the right to an event; their names are new."""
+    return ()
+
+
+@_seam
+def consumers() -> Iterable[type[Consumer]]:
+    """Return further parts of a run's state, which take its rows, events and forks; names of states are new."""
     return ()
 
 

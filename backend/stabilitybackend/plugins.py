@@ -95,7 +95,7 @@ class Plugins:
 
 
 def load(environ: Mapping[str, str]) -> Plugins:
-    """Import every plug-in, and add its incident kinds, detectors and GPU conditions to the tables of this process.
+    """Import every plug-in, and add its kinds, detectors, consumers and GPU conditions to the tables of this process.
 
     Call it once, before anything asks a table. Installed plug-ins come first, by name, then files.
 
@@ -163,6 +163,12 @@ def _fill_tables(plugins: Plugins) -> None:
             with refusals(detector):
                 registry.add(detector)
                 kinds.check_named(detector.kinds, detector.__name__)
+    if plugins.fills("consumers"):
+        from stabilitybackend.runs import consumers
+
+        for consumer in plugins.of("consumers"):
+            with refusals(consumer):
+                consumers.add(consumer)
     if plugins.fills("gpu_conditions"):
         from stabilitybackend.judging.gpus.signs import MEANINGS
 

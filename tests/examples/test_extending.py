@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -77,6 +78,7 @@ def test_the_server_lists_the_plug_ins_that_it_loaded(server: Server) -> None:
         "free_disk.py",
         "full_disk.py",
         "lost_steps.py",
+        "nan_counts.py",
         "ntfy.py",
         "remapped_rows.py",
         "slow_data.py",
@@ -150,6 +152,14 @@ def test_the_gpu_condition_of_two_files_is_reported_by_the_node_and_judged_by_th
     [incident] = found["incidents"]
     assert (incident["kind"], incident["severity"]) == ("gpu_fault", "warning")
     assert "2 memory rows replaced" in incident["text"] + incident["title"]
+
+
+def test_the_consumer_of_a_file_counts_what_is_logged(server: Server) -> None:
+    log(server, "nans", "aux", [1.0, math.nan, 2.0, math.nan])
+
+    found = server.wait_for("/runs/nans/nan_counts", lambda counts: counts, "its rows are taken")
+
+    assert found == {"aux": 2}
 
 
 def test_the_stage_of_a_file_works_in_the_background_with_a_call_a_command_and_a_check(server: Server) -> None:

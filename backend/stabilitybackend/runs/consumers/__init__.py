@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from stabilitybackend.fleet.training_intervals import TrainingIntervals
 from stabilitybackend.judging.batches.fold import BatchFold
 from stabilitybackend.judging.batches.kept import KeptBatches
@@ -11,7 +9,7 @@ from stabilitybackend.judging.detection.run_detection import Judge
 from stabilitybackend.judging.gpus.readings import GpuReadings
 from stabilitybackend.judging.liveness.world_size import LaunchSizes
 from stabilitybackend.judging.resumes.book import ResumeBook
-from stabilitybackend.lineage.consumer import Consumer
+from stabilitybackend.lineage.consumer import Consumer, in_order
 from stabilitybackend.lineage.lineage import Given, Lineage
 from stabilitybackend.runs.consumers.agents import Agents
 from stabilitybackend.runs.consumers.commands import Commands
@@ -30,10 +28,10 @@ from stabilitybackend.storage.points.metric_names import MetricNames
 from stabilitybackend.storage.points.points import Points
 from stabilitybackend.storage.points.summary import RunSummary
 
-__all__ = ["CONSUMERS"]
+__all__ = ["CONSUMERS", "add"]
 
 #: Findings are taken when all others were handed an item: that one stays the last.
-CONSUMERS: Sequence[type[Consumer]] = (
+CONSUMERS: list[type[Consumer]] = [
     Given,
     Lineage,
     Points,
@@ -59,4 +57,16 @@ CONSUMERS: Sequence[type[Consumer]] = (
     Job,
     Deadlines,
     Findings,
-)
+]
+
+
+def add(consumer: type[Consumer]) -> None:
+    """Add a consumer of a plug-in, before a run is made.
+
+    Raises:
+        TypeError: it is no consumer, or reads one that is missing.
+    """
+    if not isinstance(consumer, type) or not issubclass(consumer, Consumer):
+        raise TypeError(f"{consumer!r} must inherit from Consumer of {Consumer.__module__}")
+    in_order([*CONSUMERS, consumer])
+    CONSUMERS.insert(-1, consumer)
