@@ -1,7 +1,7 @@
 // The restart dialog: what the plan says, what will be ended, from where it goes on; nothing happens before it was typed.
 
 import { api } from "../core/api.js";
-import { asFinite, asList, asRecord, asText, asTexts } from "../core/as_type.js";
+import { asFinite, asList, asRecord, asText } from "../core/as_type.js";
 import { usable, whatItIs } from "../core/checkpoint.js";
 import { fill, h, patch, setText, toast } from "../core/dom.js";
 import { ago, errorText, formatCount, plural } from "../core/format.js";
@@ -44,10 +44,10 @@ export class RestartDialog extends CommandDialog {
 
   /** Nodes that may be left out: those that the plan or the verdict names, and as many of the others as fit. */
   nodes() {
-    const planned = asTexts(this.plan.exclude_nodes);
-    const suspects = asList(this.plan.suspects).map((one) => asText(asRecord(one).node));
+    const planned = this.plan.exclude_nodes;
+    const suspects = this.plan.suspects.map((one) => asText(asRecord(one).node));
     const verdict = verdictOf(this.page.incident);
-    const agents = this.page.agents.map((agent) => asText(agent.node));
+    const agents = this.page.agents.map((agent) => agent.node);
     const all = [...new Set([...planned, ...suspects, ...(verdict ? verdict.nodes : []), ...agents].filter(Boolean))];
     // Without its only node there is no job: nothing to choose, unless the plan says so.
     return all.length > 1 || planned.length ? all.slice(0, NODES) : [];
@@ -97,7 +97,7 @@ export class RestartDialog extends CommandDialog {
       type: "text",
       maxlength: "300",
       autocomplete: "off",
-      value: asText(this.page.incident.title).slice(0, 300),
+      value: this.page.incident.title.slice(0, 300),
     });
     this.typed = h("input.field", {
       id: "restart-typed",
@@ -115,7 +115,7 @@ export class RestartDialog extends CommandDialog {
   form() {
     const list = this.usable();
     const planned = asFinite(asRecord(this.plan.checkpoint).step);
-    const excluded = new Set(asTexts(this.plan.exclude_nodes));
+    const excluded = new Set(this.plan.exclude_nodes);
     this.makeFields(list, planned, excluded);
     const boxes = this.boxes || [];
     const field = (id, label, hint, input) =>
@@ -125,8 +125,8 @@ export class RestartDialog extends CommandDialog {
       this.formOf(
         this.head("Restart the job", this.page.name()),
         [
-          asText(this.plan.text)
-            ? h("p.plan-text", h("b", "The plan: "), asText(this.plan.text))
+          this.plan.text
+            ? h("p.plan-text", h("b", "The plan: "), this.plan.text)
             : h("p.away", "The server has no plan for this; choose yourself."),
           field("restart-step", "Go on from checkpoint", "", this.step),
           this.makeAccept(),

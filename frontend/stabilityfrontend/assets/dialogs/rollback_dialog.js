@@ -2,7 +2,7 @@
 
 import { changes } from "../chart/traces.js";
 import { api } from "../core/api.js";
-import { asList, asRecord, asText, toldStep } from "../core/as_type.js";
+import { asRecord, asText, toldStep } from "../core/as_type.js";
 import { whatItIs, whyNot } from "../core/checkpoint.js";
 import { fill, h, patch, setClass, setShown, setText } from "../core/dom.js";
 import { ago, duration, errorText, formatCount, plural, sentence } from "../core/format.js";
@@ -165,8 +165,8 @@ export class RollbackDialog extends CommandDialog {
   /** What is offered to choose from: of the effective timeline, or of the branch; `none` says why there is nothing. */
   offered() {
     const { offer, branch } = this;
-    if (branch === null) return { ...offer, withheld: asList(offer.withheld), none: NONE };
-    const found = asList(offer.branches).find((one) => one.segment === branch);
+    if (branch === null) return { ...offer, withheld: offer.withheld, none: NONE };
+    const found = offer.branches.find((one) => one.segment === branch);
     const none = { checkpoints: [], to_step: null, text: "", none: NONE_LEFT };
     return { ...(found || none), withheld: [], incident_id: null, none: NONE_LEFT };
   }
@@ -227,7 +227,7 @@ export class RollbackDialog extends CommandDialog {
 
   form() {
     const { incident, offer } = this;
-    const cannot = Object.entries(asRecord(offer.cannot));
+    const cannot = Object.entries(offer.cannot);
     this.chosen = this.offered().to_step;
     this.list = h("div.choices", { role: "radiogroup", "aria-label": "Checkpoint" });
     this.drawChoices();

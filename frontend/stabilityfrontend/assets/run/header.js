@@ -1,6 +1,5 @@
 // The run page's header: name, status in words, step, how live the picture is; and the strips and banners beneath it.
 
-import { asText } from "../core/as_type.js";
 import { byId, fill, h, isUntimed, patch, setClass, setShown, setText, setTitle } from "../core/dom.js";
 import { clock, duration, formatAge, formatCount, plural, sentence } from "../core/format.js";
 import { drawStatePill, phaseAppearance, statusFacts } from "../core/kinds.js";
@@ -156,7 +155,7 @@ export function drawHeader(page) {
   const [orders, task] = [byId("orders-open"), byId("task-open")];
   const [save, stop] = [byId("checkpoint-open"), byId("stop-open")];
   for (const button of [orders, task, save, stop]) if (button.disabled !== closed) button.disabled = closed;
-  const noRollback = asText(run.no_rollback);
+  const noRollback = run.no_rollback;
   if (back.disabled !== (closed || noRollback !== "")) back.disabled = closed || noRollback !== "";
   setTitle(orders, ended ? "This run has ended: there is no job that could obey." : "");
   setTitle(save, ended ? "This run has ended: there is nothing to save." : "All ranks save their state after one step");

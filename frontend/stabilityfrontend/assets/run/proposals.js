@@ -1,7 +1,6 @@
 // What somebody or an assistant proposed for the run and a person has to approve: at the top of the page, with two buttons.
 
 import { api } from "../core/api.js";
-import { asList } from "../core/as_type.js";
 import { byId, fill, h, patch, setShown, toast } from "../core/dom.js";
 import { errorText, formatCount, plural, sentence } from "../core/format.js";
 import { confirm } from "../dialogs/confirm.js";
@@ -50,7 +49,7 @@ export class Proposals {
 
   /** All of them, as they came with the commands; an older server has none. */
   fill(proposals) {
-    this.map = new Map(asList(proposals).map((one) => [one.proposal_id, one]));
+    this.map = new Map(proposals.map((one) => [one.proposal_id, one]));
     this.draw();
   }
 
