@@ -50,6 +50,16 @@ export function h(selector, ...parts) {
 /** Children that are drawn, of nested lists: `condition && element` leaves nothing. */
 const shown = (parts) => parts.flat(4).filter((part) => part !== null && part !== undefined && part !== false);
 
+/** The head of a table; `look` gives the class of a column. */
+export const tableHead = (words, look = (/** @type {string} */ _word, /** @type {number} */ _index) => "") =>
+  h(
+    "thead",
+    h(
+      "tr",
+      words.map((word, index) => h("th", { scope: "col", class: look(word, index) }, word)),
+    ),
+  );
+
 /** Characters at the end of a name that are always shown; a name of twice as many is never cut. */
 const END = 8;
 

@@ -1,7 +1,7 @@
 // What an incident rests on: the curve around its onset, who moved first, what else happened, what to go through.
 
 import { asFinite, asList, asRecord, asText } from "../core/as_type.js";
-import { cutName, h, setText, when } from "../core/dom.js";
+import { cutName, h, setText, tableHead, when } from "../core/dom.js";
 import { formatAge, formatCount, formatValue, plural, toNumber } from "../core/format.js";
 import { incidentKind, severityOf } from "../core/kinds.js";
 import { incidentHref } from "../core/route.js";
@@ -28,13 +28,7 @@ function sharesTable(incident) {
   const heads = ["Data set", "declared", "taken", ...(counted ? [`${asText(unit)} off`] : [])];
   return h(
     "table.moved.shares",
-    h(
-      "thead",
-      h(
-        "tr",
-        heads.map((word, at) => h("th", { class: at ? "num" : "" }, word)),
-      ),
-    ),
+    tableHead(heads, (_word, at) => (at ? "num" : "")),
     h(
       "tbody",
       sets
@@ -70,13 +64,7 @@ function ordersTable(incident) {
   if (!asList(rows).length) return null;
   return h(
     "table.moved.orders",
-    h(
-      "thead",
-      h(
-        "tr",
-        ["Change", "ordered", "came instead"].map((word) => h("th", word)),
-      ),
-    ),
+    tableHead(["Change", "ordered", "came instead"]),
     h(
       "tbody",
       asList(rows).map((one) =>

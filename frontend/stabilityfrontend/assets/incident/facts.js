@@ -2,7 +2,7 @@
 // rank stood when it was looked at.
 
 import { asFinite, asRecord, asText, toldStep } from "../core/as_type.js";
-import { h, whenTitle } from "../core/dom.js";
+import { h, tableHead, whenTitle } from "../core/dom.js";
 import { capital, clock, duration, formatCount, plural, readable } from "../core/format.js";
 import { appearanceOf, incidentKind, severityOf } from "../core/kinds.js";
 import { processWords, rankRanges, ranksOf } from "../ranks/rank_words.js";
@@ -203,13 +203,7 @@ export function rankTable(rows, suspects, all) {
   const head = ["Rank", "Step", "Phase", "For", "Process", "CPU", "Waits in", "Node"];
   return h(
     "table.table.dense.rank-table",
-    h(
-      "thead",
-      h(
-        "tr",
-        head.map((word) => h("th", { scope: "col", class: ["Step", "For", "CPU"].includes(word) ? "num" : "" }, word)),
-      ),
-    ),
+    tableHead(head, (word) => (["Step", "For", "CPU"].includes(word) ? "num" : "")),
     h(
       "tbody",
       lines.map((line) =>

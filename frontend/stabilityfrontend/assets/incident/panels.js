@@ -1,7 +1,7 @@
 // The panels of an incident's page below its verdict: each is drawn anew only where what it shows has changed.
 
 import { asFinite, asList, asRecord, asText, asWholeText, toldStep } from "../core/as_type.js";
-import { byId, h, isUntimed, setShown, setText, whenTitle } from "../core/dom.js";
+import { byId, h, isUntimed, setShown, setText, tableHead, whenTitle } from "../core/dom.js";
 import { clock, formatCount, moment, plural, readable, sentence } from "../core/format.js";
 import { gpuTable, incidentKind } from "../core/kinds.js";
 import { incidentHref } from "../core/route.js";
@@ -146,13 +146,7 @@ function signTable(signs, gpus) {
   const whose = (sign) => gpus.length > 1 && gpus.find((gpu) => asText(gpu.uuid) && gpu.uuid === sign.gpu);
   return h(
     "table.table.dense.signs",
-    h(
-      "thead",
-      h(
-        "tr",
-        ["Seen", "Sign", "Times"].map((word) => h("th", { scope: "col", class: word === "Times" ? "num" : "" }, word)),
-      ),
-    ),
+    tableHead(["Seen", "Sign", "Times"], (word) => (word === "Times" ? "num" : "")),
     h(
       "tbody",
       signs.map((sign) =>

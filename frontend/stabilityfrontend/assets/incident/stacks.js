@@ -2,7 +2,7 @@
 // program: it may be garbage, and it may be long.
 
 import { asFinite, asList, asRecord, asText, asTexts, asWholeText } from "../core/as_type.js";
-import { copyText, fill, h, setText, toast } from "../core/dom.js";
+import { copyText, fill, h, setText, tableHead, toast } from "../core/dom.js";
 import { formatCount, plural } from "../core/format.js";
 import { rankRanges, ranksOf, rankWords } from "../ranks/rank_words.js";
 
@@ -239,13 +239,7 @@ export function collectivesTable(dump) {
   if (!rows.length) return null;
   return h(
     "table.table.dense.collectives",
-    h(
-      "thead",
-      h(
-        "tr",
-        ["Collective", "Group", "Joined", "Missing"].map((word) => h("th", { scope: "col" }, word)),
-      ),
-    ),
+    tableHead(["Collective", "Group", "Joined", "Missing"]),
     h(
       "tbody",
       rows.map((one) => {

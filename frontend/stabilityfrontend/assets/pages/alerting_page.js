@@ -2,7 +2,7 @@
 
 import { api } from "../core/api.js";
 import { choice, grow, panelHead } from "../core/controls.js";
-import { byId, fill, h, patch, pressed, setClass, setShown, setText, toast } from "../core/dom.js";
+import { byId, fill, h, patch, pressed, setClass, setShown, setText, tableHead, toast } from "../core/dom.js";
 import { ago, duration, errorText, formatCount, inUtc, moment } from "../core/format.js";
 import { Live } from "../core/live.js";
 import { may } from "../navigation/account.js";
@@ -62,7 +62,7 @@ function mutesOf({ mutes }, end) {
   const now = Date.now() / 1000;
   return h(
     "table.table",
-    h("thead", h("tr", ...["State", "Covers", "Reason", "By", "Until", ""].map((one) => h("th", one)))),
+    tableHead(["State", "Covers", "Reason", "By", "Until", ""]),
     h(
       "tbody",
       mutes.map((mute) => row(mute, now, end)),
@@ -133,8 +133,7 @@ const percent = (share) => (share === null ? "–" : `${Math.round(100 * share)}
 /** Alerts a day are few or very few: two digits tell enough. */
 const perDay = (rate) => (rate === null ? "–" : rate === 0 ? "0" : Number(rate.toPrecision(2)).toString());
 
-const table = (heads, rows) =>
-  h("table.table", h("thead", h("tr", ...heads.map((one) => h("th", one)))), h("tbody", rows));
+const table = (heads, rows) => h("table.table", tableHead(heads), h("tbody", rows));
 
 /** The tables by kind and by receiver. */
 function precisionOf(answer) {
@@ -234,7 +233,7 @@ function receiversOf({ receivers }) {
   if (!receivers.length) return none();
   return h(
     "table.table",
-    h("thead", h("tr", ...["Receiver", "Channel", "Least severity", "Alerts"].map((one) => h("th", one)))),
+    tableHead(["Receiver", "Channel", "Least severity", "Alerts"]),
     h(
       "tbody",
       receivers.map((one) => {
@@ -291,7 +290,7 @@ function previewOf(answer) {
       ? h("p.sub", "No receiver is set up, so no alert would be sent.")
       : h(
           "table.table",
-          h("thead", h("tr", ...["Receiver", "Gets it", "Why"].map((one) => h("th", one)))),
+          tableHead(["Receiver", "Gets it", "Why"]),
           h(
             "tbody",
             receivers.map((one) =>

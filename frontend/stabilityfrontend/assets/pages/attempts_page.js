@@ -7,7 +7,7 @@ import { Plot } from "../chart/line_chart.js";
 import { focusMetric } from "../chart/main_chart.js";
 import { api } from "../core/api.js";
 import { choice, grow, LINEAR_LOG, panelHead, remember, segments, toolPlace } from "../core/controls.js";
-import { byId, fill, h, patch, segmented, setHref, setShown, setText } from "../core/dom.js";
+import { byId, fill, h, patch, segmented, setHref, setShown, setText, tableHead } from "../core/dom.js";
 import { errorText, formatCount, formatValue, plural, toNumber } from "../core/format.js";
 import { attemptsHref, incidentHref } from "../core/route.js";
 import { colorTheme } from "../core/theme.js";
@@ -344,13 +344,7 @@ function tableOf(heads, rows, numbers) {
   const kind = (index) => (index >= numbers ? "num" : "");
   return h(
     "table.table.dense",
-    h(
-      "thead",
-      h(
-        "tr",
-        heads.map((head, index) => h("th", { class: kind(index) }, head)),
-      ),
-    ),
+    tableHead(heads, (_head, index) => kind(index)),
     h(
       "tbody",
       rows.map((row) =>

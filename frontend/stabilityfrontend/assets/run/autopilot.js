@@ -2,7 +2,7 @@
 
 import { api } from "../core/api.js";
 import { foldedPanel, grow } from "../core/controls.js";
-import { byId, h, patch, setClass, setShown, setText, setTitle, toast, when } from "../core/dom.js";
+import { byId, h, patch, setClass, setShown, setText, setTitle, tableHead, toast, when } from "../core/dom.js";
 import { ago, errorText } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 
@@ -179,13 +179,7 @@ export class AutopilotPanel {
     if (!entries.length) return h("p.sub.autopilot-none", "It has done nothing yet.");
     return h(
       "table.autopilot-table",
-      h(
-        "thead",
-        h(
-          "tr",
-          ["Step", "What", "About", "Why", "When"].map((head) => h("th", head)),
-        ),
-      ),
+      tableHead(["Step", "What", "About", "Why", "When"]),
       h(
         "tbody",
         entries.map((one) => this.entry(one)),

@@ -1,7 +1,7 @@
 // Which metrics of a run are watched as what and why, and which are not.
 
 import { api } from "../core/api.js";
-import { byId, h, patch, setShown, setText } from "../core/dom.js";
+import { byId, h, patch, setShown, setText, tableHead } from "../core/dom.js";
 import { formatCount, plural } from "../core/format.js";
 
 /** A new metric is told apart after some rows: the list is asked for again this long after one came. */
@@ -74,13 +74,7 @@ export class Watched {
       answer.watched.length
         ? h(
             "table.watched-table",
-            h(
-              "thead",
-              h(
-                "tr",
-                ["Metric", "Watched as", "Why", "By"].map((head) => h("th", head)),
-              ),
-            ),
+            tableHead(["Metric", "Watched as", "Why", "By"]),
             h("tbody", answer.watched.map(row)),
           )
         : h(
