@@ -51,7 +51,7 @@ export function bucketsAfter(buckets, step) {
 }
 
 /** The smallest level at which a span of steps has at most so many blocks. */
-export const levelOf = (span, most) => Math.max(0, Math.ceil(Math.log2(Math.max(1, span / Math.max(1, most)))));
+const levelOf = (span, most) => Math.max(0, Math.ceil(Math.log2(Math.max(1, span / Math.max(1, most)))));
 
 /**
  * Walk over the points `from..to` (indices, `to` excluded) of a piece in groups: `endOf(step)` gives the last step that
@@ -171,10 +171,4 @@ export function banded(cuts, columns, most) {
     }
   }
   return found;
-}
-
-/** What a band has at an x: the bucket nearest to it. @returns {{low: number, high: number} | null} */
-export function bandAt({ x, band }, index) {
-  const [low, high] = [band.low[index], band.high[index]];
-  return low === null || high === null || x[index] === undefined || low === high ? null : { low, high };
 }

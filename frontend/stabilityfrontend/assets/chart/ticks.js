@@ -11,7 +11,7 @@ function roundStep(span, count) {
 }
 
 /** A tick's words. `step` is the distance of ticks, `top` the greatest size on the axis: all ticks of one are alike. */
-export function tickWords(value, step, top) {
+function tickWords(value, step, top) {
   if (value === 0) return "0";
   if (top < 1e-3) {
     const digits = Math.floor(Math.log10(Math.abs(value)) + 1e-9) - Math.floor(Math.log10(step) + 1e-9);

@@ -81,7 +81,7 @@ export function duration(seconds) {
 const SKEW_S = 5;
 
 /** Whether a moment lies in the future: by no clock of ours, so the clock that it is from is ahead. */
-export const isAhead = (seconds) => seconds < -SKEW_S;
+const isAhead = (seconds) => seconds < -SKEW_S;
 
 /** Seconds since something, in one unit: `now`, `12 s`, `4 min`, `3 h`, `2 d`; `clock 4 min ahead` of one in the future. */
 export function formatAge(seconds) {

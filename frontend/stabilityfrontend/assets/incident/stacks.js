@@ -30,7 +30,7 @@ const WHERES = {
 };
 
 /** Whether a frame is of a library and not of the job. */
-export const isLibrary = (file) => LIBRARY.test(asText(file));
+const isLibrary = (file) => LIBRARY.test(asText(file));
 
 const shortPath = (file) => {
   const parts = asText(file).split(/[/\\]/);
@@ -54,7 +54,7 @@ function frameRow(frame, innermost) {
 }
 
 /** Frames, innermost first. Stretches of library frames are one line that opens; the innermost frame is always shown. */
-export function frameList(frames) {
+function frameList(frames) {
   const all = asList(frames).length === 0 ? [] : frames.slice(0, FRAMES).map(asRecord);
   const rows = [];
   let folded = [];
@@ -94,7 +94,7 @@ export function frameList(frames) {
 }
 
 /** Who stands where, in one line: `rank 5 · gpu-03 · in data`, `7 ranks wait in all_reduce #1841`. */
-export function groupTitle(group) {
+function groupTitle(group) {
   const ranks = ranksOf(group.ranks);
   const nodes = asTexts(group.nodes);
   const where = WHERES[group.where] === undefined ? "" : WHERES[group.where];

@@ -15,22 +15,11 @@ const EVERY_MS = 10000;
 const HIDDEN_EVERY_MS = 30000;
 /** After a page was opened its own requests come first; and news that come together are asked for once. */
 const SOON_MS = 800;
-const listeners = new Set();
 
 let counts = /** @type {import("../../../types/api").IncidentCounts | null} */ (null);
 let soon = /** @type {any} */ (null);
 let asked = 0;
 let page = /** @type {() => any} */ (() => null);
-
-/** How many incidents are open, as the server said last; null until then. */
-export const openIncidents = {
-  now: () => counts,
-  /** Call `listener` with the counts at each answer; returns what ends that. */
-  watch(listener) {
-    listeners.add(listener);
-    return () => listeners.delete(listener);
-  },
-};
 
 /** The pages that the navigation lists, as `page_lifecycle.js` takes them from the table: `{name, path}`. */
 const listed = /** @type {{name: string, path: string}[]} */ ([]);
@@ -123,7 +112,6 @@ async function ask() {
   drawAttention(page());
   if (!counts) return;
   drawRail();
-  for (const listener of listeners) listener(counts);
 }
 
 /** Ask for the count soon. */

@@ -41,7 +41,7 @@ export function inkOn(color) {
 }
 
 /** A mark inside a cell: shapes, not colours alone, say what is wrong. */
-export function cellMark(context, kind, x, y, w, h, ink) {
+function cellMark(context, kind, x, y, w, h, ink) {
   const r = Math.max(2, Math.min(w, h) / 2 - 2.2);
   const [cx, cy] = [x + w / 2, y + h / 2];
   context.strokeStyle = context.fillStyle = ink;

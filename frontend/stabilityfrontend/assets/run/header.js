@@ -13,7 +13,7 @@ const STRIP_S = 20;
 const AWAY_S = 2;
 
 /** When a run was heard of last: of one that is over, its newest point, by the clock of its log. */
-export const lastWord = (run) => (statusFacts(run.status).under_way || !(run.logged > 0) ? run.updated : run.logged);
+const lastWord = (run) => (statusFacts(run.status).under_way || !(run.logged > 0) ? run.updated : run.logged);
 
 /** How long a run has been under way, seconds: from its first point, to now or to its last one; null where its log has no times. */
 export function elapsed(run, now) {

@@ -13,7 +13,7 @@ const REST_MS = 250;
 const LOOKS = "Realised share, declared share (dashed), and the band in which it lies by chance.";
 
 /** What the head of the panel says of the mixture. */
-export function mixtureWords(mixture) {
+function mixtureWords(mixture) {
   if (!mixture) return "mixture not declared";
   if (mixture.note) return `declared in ${mixture.unit}, not compared`;
   const unit = mixture.measure === "ratio" ? `${mixture.unit}, as logged` : mixture.unit;
