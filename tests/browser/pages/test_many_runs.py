@@ -106,7 +106,7 @@ def test_the_sick_stand_first_and_the_last_run_is_reached_by_scrolling(server: S
     # Critical, a crash, a warning; then the newest.
     first(page, "r-0000", "r-1500", "r-0007", "r-1999")
     chips = page.locator("#runs-states button").all_inner_texts()
-    assert [chip.split() for chip in chips] == [["1", "sick"], ["2", "crashed"], ["1,997", "over"]]
+    assert [chip.split(maxsplit=1) for chip in chips] == [["1", "needs attention"], ["2", "crashed"], ["1,997", "over"]]
     assert len(page.evaluate(SHOWN)) < 60  # of 2,000
     page.evaluate(
         "() => { const place = document.querySelector('#runs-scroll'); place.scrollTop = place.scrollHeight; }"
@@ -164,7 +164,7 @@ def test_groups_are_folded_and_say_how_many_they_hold(server: Server, visit: Vis
     page.select_option("#runs-group", "project")
     page.wait_for_selector("tr.group")
     words = [" ".join(line.split()) for line in page.locator("tr.group").all_inner_texts()]
-    assert words == ["llm 1,500 runs 1 sick", "vlm 500 runs 2 crashed"]
+    assert words == ["llm 1,500 runs 1 needs attention", "vlm 500 runs 2 crashed"]
     assert page.evaluate(SHOWN) == []
     page.click("tr.group[data-group=vlm] button")
     first(page, "r-0000", "r-1500", "r-1996")

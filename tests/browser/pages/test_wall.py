@@ -42,7 +42,7 @@ def test_a_wall_says_which_run_is_sick_why_and_what_to_do_and_has_nothing_to_pre
 ) -> None:
     page = visit(f"{server.url}/?wall=1", width=3840, height=2160)
     page.wait_for_selector(".wall-card[data-run=sick] .wall-do")
-    assert "sick" in page.inner_text(".wall-head h1")
+    assert "needs attention" in page.inner_text(".wall-head h1")
     assert page.get_attribute(".wall-card", "data-run") == "sick"
     assert "NaN" in page.inner_text(".wall-card[data-run=sick] .wall-word")
     assert "step 80" in page.inner_text(".wall-card[data-run=sick] .wall-why")

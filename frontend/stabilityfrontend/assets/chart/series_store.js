@@ -207,11 +207,6 @@ export class SeriesStore {
     }
   }
 
-  /** These may be evicted again: their charts were closed. */
-  loosen(names) {
-    for (const name of names) if (this.metrics.has(name)) this.metrics.get(name).pinned = false;
-  }
-
   evict() {
     if (this.metrics.size <= this.limits.live_metrics) return;
     const loose = [...this.metrics].filter(([, metric]) => !metric.pinned).sort((a, b) => a[1].used - b[1].used);

@@ -382,10 +382,6 @@ export class RunPage {
     if (main) return below;
     return this.names.includes("grad_norm") ? "grad_norm" : null;
   }
-  /** What is never evicted: the large chart's, the panels' and the strip's. */
-  alwaysKept() {
-    return [...firstRequests.fine, ...firstMetrics(this.names), this.metric(), this.below()];
-  }
   hasGrad() {
     return this.below() !== null && this.below() !== this.metric();
   }

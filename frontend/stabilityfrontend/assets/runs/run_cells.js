@@ -115,7 +115,11 @@ function nameCell(row) {
   ];
 }
 
-/** What is advised of a sick run, or the way back from what was ordered: it opens the run with the dialog, which asks. */
+/** Words of a condition of runs after its count in `conditions`: `1 needs attention`, `2 crashed`. */
+export const conditionWord = (name, { conditions }) =>
+  name === "sick" ? `need${conditions.sick === 1 ? "s" : ""} attention` : name;
+
+/** The suggested rollback, or the undo of one: opens the run with the dialog, which asks. */
 function wayOut(row) {
   if (statusFacts(row.status).over) return null;
   const [what, words, title] =

@@ -3,7 +3,7 @@
 import { byId, h, patch, setText } from "../core/dom.js";
 import { formatCount, plural } from "../core/format.js";
 import { go } from "../core/route.js";
-import { ages, column, isNumeric } from "./run_cells.js";
+import { ages, column, conditionWord, isNumeric } from "./run_cells.js";
 import { lineMap, sortedBy } from "./table_state.js";
 
 /** Lines that are drawn beyond what is in sight, above and below. */
@@ -172,7 +172,9 @@ export class RunTableView {
           h("span.sub", plural(group.count, "run")),
           ["sick", "crashed"]
             .filter((name) => group.conditions[name])
-            .map((name) => h("span.chip.critical", `${formatCount(group.conditions[name])} ${name}`)),
+            .map((name) =>
+              h("span.chip.critical", `${formatCount(group.conditions[name])} ${conditionWord(name, group)}`),
+            ),
         ),
       ),
     );

@@ -4,7 +4,7 @@ import { api } from "../core/api.js";
 import { byId, fill, h, patch, setShown } from "../core/dom.js";
 import { formatCount, plural } from "../core/format.js";
 import { appearanceTable, tonedClass } from "../core/kinds.js";
-import { column } from "./run_cells.js";
+import { column, conditionWord } from "./run_cells.js";
 import { DEFAULT_COLUMNS, toggled } from "./table_state.js";
 
 const NAMES_MS = 120;
@@ -35,11 +35,10 @@ export function drawStates(page) {
   const { crashed, training, empty, finished } = appearanceTable.phases;
   const ill = answer.conditions.sick ? { tone: "critical", shape: "octagon" } : { tone: "good", shape: "tick" };
   const shown = { sick: ill, crashed, well: training, empty, over: finished };
-  const words = { empty: empty.word, sick: answer.conditions.sick === 1 ? "needs attention" : "need attention" };
   const there = Object.keys(shown).filter((name) => name === "sick" || answer.conditions[name]);
   patch(
     place,
-    there.map((name) => button(name, words[name] || name, shown[name])),
+    there.map((name) => button(name, name === "empty" ? empty.word : conditionWord(name, answer), shown[name])),
   );
 }
 
