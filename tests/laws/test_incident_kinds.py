@@ -18,7 +18,7 @@ from stabilitybackend.judging.detectors.registry import DETECTORS
 from stabilitybackend.judging.incidents.rollback_target import UsableOf
 from stabilitybackend.judging.incidents.suggest import suggest
 from stabilitybackend.schema.incidents import as_json
-from stabilitybackend.schema.kinds import KINDS, IncidentKind, kind_of, kinds_where, register, served
+from stabilitybackend.schema.kinds import KINDS, IncidentKind, add, kind_of, kinds_where, served
 from support.stored.incident import stored
 
 
@@ -102,7 +102,7 @@ GOOD = {"name": "full_disk", "label": "Full disk", "short": "full disk"}
 def test_a_kind_that_is_taken_or_not_as_it_may_be_is_refused_in_words(field: dict[str, Any], message: str) -> None:
     before = dict(KINDS)
     with pytest.raises(ValueError, match=re.escape(message)):
-        register(IncidentKind(**{**GOOD, **field}))
+        add(IncidentKind(**{**GOOD, **field}))
     assert before == KINDS
 
 
