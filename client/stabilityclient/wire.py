@@ -324,13 +324,7 @@ def decode_message(data: bytes, typed: Mapping[Any, msgspec.msgpack.Decoder[Any]
         WrongVersion: the header names a protocol version that is not served here.
         BadMessage: anything else that is wrong; the text says what was found and what was expected.
     """
-    if len(data) < _HEADER.size:
-        raise BadMessage(f"message of {len(data)} bytes, expected at least {_HEADER.size}: it was cut off")
-    magic, version, kind, crc = _HEADER.unpack_from(data)
-    if magic != _MAGIC:
-        raise BadMessage(f"message starts with {magic!r}, expected {_MAGIC!r}: not a Stabilityboard agent")
-    if version not in (PROTOCOL_VERSION, _UNRELEASED_VERSION):
-        raise WrongVersion(version)
+    kind, crc = _header(data)
     decoder = (typed or {}).get(_KINDS.get(kind)) or _DECODERS.get(kind)
     if decoder is None:
         raise BadMessage(f"message kind {kind} is unknown, expected one of {sorted(_KINDS)}")
@@ -352,6 +346,18 @@ def decode_message(data: bytes, typed: Mapping[Any, msgspec.msgpack.Decoder[Any]
     elif isinstance(message, NodeFrame):
         _check_node_frame(message)
     return message  # type: ignore[return-value]
+
+
+def _header(data: bytes) -> tuple[int, int]:
+    """Return kind and checksum of a message."""
+    if len(data) < _HEADER.size:
+        raise BadMessage(f"message of {len(data)} bytes, expected at least {_HEADER.size}: it was cut off")
+    magic, version, kind, crc = _HEADER.unpack_from(data)
+    if magic != _MAGIC:
+        raise BadMessage(f"message starts with {magic!r}, expected {_MAGIC!r}: not a Stabilityboard agent")
+    if version not in (PROTOCOL_VERSION, _UNRELEASED_VERSION):
+        raise WrongVersion(version)
+    return kind, crc
 
 
 def _check_numbers(frame: Frame | FramePart) -> None:

@@ -31,8 +31,7 @@ def _judge(command: dict[str, Any] | None = None, **situation: Any) -> tuple[str
         "boundary": 10,
         "stop": 100,
         "now": 1001.0,
-        "segment_key": "",
-        "segment_entered": 900.0,
+        "segment": ("", 900.0),
         "world_size": 2,
         "has_handler": True,
         "exists": lambda path: path == "/c/5",
@@ -60,8 +59,8 @@ def test_a_good_command_is_answered_with_ready_up_to_its_boundary() -> None:
         ({"skip_range": [5, 9]}, {}, r"skip_range is [5, 9], expected [first, last] with 5 < first <= last"),
         ({"skip_range": "6-9"}, {}, "skip_range is '6-9'"),
         ({"received": 899.0}, {}, "went on from another point"),
-        ({}, {"segment_key": "d-1"}, "decided on segment '', this rank is in 'd-1'"),
-        ({"fence": {"segment_key": "d-2"}}, {"segment_key": "d-1"}, "decided on segment 'd-2'"),
+        ({}, {"segment": ("d-1", 900.0)}, "decided on segment '', this rank is in 'd-1'"),
+        ({"fence": {"segment_key": "d-2"}}, {"segment": ("d-1", 900.0)}, "decided on segment 'd-2'"),
     ],
 )
 def test_a_command_that_cannot_be_obeyed_is_rejected_with_the_reason(
@@ -89,9 +88,9 @@ def test_a_job_gets_the_branch_that_is_gone_back_to_also_in_another_process() ->
 
 
 def test_segments_that_the_server_inferred_or_that_the_rank_never_named_are_judged_by_time() -> None:
-    assert _judge({"fence": {"segment_key": "u-3"}}, segment_key="d-1")[0] == "ready"
+    assert _judge({"fence": {"segment_key": "u-3"}}, segment=("d-1", 900.0))[0] == "ready"
     assert _judge({"fence": {"segment_key": "c0"}})[0] == "ready"
-    assert _judge({"fence": {"segment_key": "d-1"}}, segment_key="d-1")[0] == "ready"
+    assert _judge({"fence": {"segment_key": "d-1"}}, segment=("d-1", 900.0))[0] == "ready"
 
 
 def test_a_checkpoint_on_a_remote_store_or_none_at_all_is_left_to_the_job() -> None:

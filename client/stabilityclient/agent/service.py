@@ -29,7 +29,7 @@ from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.statefile import StateFile, read_as
 from stabilityclient.agent.upload.records import Record, SpooledEvent
 from stabilityclient.agent.upload.spool_cleaner import SpoolCleaner
-from stabilityclient.agent.upload.uplink import Uplink
+from stabilityclient.agent.upload.uplink import Callbacks, Uplink
 from stabilityclient.agent.watch.checkpoints import CheckpointPoll, CheckpointWatch, Notice
 from stabilityclient.agent.watch.deaths import DeathWatch
 from stabilityclient.agent.watch.kernel_log import KernelLog, names_our_pids
@@ -229,13 +229,15 @@ class AgentService:
             environ.get("STABILITY_API_KEY") or None,
             self._sources,
             self._hello,
-            on_command=self._command,
-            on_acked=self._acked,
-            on_state=lambda state, text: self._write_state(state, text, url),
-            on_records=self._passed,
-            health=self._health_message,
-            output=self._output.message,
-            log=self._log.write,
+            Callbacks(
+                command=self._command,
+                acked=self._acked,
+                state=lambda state, text: self._write_state(state, text, url),
+                records=self._passed,
+                health=self._health_message,
+                output=self._output.message,
+            ),
+            self._log.write,
         )
         self._progress = ProgressFile(folder, environ, node, self._sources, self._log.write)
         self._watch = ServerWatch(folder, environ, url, node, self._sources, self._uplink, self._log.write)

@@ -166,12 +166,12 @@ class MetricCoercion:
         Raises:
             RefusedError: something was refused.
         """
-        types, values = self._types, metrics.values()
-        if self._split and types.all_plain(map(type, values)):
-            sets = self._split.get(tuple(metrics))
-            if sets is not None:
-                self._store_split(step, now, metrics, sets)
-                return
+        types = self._types
+        values = metrics.values()
+        sets = self._split.get(tuple(metrics)) if self._split and types.all_plain(map(type, values)) else None
+        if sets is not None:
+            self._store_split(step, now, metrics, sets)
+            return
         if types.all_tensors(map(type, values)) and (types.only_cpu or all(map(types.is_cpu, values))):
             # In one breath, without a call of ours: with cold caches each costs as much as reading some tensors.
             try:

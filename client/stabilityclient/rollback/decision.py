@@ -152,8 +152,8 @@ class Situation:
         boundary: the step that would begin now.
         stop: first step that this loop does not run, None for no end.
         now: unix seconds on the server's clock.
-        segment_key: segment of this rank, "" before it named one.
-        segment_entered: unix seconds of this node when it entered that segment (the start of the process for "").
+        segment: key of this rank's segment, "" before it named one, and the unix seconds of this node when it entered
+            it (the start of the process for "").
         world_size: ranks in the job.
         has_handler: somebody would carry it out (``@run.on_rollback``, ``run.can_roll_back``).
         cannot_save: why nobody would save a checkpoint; "" where somebody would.
@@ -166,8 +166,7 @@ class Situation:
         boundary: int,
         stop: int | None,
         now: float,
-        segment_key: str,
-        segment_entered: float,
+        segment: tuple[str, float],
         world_size: int,
         has_handler: bool,
         exists: Callable[[str], bool],
@@ -176,8 +175,7 @@ class Situation:
         self.boundary = boundary
         self.stop = stop
         self.now = now
-        self.segment_key = segment_key
-        self.segment_entered = segment_entered
+        self.segment_key, self.segment_entered = segment
         self.world_size = world_size
         self.has_handler = has_handler
         self.exists = exists

@@ -18,6 +18,7 @@ from stabilityclient.agent.upload.records import SpooledEvent
 from stabilityclient.agent.upload.spool_cleaner import SpoolCleaner
 from stabilityclient.agent.upload.uplink import (
     Backoff,
+    Callbacks,
     Uplink,
 )
 from stabilityclient.guard import Guard
@@ -212,5 +213,5 @@ def test_an_agent_says_that_its_key_goes_out_in_clear_text(
     tmp_path: Path, url: str, key: str | None, warned: bool
 ) -> None:
     said: list[str] = []
-    Uplink(url, key, Sources(tmp_path), lambda: Hello("r", "a", "n", "0"), log=said.append)
+    Uplink(url, key, Sources(tmp_path), lambda: Hello("r", "a", "n", "0"), Callbacks(), said.append)
     assert [("in clear text" in line, "secret" in line) for line in said] == [(True, False)] * warned

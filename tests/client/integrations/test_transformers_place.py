@@ -169,13 +169,18 @@ def test_a_job_that_dies_before_it_saves_does_what_a_rollback_ordered_again_and_
     loader: str, start: Start, tmp_path: Path
 ) -> None:
     case, order, saved = Case(4, 8, 3, 2, loader=loader), {"lr_scale": 0.5}, tmp_path / "saved"
-    runs = [start(run_id=f"r{number}") for number in range(5)]
-    whole = _trained(runs[0], case, tmp_path / "whole", order)[7:]
-    assert _trained(runs[1], case, saved, order, dies_at=5)[7:] == []
-    assert _trained(runs[2], case, saved, {"to_step": 99}, resume=True) == whole
-    later = _trained(runs[3], case, saved, {"to_step": 99}, resume=str(saved / "checkpoint-6"))
+    runs: list[stabilityclient.Run] = []
+
+    def begin() -> stabilityclient.Run:
+        runs.append(start(run_id=f"r{len(runs)}"))  # a process has one open run at a time
+        return runs[-1]
+
+    whole = _trained(begin(), case, tmp_path / "whole", order)[7:]
+    assert _trained(begin(), case, saved, order, dies_at=5)[7:] == []
+    assert _trained(begin(), case, saved, {"to_step": 99}, resume=True) == whole
+    later = _trained(begin(), case, saved, {"to_step": 99}, resume=str(saved / "checkpoint-6"))
     assert later == [row for row in whole if row[0] > 6]
-    back = _trained(runs[4], case, saved, {"to_step": 99}, resume=str(saved / "checkpoint-4"))
+    back = _trained(begin(), case, saved, {"to_step": 99}, resume=str(saved / "checkpoint-4"))
     assert back[0] == (5, 4)  # as it was: a later checkpoint has it
     rates = [_series(run, "learning_rate") for run in runs]
     scaled = {step: rate for step, rate in rates[0].items() if step > 4}

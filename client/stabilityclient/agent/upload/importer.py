@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from stabilityclient.agent.folder import lock_folder, make_hello
 from stabilityclient.agent.sources import Sources
-from stabilityclient.agent.upload.uplink import Uplink
+from stabilityclient.agent.upload.uplink import Callbacks, Uplink
 from stabilityclient.errors import StabilityError
 from stabilityclient.wire import Hello
 
@@ -79,9 +79,8 @@ async def _upload(folder: Path, url: str, api_key: str | None, progress: Callabl
     for source in sources:
         source.final = True
     troubles: list[str] = []
-    uplink = Uplink(
-        url, api_key, sources, lambda: _hello(folder, sources), on_state=lambda _, text: troubles.append(text)
-    )
+    callbacks = Callbacks(state=lambda _, text: troubles.append(text))
+    uplink = Uplink(url, api_key, sources, lambda: _hello(folder, sources), callbacks)
     task = asyncio.create_task(uplink.run())
     moved, moved_at = -1, time.monotonic()
     try:

@@ -192,10 +192,9 @@ class SpoolReader:
     def _next(self) -> Record | None:
         """Return the next numbered record, None when there is none now."""
         while True:
-            chunk, pos = self._map, self._pos
-            length, check = END_OF_CHUNK, 0
-            if chunk is not None and pos + 8 <= CHUNK_BYTES:
-                length, check = _HEAD.unpack_from(chunk, pos)
+            chunk = self._map
+            pos = self._pos
+            length, check = self._head()
             if chunk is None or length == END_OF_CHUNK:
                 if not self._enter_chunk(self._chunk + 1):
                     return None
@@ -214,14 +213,28 @@ class SpoolReader:
                     return lost
                 continue
             self._pos = pos + ((length + 15) & ~7)
-            kind = payload[0]
-            if kind == RECORD_ROW:
-                return self._row(payload)
-            if kind == RECORD_EVENT:
-                return self._event(payload)
-            if kind == RECORD_SCHEMA:
-                self._schema(payload)
-            # Another kind comes from a newer client. Whether it is numbered is unknown; the next chunk's header tells.
+            record = self._decoded(payload)
+            if record is not None:
+                return record
+
+    def _head(self) -> tuple[int, int]:
+        """Return length and checksum of the record at the position, END_OF_CHUNK at the end of the chunk."""
+        if self._map is None or self._pos + 8 > CHUNK_BYTES:
+            return END_OF_CHUNK, 0
+        length, check = _HEAD.unpack_from(self._map, self._pos)
+        return length, check
+
+    def _decoded(self, payload: bytes) -> Record | None:
+        """Return a numbered record; None for a schema, which is taken, and for a record of another kind."""
+        kind = payload[0]
+        if kind == RECORD_ROW:
+            return self._row(payload)
+        if kind == RECORD_EVENT:
+            return self._event(payload)
+        if kind == RECORD_SCHEMA:
+            self._schema(payload)
+        # Another kind may be numbered or not; the header of the next chunk tells.
+        return None
 
     def _schema(self, payload: bytes) -> None:
         try:

@@ -11,7 +11,7 @@ import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import websockets
 from websockets.asyncio.client import ClientConnection
@@ -44,6 +44,7 @@ from stabilityclient.wire import (
 __all__ = [
     "WINDOW",
     "Backoff",
+    "Callbacks",
     "Outbox",
     "Uplink",
     "begin_source",
@@ -238,19 +239,32 @@ class _Broken(Exception):
     """The connection is of no use any more: connect again."""
 
 
+class Callbacks(NamedTuple):
+    """Functions that an :class:`Uplink` calls.
+
+    Args:
+        command: takes a command (docs/api.md) and the server's time minus the agent's, seconds.
+        acked: called when numbers were confirmed.
+        state: called with ``connecting``, ``connected`` or ``refused``, and a text.
+        records: called with a source and the records of a frame before they leave.
+        health: makes a Health message, or None. output: likewise with lines that ranks printed.
+    """
+
+    command: Callable[[dict[str, Any], float], None] = lambda command, offset: None
+    acked: Callable[[], None] = lambda: None
+    state: Callable[[str, str], None] = lambda state, text: None
+    records: Callable[[Source, list[Any]], None] = lambda source, records: None
+    health: Callable[[], Health | None] = lambda: None
+    output: Callable[[], Output | None] = lambda: None
+
+
 class Uplink:
     """One agent's connection to the server.
 
     Args:
         url: of the server. api_key: or None.
-        sources: what to send; new ones may appear while it runs.
+        sources: origin of the records; new ones may appear while it runs.
         hello: makes the first message of a connection.
-        on_command: takes a command (docs/api.md) and the server's time minus ours, seconds.
-        on_acked: called when something was confirmed.
-        on_state: called with ``connecting``, ``connected`` or ``refused``, and a text.
-        on_records: called with a source and the records of a frame before they leave.
-        health: makes a Health message, or None when there is nothing to say. output: the same of what ranks
-            printed.
     """
 
     def __init__(
@@ -259,23 +273,13 @@ class Uplink:
         api_key: str | None,
         sources: Sources,
         hello: Callable[[], Hello],
-        *,
-        on_command: Callable[[dict[str, Any], float], None] = lambda command, offset: None,
-        on_acked: Callable[[], None] = lambda: None,
-        on_state: Callable[[str, str], None] = lambda state, text: None,
-        on_records: Callable[[Source, list[Any]], None] = lambda source, records: None,
-        health: Callable[[], Health | None] = lambda: None,
-        output: Callable[[], Output | None] = lambda: None,
+        callbacks: Callbacks,
         log: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._door = Door(url, api_key, log)
         self._sources = sources
         self._hello = hello
-        self._on_command = on_command
-        self._on_acked = on_acked
-        self._on_state = on_state
-        self._on_records = on_records
-        self._health, self._output = health, output
+        self._callbacks = callbacks
         self.takes_output = False
         self._log = log
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
@@ -308,11 +312,11 @@ class Uplink:
                 await self._session()
             except Refused as error:
                 self.refused = str(error)
-                self._on_state("refused", self.refused)
+                self._callbacks.state("refused", self.refused)
                 pause = REFUSED_PAUSE_S
             except (OSError, asyncio.TimeoutError, BadMessage, _Broken, websockets.WebSocketException) as error:
                 text = f"{type(error).__name__}: {error}"[:300]
-                self._on_state("connecting", text)
+                self._callbacks.state("connecting", text)
                 self._log(f"no connection to {self._door.url}: {text}")
                 if self.connected and time.monotonic() - began > STEADY_S:
                     self._backoff.reset()
@@ -364,10 +368,10 @@ class Uplink:
                 source.durable = source.acked
         self._outbox.begin(socket.send)
         self._resend_at = 0.0
-        self._on_state("connected", "")
-        self._on_acked()
+        self._callbacks.state("connected", "")
+        self._callbacks.acked()
         for command in answer.commands:
-            self._on_command(command, self._offset_s)
+            self._callbacks.command(command, self._offset_s)
 
     # --- from the server -----------------------------------------------------------------------------------------
 
@@ -384,7 +388,7 @@ class Uplink:
             elif isinstance(message, Nack):
                 self._nacked(message)
             elif isinstance(message, CommandMessage):
-                self._on_command(message.command, self._offset_s)
+                self._callbacks.command(message.command, self._offset_s)
             elif isinstance(message, Error):
                 if message.fatal:
                     raise Refused(f"{message.code}: {message.message}")
@@ -402,7 +406,7 @@ class Uplink:
         last, trouble = confirmed(source, ack.last_seq)
         if last is None:
             self._log(trouble)
-            self._on_acked()
+            self._callbacks.acked()
             return
         while source.in_flight and source.in_flight[0][1] <= last:
             source.in_flight.popleft()
@@ -415,7 +419,7 @@ class Uplink:
         if last > source.sent:  # sent before a rewind, and stored all the same
             source.rewind(last + 1)
         self._ready.set()
-        self._on_acked()
+        self._callbacks.acked()
 
     def _durable(self, durable: Durable) -> None:
         for name, last_seq in durable.last_seq.items():
@@ -438,7 +442,7 @@ class Uplink:
         self._log(f"{nack.source}: {nack.message}")
         source.rewind(nack.expected_seq)
         self._pause_sending()
-        self._on_acked()
+        self._callbacks.acked()
 
     def _send_again(self) -> None:
         """An Error names no frame: everything that was not confirmed goes again. The server keeps what it has once."""
@@ -496,7 +500,7 @@ class Uplink:
                 return sent
             source.drained = False
             records, frame, data = found
-            self._on_records(source, records)
+            self._callbacks.records(source, records)
             source.sent = frame.last_seq
             source.high = max(source.high, source.sent)
             self.records_sent += len(records)
@@ -514,7 +518,7 @@ class Uplink:
 
     async def _send_health(self, socket: ClientConnection) -> None:
         while True:
-            health = self._health()
+            health = self._callbacks.health()
             if health is not None:
                 await socket.send(encode_message(cleaned(health)))
             await asyncio.sleep(1.0)
@@ -523,7 +527,7 @@ class Uplink:
         """Send what ranks printed while little else is on its way: points go first."""
         while True:
             free = self.takes_output and self._outbox.in_flight <= WINDOW // 4
-            message = self._output() if free else None
+            message = self._callbacks.output() if free else None
             if message is not None:
                 await socket.send(encode_message(cleaned(message)))
             await asyncio.sleep(OUTPUT_S)

@@ -27,34 +27,36 @@ def dump_signal_trouble(source: Source, *, send: bool = False) -> str:
     slot = source.slot
     if slot is None or source.unreadable:
         return source.unreadable
-    number = slot.dump_signal
-    if not 0 < number < signal.NSIG:
-        return f"no dump signal is registered in the job: {source.no_dumps or 'an older client, or training took it'}"
+    if not 0 < slot.dump_signal < signal.NSIG:
+        return f"no dump signal is registered in the job: {source.no_dumps or 'training took it'}"
     if source.elsewhere:
         return "it runs in another container (PID namespace): it can't be signalled from here"
     if not source.ticks:
         return "its start is not known, so it may be another process by now"
     if slot.state != STATE_RUNNING:
         return "the process is leaving: its handlers may be gone"
-    fd, ours = source.pidfd, None
+    own = None
     try:
+        fd = source.pidfd
         if fd is None:
-            fd = ours = open_process(source.info.pid, source.ticks)
-        if fd is None:
-            return "the process has ended"
-        # At the last moment: without its handler this signal would end the process.
-        caught = signal_is_caught(source.info.pid, number)
-        if caught or not send:
-            send_signal(fd, number if send else 0)
+            fd = own = open_process(source.info.pid, source.ticks)
+        return "the process has ended" if fd is None else _signalled(fd, source.info.pid, slot.dump_signal, send)
     except OSError as error:
         return f"the agent may not signal the process: {(error.strerror or str(error)).lower()}"
     finally:
-        if ours is not None:
-            os.close(ours)
-    if not caught:
-        gone = "has no handler for it any more" if caught is False else "does not let us see its handlers"
-        return f"the process {gone} ({signal_name(number)})"
-    return ""
+        if own is not None:
+            os.close(own)
+
+
+def _signalled(fd: int, pid: int, number: int, send: bool) -> str:
+    # At the last moment: without its handler this signal would end the process.
+    caught = signal_is_caught(pid, number)
+    if caught or not send:
+        send_signal(fd, number if send else 0)
+    if caught:
+        return ""
+    gone = "has no handler for it any more" if caught is False else "does not let us see its handlers"
+    return f"the process {gone} ({signal_name(number)})"
 
 
 class SignalCheck:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from stabilityclient.agent.watch.checkpoint_kinds.found import Folder, Found
 from stabilityclient.agent.watch.checkpoint_kinds.one_file import damage, pickle_of
@@ -59,17 +60,10 @@ def inspect_tag(folder: Folder) -> Found:
     if zero and not universal:
         found.loads_with = "same"
     found.world_size = dp * mp or None
-    half = next((match["half"] or "" for match in zero), "")
-    expected = {f"{half}zero_pp_rank_{d}_mp_rank_{m:02d}_optim_states.pt" for d in range(dp) for m in range(mp)}
-    if any(match["what"] == "model" for match in zero):
-        expected |= {f"zero_pp_rank_{d}_mp_rank_{m:02d}_model_states.pt" for d in range(dp) for m in range(mp)}
-    elif not universal:
-        expected |= {f"mp_rank_{m:02d}_model_states.pt" for m in range(mp)}
-    if not zero:
-        expected = {name for name in expected if _MODEL.fullmatch(name)}
-        if zero_ordered and not universal:
-            found.bad["*zero_pp_rank_*_optim_states.pt"] = "missing"
-            found.loads_with = "same"
+    if not zero and zero_ordered and not universal:
+        found.bad["*zero_pp_rank_*_optim_states.pt"] = "missing"
+        found.loads_with = "same"
+    expected = _expected(zero, range(dp), range(mp), universal=universal)
     for name in expected - folder.sizes.keys():
         found.bad[name] = folder.wrong(name)
     if known and seen > known:
@@ -77,6 +71,17 @@ def inspect_tag(folder: Folder) -> Found:
             if int(match["dp"]) >= known:
                 found.bad[match[0]] = f"of another save: the model states are of {known} data-parallel ranks"
     return found
+
+
+def _expected(zero: Sequence[re.Match[str]], dp: range, mp: range, *, universal: bool) -> set[str]:
+    """Return the files of a whole tag, by its ZeRO files and the numbers of ranks."""
+    half = next((match["half"] or "" for match in zero), "")
+    expected = {f"{half}zero_pp_rank_{d}_mp_rank_{m:02d}_optim_states.pt" for d in dp for m in mp} if zero else set()
+    if any(match["what"] == "model" for match in zero):
+        expected |= {f"zero_pp_rank_{d}_mp_rank_{m:02d}_model_states.pt" for d in dp for m in mp}
+    elif not universal:
+        expected |= {f"mp_rank_{m:02d}_model_states.pt" for m in mp}
+    return expected
 
 
 def _written_by(pickle: bytes) -> tuple[int | None, bool]:

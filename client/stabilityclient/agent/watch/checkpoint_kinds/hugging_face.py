@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 
 from stabilityclient.agent.watch.checkpoint_kinds.dcp import inspect_dcp
 from stabilityclient.agent.watch.checkpoint_kinds.deepspeed import inspect_tag, tag_of
@@ -62,16 +63,20 @@ def inspect_hugging_face(folder: Folder, world_size: int | None) -> Found:
     for rank in sorted(ranks):
         if rank >= size:
             found.bad[f"rng_state_{rank}.pth"] = f"of another save: the job has {size} ranks"
-    for name in needed:
-        if name not in found.bad and (wrong := folder.wrong(name)):
-            found.bad[name] = wrong
+    found.bad |= _damaged(folder, needed, found.bad.keys())
+    return found
+
+
+def _damaged(folder: Folder, needed: set[str], known: Collection[str]) -> dict[str, str]:
+    """Return what is wrong with files that are not known as bad: missing, cut off, not readable."""
+    bad = {name: wrong for name in needed if name not in known and (wrong := folder.wrong(name))}
     saved = (name for name in folder.sizes if name in _SAVED_BY_TORCH or (name in needed and name != STATE))
     for name in saved:
-        if name not in found.bad and (wrong := damage(folder, name)):
-            found.bad[name] = wrong
-    if STATE not in found.bad and _read(folder, STATE) is None:
-        found.bad[STATE] = "truncated"
-    return found
+        if name not in known and name not in bad and (wrong := damage(folder, name)):
+            bad[name] = wrong
+    if STATE not in known and STATE not in bad and _read(folder, STATE) is None:
+        bad[STATE] = "truncated"
+    return bad
 
 
 def _weights(folder: Folder, found: Found) -> set[str]:
