@@ -164,11 +164,13 @@ def _fill_tables(plugins: Plugins) -> None:
                 registry.add(detector)
                 kinds.check_named(detector.kinds, detector.__name__)
     if plugins.fills("consumers"):
-        from stabilitybackend.runs import consumers
+        from stabilitybackend.lineage.consumer import in_order
+        from stabilitybackend.runs.consumers import CONSUMERS
 
         for consumer in plugins.of("consumers"):
             with refusals(consumer):
-                consumers.add(consumer)
+                in_order([*CONSUMERS, consumer])  # one that reads a missing consumer is refused
+            CONSUMERS.insert(-1, consumer)
     if plugins.fills("gpu_conditions"):
         from stabilitybackend.judging.gpus.signs import MEANINGS
 
@@ -181,11 +183,11 @@ def refusals(given: object) -> Iterator[None]:
     """Name the file and line of a class of a plug-in that a table refuses.
 
     Raises:
-        SettingsError: the table raised TypeError or ValueError.
+        SettingsError: the table raised an error about it.
     """
     try:
         yield
-    except (TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise _wrong(_source(given), error) from error
 
 

@@ -14,6 +14,7 @@ from stabilitybackend import hooks
 from stabilitybackend.plugins import load
 
 FOLDER = Path(stabilityplugins.__file__).parent
+SEAMS = [name for name, one in vars(hooks).items() if hasattr(one, "stabilityboard_spec")]
 NAMES = sorted(one.name for one in pkgutil.iter_modules([str(FOLDER)]))
 
 
@@ -39,3 +40,9 @@ def test_loading_all_of_them_imports_no_heavy_package() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.split() == []
+
+
+def test_the_page_for_authors_names_each_seam() -> None:
+    page = (FOLDER.parents[1] / "docs" / "extending.md").read_text()
+
+    assert [name for name in SEAMS if f"`{name}`" not in page] == []

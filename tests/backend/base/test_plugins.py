@@ -88,6 +88,13 @@ def test_files_and_folders_are_loaded_in_order_but_not_what_begins_with_an_under
             + GIVES.format("detectors"),
             "line 3: ValueError: A.kinds is 'spike_two', expected a tuple of names",
         ),
+        (
+            HOOK
+            + "from stabilitybackend.lineage.consumer import Consumer\nclass B(Consumer): ...\n"
+            + "class A(Consumer):\n    reads = (B,)\n"
+            + GIVES.format("consumers"),
+            "line 4: TypeError: consumer A reads B, expected one of the registered ones",
+        ),
     ],
 )
 def test_a_file_that_is_wrong_stops_the_start_with_its_name_and_line(tmp_path: Path, text: str, message: str) -> None:

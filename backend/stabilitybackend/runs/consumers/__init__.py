@@ -9,7 +9,7 @@ from stabilitybackend.judging.detection.run_detection import Judge
 from stabilitybackend.judging.gpus.readings import GpuReadings
 from stabilitybackend.judging.liveness.world_size import LaunchSizes
 from stabilitybackend.judging.resumes.book import ResumeBook
-from stabilitybackend.lineage.consumer import Consumer, in_order
+from stabilitybackend.lineage.consumer import Consumer
 from stabilitybackend.lineage.lineage import Given, Lineage
 from stabilitybackend.runs.consumers.agents import Agents
 from stabilitybackend.runs.consumers.commands import Commands
@@ -28,7 +28,7 @@ from stabilitybackend.storage.points.metric_names import MetricNames
 from stabilitybackend.storage.points.points import Points
 from stabilitybackend.storage.points.summary import RunSummary
 
-__all__ = ["CONSUMERS", "add"]
+__all__ = ["CONSUMERS"]
 
 #: Findings are taken when all others were handed an item: that one stays the last.
 CONSUMERS: list[type[Consumer]] = [
@@ -58,15 +58,3 @@ CONSUMERS: list[type[Consumer]] = [
     Deadlines,
     Findings,
 ]
-
-
-def add(consumer: type[Consumer]) -> None:
-    """Add a consumer of a plug-in, before a run is made.
-
-    Raises:
-        TypeError: it is no consumer, or reads one that is missing.
-    """
-    if not isinstance(consumer, type) or not issubclass(consumer, Consumer):
-        raise TypeError(f"{consumer!r} must inherit from Consumer of {Consumer.__module__}")
-    in_order([*CONSUMERS, consumer])
-    CONSUMERS.insert(-1, consumer)
