@@ -1,1 +1,1 @@
-"""Who may do what: keys, sessions, signed-in people, origins, the audit log."""
+"""Authentication and rights: keys, sessions, signed-in users, origins, the audit log."""

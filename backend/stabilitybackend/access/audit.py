@@ -1,6 +1,6 @@
-"""What people and programs did, by whom and when; only ever appended to.
+"""Actions of users and programs, with author and time; only ever appended to.
 
-Each thing that was done by a call is here, and outlives the run that it was done to. What is stored with a run
+Each action of a call is here, and outlives its run. What is stored with a run
 (``RunKeys.command_audit``) goes with the run: it has every change of its commands and settings whole.
 """
 
@@ -20,15 +20,15 @@ from stabilitybackend.storage.redis_link import InRedis, redis_errors
 
 __all__ = ["MAX_ENTRIES", "AuditLog", "AuditQuery"]
 
-#: Entries kept, newest ones: about 15 MB. Whoever has no key can't add any.
+#: Entries kept, newest ones: about 15 MB. A caller without a key adds none.
 MAX_ENTRIES = 50_000
-#: Entries read from Redis at once.
+#: Entries of one read from Redis.
 _READ = 1_000
 #: Entries of a run's own record that are read, newest ones: each command is there whole with each change.
 _READ_OF_RUN = 300
 #: That the same person sees the same thing of a run again is noted this often, seconds.
 SEEN_EVERY_S = 3600.0
-#: Of so many it is known when they saw something last; the oldest goes.
+#: Remembered times of reads; the oldest is dropped.
 MAX_SEEN = 10_000
 #: The same thing in both records is at most so far apart, seconds.
 _SAME_S = 2.0
@@ -36,10 +36,10 @@ _SAME_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class AuditQuery:
-    """What is looked for; None and "" stand for anything.
+    """A search; None and "" match anything.
 
     Attributes:
-        count: newest entries. before: unix seconds; only what is older.
+        count: newest entries. before: unix seconds; only older entries.
         who: a name. action: one, or its begin up to a dot: ``key`` finds ``key.create``. run: a run's id.
     """
 
@@ -76,7 +76,7 @@ class AuditLog(InRedis):
             await self._redis.xadd(AUDIT, {"e": msgspec.json.encode(entry)}, maxlen=MAX_ENTRIES, approximate=True)
 
     async def saw(self, who: str, key_id: str | None, action: str, run: str, detail: str) -> None:
-        """Append that somebody saw what not everybody may, once in SEEN_EVERY_S: pages ask every few seconds."""
+        """Append a read of restricted data, once in SEEN_EVERY_S: pages ask every few seconds."""
         now, key = self._clock(), (who, key_id, action, run)
         if now - self._seen.get(key, float("-inf")) < SEEN_EVERY_S:
             return
@@ -91,7 +91,7 @@ class AuditLog(InRedis):
         return await self.find(AuditQuery(count))
 
     async def find(self, query: AuditQuery) -> list[AuditEntry]:
-        """Return what is looked for, newest first; of one run with its own record. Raises Unavailable."""
+        """Return the found entries, newest first; of one run with its own record. Raises Unavailable."""
         found: list[AuditEntry] = []
         end = "+"
         while len(found) < query.count:
@@ -113,7 +113,7 @@ class AuditLog(InRedis):
 
 
 def _merged(called: list[AuditEntry], kept: list[AuditEntry]) -> list[AuditEntry]:
-    """Return both records of a run, newest first: what both have is there once."""
+    """Return both records of a run merged, newest first, without duplicates."""
     known: dict[tuple[str, str], list[float]] = {}
     for entry in called:
         known.setdefault((entry.action, entry.who), []).append(entry.time)
@@ -125,7 +125,7 @@ def _merged(called: list[AuditEntry], kept: list[AuditEntry]) -> list[AuditEntry
 
 
 def _read(run_id: str, fields: Mapping[bytes, bytes]) -> Iterator[AuditEntry]:
-    """Yield what an entry of a run's own record says."""
+    """Yield the entries in a run's own record."""
     for kind, data in fields.items():
         make = _KINDS.get(kind)
         if make is not None:
@@ -185,7 +185,7 @@ def _piloted(one: Any) -> AuditEntry:
     return AuditEntry(one.get("time", 0.0), "autopilot", None, what, one["incident_id"], f"{one['text']}{dry}")
 
 
-#: Field of a run's own record -> what it says.
+#: Field of a run's own record -> its reader.
 _KINDS: Mapping[bytes, Callable[[Any], AuditEntry]] = {
     b"c": _command, b"q": _proposal, b"p": _policy, b"o": _piloted, b"d": _settings, b"i": _category,
     b"a": _annotation, b"n": _about,

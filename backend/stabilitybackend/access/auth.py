@@ -1,8 +1,8 @@
-"""API keys and who may do what.
+"""API keys and their rights.
 
 On loopback without any key everything is open: a laptop needs no ceremony. From the first key on, or where the server
 listens beyond loopback, every call needs one, except the probes (docs/operations.md); also when all of them are
-revoked, until ``keys open``. A key that is sent and not known is always refused, so that a typo is noticed. Redis holds
+revoked, until ``keys open``. An unknown key is always refused, so that a typo is noticed. Redis holds
 only the SHA-256 of a key: it has 256 random bits, so nothing slower is needed.
 """
 
@@ -33,12 +33,12 @@ __all__ = [
     "check_exposure", "role_of", "scopes_of",
 ]  # fmt: skip
 
-#: What a key may allow: send data; see everything; propose commands, which a person has to approve; order and approve
+#: Scopes of a key: send data; see everything; propose commands, which a user has to approve; issue and approve
 #: commands, acknowledge incidents, change settings; delete runs and read the audit log.
 SCOPES = ("agent", "read", "propose", "command", "admin")
 #: Scope -> the one that allows it too.
 _CONTAINED_IN = {"propose": "command"}
-#: Names for sets of scopes. What is checked are the scopes.
+#: Names of sets of scopes. Checks compare scopes.
 ROLES: Mapping[str, tuple[str, ...]] = {
     "viewer": ("read",),
     "operator": ("read", "command"),
@@ -46,7 +46,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "agent": ("agent",),
     "assistant": ("read", "propose"),
 }
-#: What a key allows by default: deleting is not given by the way.
+#: Default scopes of a key, without deletion.
 USUAL_SCOPES = ("agent", "read", "command")
 #: Names in the audit log that no key and no person has: a call that needed no key, and the autopilot.
 RESERVED_NAMES = frozenset(["autopilot", "local"])
@@ -62,11 +62,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class ApiKey(msgspec.Struct, frozen=True):
-    """A key as it is kept; the secret itself is not.
+    """A stored key, without its secret.
 
     Args:
         key_id: 8 hex digits, part of the key's text and no secret.
-        name: what people call it.
+        name: for display.
         scopes: some of ``SCOPES``.
         sha256: hex digest of the whole key.
         created: unix seconds.
@@ -91,11 +91,11 @@ class Principal:
 
     Args:
         name: the key's name, or ``local`` where no key is needed. Commands carry it as their issuer.
-        scopes: what it may do.
+        scopes: its rights.
         key_id: the key, or None where none was needed.
         project: the only project that it may do it in, or None for every project.
         session: it is a browser that is logged in.
-        proxied: a trusted proxy says who it is.
+        proxied: authenticated by a trusted proxy.
     """
 
     name: str
@@ -129,7 +129,7 @@ class Principal:
 
     @property
     def by(self) -> Literal["session", "key", "local", "proxy"]:
-        """How it is known who calls."""
+        """Means of authentication."""
         return "proxy" if self.proxied else "session" if self.session else "local" if self.key_id is None else "key"
 
     def shown(self) -> Me:
@@ -230,7 +230,7 @@ class KeyRing(InRedis):
             await self._redis.set(API_KEYS_OPEN, f"{self._clock():.3f}")
 
     async def needed(self, keys: Iterable[ApiKey]) -> bool:
-        """Return whether calls on loopback need a key: there was one, also a revoked one, and nobody opened it since.
+        """Return whether calls on loopback need a key: one exists or was revoked, and the server was not opened since.
 
         Raises:
             Unavailable: Redis is away.
@@ -250,9 +250,9 @@ class Authenticator:
 
     Args:
         ring: the keys.
-        sessions: browsers that are logged in; without it nobody is.
+        sessions: of logged-in browsers; None: no sessions.
         key_needed: a key is needed even while none exists (the server listens beyond loopback).
-        people: what a person may whom a provider signed in, None: nothing any more. Without it no person may anything.
+        people: returns the rights of a user signed in by a provider, None for none any more.
         clock: unix seconds now.
     """
 
@@ -274,7 +274,7 @@ class Authenticator:
         #: There is a key, or was one.
         self._had_key = True
         self._read_at = float("-inf")
-        #: A thousand agents may come back at once: the keys are read for all of them together.
+        #: A thousand agents may reconnect together: one read of the keys serves all.
         self._reading = SingleFlight(self._read_keys)
         self._marked: dict[str, float] = {}
 
@@ -290,7 +290,7 @@ class Authenticator:
 
         Raises:
             Unauthorized: a key is needed and none was sent, or the key or the session that was sent does not work.
-            Unavailable: Redis is away and the keys are not known yet.
+            Unavailable: Redis is away and the keys were never read.
         """
         keys = await self._current_keys()
         needed = self._key_needed or self._had_key
@@ -312,7 +312,7 @@ class Authenticator:
             )
         match = _KEY.fullmatch(text)
         key = keys.get(match.group(1)) if match else None
-        # A digest is compared even for an unknown id, so that the time taken tells nothing.
+        # A digest is compared even for an unknown id, so that the time taken reveals nothing.
         same = hmac.compare_digest(digest(text), key.sha256 if key else "0" * 64)
         if key is None or not same or key.revoked is not None:
             raise Unauthorized(
@@ -376,7 +376,7 @@ class Authenticator:
 
 
 async def check_exposure(settings: Settings, ring: KeyRing) -> None:
-    """Refuse to start where other machines could reach a server that nobody needs a key for.
+    """Refuse to start a server that other machines reach without a key.
 
     Raises:
         SettingsError: the host or the public name is beyond loopback and no working key exists.

@@ -1,4 +1,4 @@
-"""Which host names are ours, and which pages may call: asked first, of every request and every WebSocket.
+"""Host names of this server and origins of calling pages, checked first for every request and WebSocket.
 
 A page of another site can make a person's browser call us. Two things give it away. A name that was made to resolve
 to our address (DNS rebinding) is in ``Host``; so a name must be one that we know. A page that calls across sites
@@ -26,11 +26,11 @@ _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """What this server is called.
+    """Names of this server.
 
     Args:
-        names: host names, lower-case; ``*.example.org`` stands for every name below, ``*`` for every name.
-        addresses: IP addresses count as ours. An address can't be rebound, only a name can.
+        names: host names, lower-case; ``*.example.org`` matches every name below, ``*`` every name.
+        addresses: IP addresses are accepted. An address can't be rebound, only a name can.
         public: ``https://board.example.org``, as browsers name the origin of our pages, or None.
     """
 
@@ -40,7 +40,7 @@ class Origins:
 
     @classmethod
     def of(cls, settings: Settings) -> Origins:
-        """Return what the settings say. Beyond loopback the machine's own name counts, and any IP address."""
+        """Return the names of the settings. Beyond loopback the machine's own name counts, and any IP address."""
         names = {settings.host.lower(), *(name.lower() for name in settings.trusted_hosts)}
         public = None
         if settings.public_url is not None:
@@ -52,7 +52,7 @@ class Origins:
         return cls(frozenset(names), settings.beyond_loopback, public)
 
     def check(self, headers: Headers) -> None:
-        """Refuse a call under a name that is not ours, and one that a page of another site makes.
+        """Refuse a call under a foreign name, and one of a page of another site.
 
         Programs send no Origin and pass that part; a browser names it on every WebSocket and every write.
 
@@ -72,7 +72,7 @@ class Origins:
             )
 
     def is_https(self, headers: Headers, scheme: str) -> bool:
-        """Return whether whoever calls came over https: to us (``scheme``), or to the proxy at the public URL."""
+        """Return whether a call uses https: to this server (``scheme``), or to the proxy at the public URL."""
         if scheme in ("https", "wss"):
             return True
         if self.public is None or not self.public.startswith("https://"):
@@ -81,7 +81,7 @@ class Origins:
         return urlsplit(self.public).netloc in hosts or self.public in _values(headers, b"origin")
 
     def _host(self, headers: Headers) -> str:
-        """Return the Host that was asked for, lower-case; raise Forbidden where it is not ours."""
+        """Return the requested host, lower-case. Raises Forbidden for a foreign one."""
         values = _values(headers, b"host")
         host = values[0].lower() if len(values) == 1 else ""
         try:
@@ -108,9 +108,9 @@ class Origins:
             return True
         parts = urlsplit(origin)
         if parts.scheme not in _DEFAULT_PORTS:
-            return False  # "null", and what programs with pages of their own send
+            return False  # "null", and origins of programs with own pages
         if self.public is not None and parts.netloc == urlsplit(self.public).netloc:
-            return False  # our name without its https: a page that somebody on the way may have written
+            return False  # the own name without https: a page that was perhaps altered on its way
         return parts.netloc == _without_default_port(host, parts.scheme)
 
 

@@ -2,7 +2,7 @@
 
 Redis holds only the SHA-256 of the id. A session works as long as its key does, ends when a person logs out, when it is
 not used for a week, and after a month at the latest. That of a person whom a provider signed in ends after half a day,
-since nobody here learns that the provider closed the account.
+since the provider does not report a closed account.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = [
     "sign_in_of",
 ]  # fmt: skip
 
-#: A session that nobody uses ends after this long, seconds; one that is used ends too, this long after the login.
+#: Life of an unused session, and longest life of a used one after its login, seconds.
 IDLE_S = 7 * 24 * 3600
 LIFE_S = 30 * 24 * 3600
 #: That of a person whom a provider signed in, seconds after the sign-in: new groups, and accounts that were closed,
-#: count that much later at most. Whoever is still signed in there comes back without a password.
+#: count that much later at most. A user still signed in there returns without a password.
 PERSON_LIFE_S = 12 * 3600
 #: Use is noted at most this often, seconds.
 TOUCH_EVERY_S = 3600.0
@@ -38,7 +38,7 @@ CACHE_S = 2.0
 #: Sessions remembered between two readings; the oldest reading goes.
 MAX_CACHED = 10_000
 _PREFIX = "stabilityboard_"
-#: What the cookie of a sign-in that is under way has in its name.
+#: Name of the cookie of a sign-in under way.
 _SIGN_IN = "sign_in_"
 
 
@@ -46,9 +46,9 @@ class SignedIn(msgspec.Struct, frozen=True):
     """A person whom an OpenID provider signed in.
 
     Args:
-        issuer: the provider. subject: the id there, which never changes. name: what the person is called here.
+        issuer: the provider. subject: the id there, which never changes. name: for display.
         groups: those that the file of roles knew then.
-        id_token: what the provider sent, handed back to it at the sign-out; "" where it is too long to keep.
+        id_token: of the provider, returned to it at the sign-out; "" where it is too long to keep.
     """
 
     issuer: str
@@ -59,7 +59,7 @@ class SignedIn(msgspec.Struct, frozen=True):
 
 
 class Session(msgspec.Struct, frozen=True):
-    """What a browser's cookie stands for: a key or a person.
+    """Subject of a browser's cookie: a key or a user.
 
     Args:
         key_id: the key it was opened with; its scopes are those of the session. "" with a person.
@@ -103,7 +103,7 @@ class Sessions(InRedis):
         """Return the session of an id, None where there is none (any more).
 
         Raises:
-            Unavailable: Redis is away and the session is not known yet.
+            Unavailable: Redis is away and the session was never read.
         """
         key, now = digest(text), self._clock()
         known = self._cached.get(key)
@@ -135,7 +135,7 @@ class Sessions(InRedis):
         return session
 
     async def close(self, text: str) -> None:
-        """End a session. Raises Unavailable: then it goes on."""
+        """End a session. Raises Unavailable: then it stays."""
         key = digest(text)
         with redis_errors():
             await self._redis.delete(session_key(key))
@@ -158,7 +158,7 @@ def login_cookie(text: str, headers: Mapping[str, str], *, secure: bool, life_s:
     Args:
         text: the session's id.
         headers: of the request: the cookie's name has the port, since browsers send a cookie to every port of a host.
-        secure: the page came over https: then no page without it, and no neighbouring host, can set the cookie.
+        secure: the page was served over https: then no page without it, and no neighbouring host, can set the cookie.
         life_s: of the session.
         below: path below which the browser finds us: what else is on that host, such as other people's servers behind
             one hub, never gets the cookie.
@@ -205,5 +205,5 @@ def _names(headers: Mapping[str, str], what: str = "") -> tuple[str, str, str]:
 
 
 def digest(text: str) -> str:
-    """Return what Redis holds in the place of a secret."""
+    """Return the digest that Redis holds of a secret."""
     return hashlib.sha256(text.encode()).hexdigest()

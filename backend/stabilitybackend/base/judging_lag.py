@@ -1,4 +1,4 @@
-"""How long frames wait until they are judged: from the moment at which Redis stored one until what follows is stored.
+"""Wait of frames until they are judged: from their storage in Redis until their effects are stored.
 
 Both ends are times of Redis, so that a clock that is off changes nothing.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 __all__ = ["JUDGED_WITHIN_S", "JudgingLag"]
 
-#: Upper bounds of what a frame's wait is counted by, seconds.
+#: Upper bounds of the histogram of waits, seconds.
 JUDGED_WITHIN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 

@@ -54,7 +54,7 @@ MAX_REPORTS = 8_192
 RUNS = "sb:runs"
 #: Sorted set: run id by the time of its last message (unix seconds), some seconds late at most.
 RUNS_ACTIVE = "sb:runs:heard"
-#: Sorted set: run id by the time (unix seconds) since which its followed log is read live. Other imports alert nobody.
+#: Sorted set: run id by the time (unix seconds) since which its followed log is read live. Other imports send no alert.
 RUNS_FOLLOWED = "sb:runs:followed"
 #: Sorted set: run id by the time at which an incident of it changed (unix seconds). Alerting reads these runs.
 RUNS_WITH_INCIDENTS = "sb:runs:incidents"
@@ -70,39 +70,39 @@ API_KEYS_USED = "sb:keys:used"
 PROBE = "sb:probe"
 #: Hash, gone some seconds after its last renewal: the server that works here, and its token (server_claim.py).
 SERVER = "sb:server"
-#: Hash: id of a process -> when it wrote this by Redis' clock, and what it is, as JSON (members.py).
+#: Hash: id of a process -> time of its entry by Redis' clock, and the process as JSON (scale/members.py).
 MEMBERS = "sb:members"
 #: String: the id of the installation, which its archive holds too (runs/archiving/installation.py).
 INSTALLATION = "sb:installation"
-#: String: the secret with which processes sign what they pass on to each other (relay/signer.py).
+#: String: the secret with which processes sign forwarded requests (relay/signer.py).
 RELAY = "sb:relay"
-#: String: written to see what Redis has on its disk and on its replicas (ingest/durability.py).
+#: String: written to learn whether Redis wrote to its disk and its replicas (ingest/durability.py).
 DURABLE = "sb:durable"
-#: Sorted set: run id, a blank, proposal id, by when it expires (unix seconds): what waits for people (proposals.py).
+#: Sorted set: run id, a blank, proposal id, by its expiry (unix seconds): open proposals (proposals.py).
 PROPOSALS = "sb:proposals"
-#: Stream: what was done to runs, keys and sessions, by whom (audit.py). Stays when a run goes.
+#: Stream: audited actions on runs, keys and sessions (audit.py). Stays when a run goes.
 AUDIT = "sb:audit"
 #: Hash: GPU's UUID | run id | key of the fault -> fault as JSON. Stays when the run goes (fleet/fleet.py).
 FLEET_GPU_FAULTS = "sb:fleet:gpu_faults"
 #: Hash: run id -> its interruptions and the times in which it ran, as JSON. Stays when the run goes.
 FLEET_INTERRUPTIONS = "sb:fleet:interruptions"
-#: Hash: run id -> what its rollbacks cost, as JSON. Stays when the run goes (fleet/rollback_sums.py).
+#: Hash: run id -> costs of its rollbacks, as JSON. Stays when the run goes (fleet/rollback_sums.py).
 FLEET_ROLLBACKS = "sb:fleet:rollbacks"
 #: Hash: node -> ids of the newest runs that it was in, as JSON (fleet/catalog.py).
 FLEET_NODES = "sb:fleet:nodes"
-#: Hash: run id -> people's corrections of its interruptions, as JSON.
+#: Hash: run id -> corrections of its interruptions, as JSON.
 FLEET_CATEGORIES = "sb:fleet:categories"
-#: Hash: kind, project and name of a view that people saved, as JSON -> View as JSON (views.py).
+#: Hash: kind, project and name of a saved view, as JSON -> View as JSON (views.py).
 VIEWS = "sb:views"
-#: Hash: the routes of alerts that people wrote on the page: text, who, when, version (alert_rules.py).
+#: Hash: the routes of alerts written on the page: text, author, time, version (alerts/rules.py).
 ALERT_ROUTES = "sb:alerting:routes"
-#: Hash: id of an incident -> whether people found its alert useful, as JSON. Stays when the run goes (ratings.py).
+#: Hash: id of an incident -> rating of its alert, as JSON. Stays when the run goes (ratings.py).
 ALERT_RATINGS = "sb:alerting:ratings"
 #: Hash: id of a mute -> Mute as JSON.
 ALERT_MUTES = "sb:alerting:mutes"
 #: Stream: sign-ins that are at the OpenID provider now (the plug-in oidc). Goes ten minutes after the last began.
 SIGN_INS = "sb:sign_ins"
-#: A stream that nobody writes: who waits on it notices that Redis goes away.
+#: A stream without entries: a reader that blocks on it notices that Redis goes away.
 QUIET = "sb:quiet"
 
 #: Longest run id or source id, characters: they are part of keys and of folder names.
@@ -131,7 +131,7 @@ class RunKeys:
 
     @property
     def frames(self) -> str:
-        """Stream: the frames as they came. ``s`` source, ``a`` first seq, ``z`` last seq, ``b`` whole wire message."""
+        """Stream: the frames, unchanged. ``s`` source, ``a`` first seq, ``z`` last seq, ``b`` whole wire message."""
         return self._key("frames")
 
     @property
@@ -146,7 +146,7 @@ class RunKeys:
 
     @property
     def meta(self) -> str:
-        """Hash: what is known of the run itself (project, name, config, created, ...)."""
+        """Hash: facts of the run (project, name, config, created, ...)."""
         return self._key("meta")
 
     @property
@@ -168,7 +168,7 @@ class RunKeys:
 
     @property
     def undone(self) -> str:
-        """Set: keys of inferred segments that somebody undid."""
+        """Set: keys of inferred segments that were undone."""
         return self._key("undone")
 
     @property
@@ -178,7 +178,7 @@ class RunKeys:
 
     @property
     def parts_next(self) -> str:
-        """Hash like ``parts``: what replaces it once the run has been folded again."""
+        """Hash like ``parts``: its replacement once the run has been folded again."""
         return self._key("parts_next")
 
     @property
@@ -193,7 +193,7 @@ class RunKeys:
 
     @property
     def snapshot(self) -> str:
-        """String: the fold at one frame, for whoever takes the run over (runs/archiving/restart_in_redis.py)."""
+        """String: the fold at one frame, for the next owner of the run (runs/archiving/restart_in_redis.py)."""
         return self._key("snapshot")
 
     @property
@@ -208,7 +208,7 @@ class RunKeys:
 
     @property
     def acknowledged(self) -> str:
-        """Hash: incident id -> Acknowledgement as JSON, while nobody owns the run (runs/orders/acknowledged.py)."""
+        """Hash: incident id -> Acknowledgement as JSON, while the run has no owner (runs/orders/acknowledged.py)."""
         return self._key("acknowledged")
 
     @property
@@ -223,7 +223,7 @@ class RunKeys:
 
     @property
     def settings_waiting(self) -> str:
-        """List: such changes that came while nobody owned the run, without a position (runs/detector_settings.py)."""
+        """List: such changes made while the run had no owner, without a position (runs/detector_settings.py)."""
         return self._key("settings_waiting")
 
     @property
@@ -233,15 +233,15 @@ class RunKeys:
 
     @property
     def autopilot_entries(self) -> str:
-        """List: what the autopilot did as JSON, oldest first; stored together with its commands."""
+        """List: actions of the autopilot as JSON, oldest first; stored together with its commands."""
         return self._key("autopilot_entries")
 
     @property
     def command_audit(self) -> str:
-        """Stream: what people changed, by whom and when, only ever appended to.
+        """Stream: changes by users, with author and time, only ever appended to.
 
-        ``c`` a command, ``q`` a proposal, ``d`` settings, ``i`` what an interruption was, ``a`` an annotation, ``n``
-        name, tags, notes, ``p`` a policy of the autopilot, ``o`` what that one did.
+        ``c`` a command, ``q`` a proposal, ``d`` settings, ``i`` category of an interruption, ``a`` an annotation, ``n``
+        name, tags, notes, ``p`` a policy of the autopilot, ``o`` an action of it.
         """
         return self._key("command_audit")
 
@@ -257,7 +257,7 @@ class RunKeys:
 
     @property
     def output(self) -> str:
-        """Stream: what ranks printed, newest lines (runs/agents). ``n`` node, ``b`` lines, ``k`` lines left out."""
+        """Stream: lines printed by ranks, newest ones (runs/agents). ``n`` node, ``b`` lines, ``k`` lines left out."""
         return self._key("output")
 
     @property
@@ -272,7 +272,7 @@ def session_key(digest: str) -> str:
 
 
 def inbox_key(member_id: str) -> str:
-    """Return the key of the stream in which a process finds what concerns it (members.py)."""
+    """Return the key of the inbox of a process (scale/roles/inbox.py)."""
     return f"sb:{{{member_id}}}:inbox"
 
 

@@ -1,4 +1,4 @@
-"""A log for what others can cause as often as they like: one line a minute, with the number of those kept back."""
+"""A log for events that others cause at any rate: one line a minute, with the number of suppressed ones."""
 
 from __future__ import annotations
 

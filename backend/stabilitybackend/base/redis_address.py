@@ -1,11 +1,11 @@
-"""Reads the address of a Redis: of one server, of a Redis Cluster, or of what Sentinels watch.
+"""Addresses of a Redis: of one server, of a Redis Cluster, or of a server behind Sentinels.
 
     redis://[user:password@]host[:port][/database]              one server
     unix:///path                                                one server, on this machine
     redis+cluster://[user:password@]host[:port][,host[:port]]   some nodes of a cluster
     redis+sentinel://[user:password@]host[:port][,host[:port]]/name[/database]
 
-``rediss`` in place of ``redis`` speaks TLS. What follows a ``?`` are redis-py's options of a connection.
+``rediss`` in place of ``redis`` speaks TLS. Behind a ``?`` are redis-py's options of a connection.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["FORMS", "BadAddress", "RedisAddress", "shown_url"]
 
 Kind = Literal["one", "cluster", "sentinel"]
 
-#: What an address may look like, for messages.
+#: Forms of an address, for messages.
 FORMS = (
     "redis://host:port, rediss://host:port, unix:///path, redis+cluster://host:port,host:port or "
     "redis+sentinel://host:port,host:port/name"
@@ -39,7 +39,7 @@ class BadAddress(ValueError):
     """An address is none. Neither attribute has its password.
 
     Attributes:
-        given: what of it is wrong. expected: what should be there.
+        given: the wrong part. expected: a right one.
     """
 
     def __init__(self, given: str, expected: str) -> None:
@@ -53,12 +53,12 @@ class RedisAddress:
     """An address, taken apart.
 
     Args:
-        kind: what stands there. tls: whether it is spoken to over TLS.
+        kind: one server, a cluster or Sentinels. tls: whether connections use TLS.
         nodes: host and port of the server, of some nodes of the cluster, or of the Sentinels; none for a socket.
         login: ``user:password@`` as it was given, or "". It is for Redis; Sentinels have options of their own.
-        name: what the Sentinels call the server. database: number, None: not given.
-        query: what follows the ``?``.
-        url: the whole of it.
+        name: of the server at its Sentinels. database: number, None: not given.
+        query: the part behind the ``?``.
+        url: the whole address.
     """
 
     kind: Kind

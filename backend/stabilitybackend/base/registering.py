@@ -1,4 +1,4 @@
-"""What every ``register`` asks of a class that a plug-in adds, so that one that can't work is refused at once."""
+"""Checks of a class that a plug-in adds: one that can't work is refused at the start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def check_class(given: object, base: type, has: Sequence[str], taken: Collection[str]) -> None:
-    """Refuse a class that is no ``base``, lacks what every such class has, or has a name that is taken.
+    """Refuse a class that is no ``base``, lacks an attribute of such classes, or has a taken name.
 
     Args:
         has: attributes and methods that ``given`` must have by itself.
@@ -36,7 +36,7 @@ def check_name(what: str, name: object, taken: Collection[str]) -> None:
         what: has the name, with its article.
 
     Raises:
-        ValueError: says which, and what is expected.
+        ValueError: names the fault and the expected value.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"{what} has the name {name!r}, expected lower-case letters, digits and _, as in full_disk")

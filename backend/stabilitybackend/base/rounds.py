@@ -1,4 +1,4 @@
-"""Work beside the runs, round by round: a bounded share of a core, and no mistake ends it."""
+"""Background work in rounds: a bounded share of a core, and no error ends it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ async def in_rounds(
     log: logging.Logger,
     clock: Callable[[], float] = time.monotonic,
 ) -> Never:
-    """Go on round by round, until it is cancelled. What goes wrong is logged, at most once a minute.
+    """Repeat a round until cancelled. Errors are logged, at most once a minute.
 
     Args:
-        round_: does what is due; what it raises ends this round alone.
+        round_: the due work; an error ends this round alone.
         share: part of the time that rounds may take, 0 to 1; more where one takes so long that the longest pause is
             not long enough.
-        undone: what is not done while rounds fail, a sentence without its full stop.
+        undone: the effect of failing rounds, a sentence without its full stop.
         expected: errors that need no trace in the log.
         clock: seconds that never go back.
     """

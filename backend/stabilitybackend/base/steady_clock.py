@@ -1,4 +1,4 @@
-"""A clock that never jumps, for whoever measures silence by the time of day."""
+"""A clock of the time of day that never jumps, for measurements of silence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What msgspec works out of a type, worked out before there are threads: it keeps that half done where others find it.
+"""Type information of msgspec, computed before there are threads: msgspec shares it half computed.
 
 Two threads that first read related types at one moment made a server crash in msgspec 0.22.0 with a segmentation fault
 while several runs were restored. Types of saved state are read under one lock besides (``saving.py``).

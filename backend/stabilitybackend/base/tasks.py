@@ -20,7 +20,7 @@ class SingleFlight(Generic[T]):
     """Does one piece of work once for all who ask for it at the same time.
 
     Args:
-        work: what to do; who asks while it is being done gets the same result, or the same error.
+        work: called for the first request; requests during the call get the same result, or the same error.
     """
 
     def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
@@ -28,7 +28,7 @@ class SingleFlight(Generic[T]):
         self._task: asyncio.Future[T] | None = None
 
     async def result(self) -> T:
-        """Return what the work that is under way returns; begin it where none is. Who is cancelled stops nobody."""
+        """Return the result of the work under way; begin it where none is. A cancelled caller stops no other."""
         if self._task is None:
             self._task = asyncio.ensure_future(self._work())
             self._task.add_done_callback(self._over)
@@ -37,14 +37,14 @@ class SingleFlight(Generic[T]):
     def _over(self, task: asyncio.Future[T]) -> None:
         self._task = None
         if not task.cancelled():
-            task.exception()  # looked at: perhaps nobody waits any more
+            task.exception()  # retrieved: perhaps no caller waits
 
 
 class Watched:
-    """Tasks that go on as long as the process: one that ends by a mistake of ours is logged at once, and named.
+    """Tasks as long as the process: one that ends by an error is logged and named.
 
     Attributes:
-        failed: names of those, with what they ended by.
+        failed: their names, each with the class of its error.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ async def end(*tasks: asyncio.Task[Any] | None) -> None:
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Return what ``work`` returns, done in a thread.
+    """Return the result of ``work``, called in a thread.
 
     A thread can't be ended. A task that is cancelled goes on waiting for it, so that what it holds (a lock, files that
     it writes) is let go only when nothing touches it any more.
@@ -89,6 +89,6 @@ async def in_thread(work: Callable[[], T]) -> T:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        task.exception()  # looked at: nobody else will
+        task.exception()  # retrieved: no other caller does
         raise cancelled
     return task.result()

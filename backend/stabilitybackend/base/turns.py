@@ -1,4 +1,4 @@
-"""Long work of many that is done one at a time: who is urgent goes first, the others as they came."""
+"""A lock whose urgent waiters are served first, the others in order of arrival."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Turns:
 
     @contextlib.asynccontextmanager
     async def mine(self, urgent: Callable[[], bool]) -> AsyncIterator[None]:
-        """Wait for a turn and hold it; ``urgent`` is asked whenever somebody is to be chosen."""
+        """Wait for a turn and hold it; ``urgent`` is called whenever the next waiter is chosen."""
         if self._taken:
             turn = asyncio.get_running_loop().create_future()
             self._waiting[turn] = urgent

@@ -1,4 +1,4 @@
-"""Reads YAML so that whatever is wrong with it is said with file, line, what was given and what may stand there."""
+"""Reads YAML; an error names file, line, the given and the expected value."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BadYaml(BadRequest):
 
 
 class YamlPlace:
-    """A value in a text, with the line where it stands.
+    """A value in a text, with its line.
 
     Args:
         value: a plain one, a list of places, or a dict of places by name.
@@ -56,7 +56,7 @@ class YamlPlace:
         self.path = path
 
     def wrong(self, expected: str, hint: str = "") -> BadYaml:
-        """Return the error that this is not what may stand here."""
+        """Return the error of an unexpected value here."""
         what = f"{self.path} is" if self.path else "the file holds"
         return _bad(self.file, self.line, f"{what} {self._given()}, expected {expected}", hint)
 
@@ -71,7 +71,7 @@ class YamlPlace:
         """Return the entries of a mapping by name; nothing for one that is empty.
 
         Raises:
-            BadYaml: it is none, or names what is not allowed.
+            BadYaml: another type, or an unexpected name.
         """
         if self.value is None:
             return {}
@@ -84,7 +84,7 @@ class YamlPlace:
         return self.value
 
     def items(self, expected: str) -> list[YamlPlace]:
-        """Return the entries of a list. Raise BadYaml where it is none; expected: of what, in words."""
+        """Return the entries of a list; ``expected`` describes them. Raises BadYaml for another type."""
         if not isinstance(self.value, list):
             raise self.wrong(f"a list of {expected}")
         return self.value
@@ -104,7 +104,7 @@ class YamlPlace:
             raise self.wrong_at(path.strip("`"), message[:1].lower() + message[1:]) from None
 
     def wrong_at(self, path: str, message: str) -> BadYaml:
-        """Return the error for what stands at a path below, such as ``$.routes[0].receivers`` (counted from 0)."""
+        """Return the error for the value at a path below, such as ``$.routes[0].receivers`` (counted from 0)."""
         place = self
         for name, at in _STEP.findall(path):
             below = place.value

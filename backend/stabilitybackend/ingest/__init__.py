@@ -1,1 +1,1 @@
-"""The gateway: connections, checks of what they send, and storing frames exactly once."""
+"""The gateway: connections, checks of their messages, and storage of frames exactly once."""

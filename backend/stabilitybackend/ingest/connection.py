@@ -61,7 +61,7 @@ __all__ = ["MAX_RECORDS", "AgentConnection", "check_frame"]
 MAX_PENDING_ANSWERS = 16
 _LOG = logging.getLogger(__name__)
 
-#: A frame, its bytes, and what becomes of it; or a message that is an answer already.
+#: A frame, its bytes, and its future outcome; or a message that is an answer already.
 _Due = tuple[Frame | NodeFrame, bytes, asyncio.Future[Outcome]] | Message
 
 
@@ -76,7 +76,7 @@ class Answers:
         self.stored: dict[str, int] = {}
 
     async def put(self, due: _Due) -> None:
-        """Take the next answer, or a frame to which it will be known; wait while too many are open."""
+        """Take the next answer, or a frame with a future one; wait while too many are open."""
         await self._due.put(due)
 
     async def ready(self) -> AsyncIterator[Message]:
@@ -96,19 +96,19 @@ class Answers:
                     stored = {}
                     yield answer
                 due = None if self._due.empty() else self._due.get_nowait()
-                if isinstance(due, tuple) and not due[2].done():  # it must not hold up what is confirmed
+                if isinstance(due, tuple) and not due[2].done():  # it must not delay confirmations
                     due, unknown = None, due
             for confirmed in self._confirmed(stored):
                 yield confirmed
 
     def settled(self, last_seq: Mapping[str, int]) -> None:
-        """Take from ``stored`` what is durable, unless more has been stored since."""
+        """Remove durable numbers from ``stored``, unless more has been stored since."""
         for source, last in last_seq.items():
             if self.stored.get(source) == last:
                 del self.stored[source]
 
     def lost(self, sources: Iterable[str]) -> None:
-        """Take from ``stored`` what is not there any more: it is confirmed anew when it has come again."""
+        """Remove lost numbers from ``stored``: they are confirmed anew when they are sent again."""
         for source in sources:
             self.stored.pop(source, None)
 
@@ -126,7 +126,7 @@ class Answers:
         if isinstance(outcome, Error):
             return [outcome]
         if isinstance(outcome, StoredFrames):
-            with contextlib.suppress(Unavailable):  # only a hint: the frame is stored, whatever becomes of it
+            with contextlib.suppress(Unavailable):  # only a hint: the frame is stored in any case
                 await self._gateway.services.frame_stored(self._run_id, outcome.stream_id, len(data))
         if isinstance(outcome, Apart):
             assert isinstance(frame, NodeFrame)
@@ -140,7 +140,7 @@ class Answers:
         return [Ack(source, outcome.last_seq if isinstance(outcome, Duplicate) else frame.last_seq)]
 
     async def _alone(self, frame: Frame) -> list[Message]:
-        """Store a frame that came with those of other sources, which could not be stored together."""
+        """Store one frame of a message whose sources could not be stored together."""
         data = encode_message(frame)
         return await self._answers((frame, data, await self._gateway.ingest.enqueue(self._run_id, [frame], data)))
 
@@ -157,7 +157,7 @@ class Answers:
             return Error("busy", "the server failed to store the frame; see its log")
 
 
-#: Largest sequence number: what Lua inside Redis still counts exactly.
+#: Largest sequence number that Lua inside Redis counts exactly.
 MAX_SEQ = 2**53 - 1
 #: Records that one source can have, and that one event can say to be lost: 10,000 a second for three years. A number
 #: beyond it is no count of anything, and whoever sent it would have all that the source sends later taken for stored.
@@ -174,7 +174,7 @@ _REMEMBERED, _NAMES_REMEMBERED = 4_096, 200_000
 
 
 class Checked:
-    """What one connection has sent that was checked before and comes again with nearly each message."""
+    """Checked parts of a connection's messages that recur in nearly each one."""
 
     def __init__(self) -> None:
         self._sources: dict[str, SourceInfo] = {}
@@ -182,7 +182,7 @@ class Checked:
         self._in_names = 0
 
     def source(self, info: SourceInfo) -> None:
-        """Do what ``check_source`` does."""
+        """As ``check_source``."""
         if self._sources.get(info.source) != info:
             check_source(info)
             if len(self._sources) >= _REMEMBERED:
@@ -255,7 +255,7 @@ def check_hello(hello: Hello) -> str:
 
 
 def check_source(info: SourceInfo) -> None:
-    """Check who says that it sends.
+    """Check the sender.
 
     Raises:
         BadRequest: its id, its rank, its start or another number of it is none that a process can have.
@@ -271,7 +271,7 @@ def check_source(info: SourceInfo) -> None:
 
 
 def _lost(event: EventBlock) -> int:
-    """Return how many numbers a ``lost`` event stands for."""
+    """Return the count of numbers in a ``lost`` event."""
     records = event.data.get("records")
     if type(records) is not int or not 1 <= records <= MAX_RECORDS:
         raise BadRequest(f"lost records are {records!r:.40}, expected a whole number of 1 to {MAX_RECORDS}")
@@ -302,7 +302,7 @@ def _check_points(block: PointsBlock, checked: Checked) -> None:
 
 
 def _check_event(event: EventBlock) -> int:
-    """Check an event, and return how many numbers it stands for."""
+    """Check an event, and return the count of its numbers."""
     if not 1 <= len(event.type) <= MAX_TYPE_CHARS:
         raise BadRequest(f"event type has {len(event.type)} characters, expected 1 to {MAX_TYPE_CHARS}")
     # -1 is "no step yet": a process may die before its first one.
@@ -350,7 +350,7 @@ class AgentConnection:
         older = self._gateway.connections.get(name)
         self._gateway.connections[name] = self
         self._gateway.counts.add("connections")
-        # Half-open: the agent came back before we noticed that it was gone. Closing may take long: nobody waits for it.
+        # Half-open: the agent reconnected before its loss was noticed. Closing may take long, and is not awaited.
         closing = asyncio.create_task(older.close(_CLOSE_NORMAL, _TOOK_OVER)) if older is not None else None
         # Whichever ends first ends the connection: a reader alone would wait without end for room in the answers'
         # queue.
@@ -402,13 +402,13 @@ class AgentConnection:
         return {} if self._answers is None else dict(self._answers.stored)
 
     async def durable(self, last_seq: Mapping[str, int]) -> None:
-        """Tell the agent what of it can't be lost any more. Raises AgentGone when the connection is closed."""
+        """Notify the agent of durable numbers. Raises AgentGone when the connection is closed."""
         assert self._answers is not None
         self._answers.settled(last_seq)
         await self._send(Durable(dict(last_seq)))
 
     async def lost(self, last_seq: Mapping[str, int]) -> None:
-        """Ask the agent for what was confirmed and is not there any more, behind these numbers. Raises AgentGone."""
+        """Ask the agent for confirmed frames that were lost, behind these numbers. Raises AgentGone."""
         assert self._answers is not None
         self._answers.lost(last_seq)
         for source, last in last_seq.items():
@@ -423,7 +423,7 @@ class AgentConnection:
             await self._socket.close(code, reason)
 
     async def _receive_hello(self) -> Hello | None:
-        """Return a Hello that can be served, or None after saying what is wrong and closing."""
+        """Return a Hello that can be served, or None after an error and the close."""
         try:
             async with asyncio.timeout(HELLO_TIMEOUT_S):
                 message = self._read(await self._receive())
@@ -459,7 +459,7 @@ class AgentConnection:
             known = hello.project or ours or ""
         hello.project = hello.project or known
         if ours is not None and known != ours:
-            # The project is not named: who may not see a run does not learn of it either.
+            # The project is not named: it is hidden from a key of another one.
             raise Forbidden(f"the key is for the project {ours!r}, and run {hello.run_id} is of another one")
         if hello.project != known:
             since = f"the project {known!r}" if known else "no project"
@@ -574,7 +574,7 @@ class AgentConnection:
         if len(data) > MAX_MESSAGE_BYTES:
             raise BadMessage(f"message of {len(data)} bytes, expected at most {MAX_MESSAGE_BYTES}: cut frames smaller")
         try:
-            with contextlib.suppress(BadMessage):  # what does not fit comes as it is
+            with contextlib.suppress(BadMessage):  # a misfit stays untyped
                 return decode_message(data, self._gateway.types)
             return decode_message(data)
         except RecursionError as error:  # the decoder's own way to say so

@@ -1,11 +1,11 @@
-"""Notifies agents of what they need not keep any more: what survives a power cut, and the loss of its Redis.
+"""Notifies agents of frames that survive a power cut and the loss of a Redis, and need not be kept any more.
 
 An Ack says that Redis has a frame, in memory. A second later Redis has written it to its disk, and its replicas have
 it: a write that comes after the frames is followed until that is so (WAITAOF, WAIT), since Redis writes and replicates
 in one order. Then the numbers are read once more: a Redis that was killed in between, or a replica that took over, may
-not have them. Until then an agent keeps its spool, also of a run that has ended, and sends again what was lost.
+not have them. Until then an agent keeps its spool, also of a run that has ended, and sends lost frames again.
 
-On a cluster each master is followed for itself, and says of the runs that it has.
+On a cluster each master is followed for itself, for its own runs.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Durability:
             await asyncio.sleep(EVERY_S)
 
     async def notify(self) -> None:
-        """Notify each agent of what of its newest numbers can't be lost any more."""
+        """Notify each agent of its newest durable numbers."""
         news = [(each, stored) for each in self._connections.values() if (stored := each.stored)]
         if not news:
             return
@@ -92,7 +92,7 @@ class Durability:
             news = [one for one, node in zip(news, at, strict=True) if node in holding]
             at = [node for node in at if node in holding]
             there = await self._there([(each.run_id, list(stored)) for each, stored in news])
-            # A slot that moved meanwhile is where nobody was asked.
+            # A slot that moved meanwhile is on a node that was not asked.
             same = [self._node_of(each.run_id) == node for (each, _), node in zip(news, at, strict=True)]
         except (RedisError, OSError):
             return
@@ -102,7 +102,7 @@ class Durability:
         )
 
     async def holds(self) -> bool:
-        """Return whether what Redis had stored before this call is on its disk, where it has one, and its replicas.
+        """Return whether all writes before this call are on the disk of Redis, where it has one, and its replicas.
 
         False where that takes longer than ``WAIT_MS``, or Redis is away; on a cluster, where a part of it is.
         """
@@ -113,7 +113,7 @@ class Durability:
             return False
 
     async def _holding(self) -> set[str]:
-        """Return the nodes that hold what they had stored before this call."""
+        """Return the nodes on which all writes before this call are durable."""
         asks = self._asks()
         self._nodes = {name: self._nodes.get(name) or _Node() for name in asks}  # and forget those that are gone
         held = await asyncio.gather(*(self._nodes[name].holds(key, ask) for name, (key, ask) in asks.items()))
@@ -154,7 +154,7 @@ class Durability:
 
 @dataclass(slots=True)
 class _Node:
-    """What is known of one server.
+    """State of one server.
 
     Args:
         replicas: that were connected last. says: whether it says when it has written to its disk. writes: whether it
@@ -166,7 +166,7 @@ class _Node:
     writes: bool = True
 
     async def holds(self, key: str, ask: _Ask) -> bool:
-        """Return whether it holds what it had stored before this call."""
+        """Return whether all its writes before this call are durable."""
         try:
             return await self._follow_a_write(key, ask)
         except ResponseError as error:
@@ -213,7 +213,7 @@ class _Node:
 
 
 async def _notify(agent: Recipient, stored: Mapping[str, int], there: Mapping[str, int]) -> None:
-    """Notify an agent of what of ``stored`` is still there, and what is not."""
+    """Notify an agent of the numbers of ``stored`` that are still there, and of lost ones."""
     durable = {source: last for source, last in stored.items() if there[source] >= last}
     try:
         if durable:

@@ -40,7 +40,7 @@ _CLOSE_POLICY = 1008
 
 
 class RunServices(Protocol):
-    """What the gateway needs from the rest of the server. Each may raise Unavailable."""
+    """Services of the rest of the server for the gateway. Each may raise Unavailable."""
 
     async def project(self, run_id: str) -> str:
         """Return the project of a run, "" where it has none. Raises NotFound where there is no such run."""
@@ -66,22 +66,22 @@ class RunServices(Protocol):
         """Wait some seconds for room in the run's window; raise Unavailable while there is none.
 
         AgentGone ends the connection: the agent comes back with its Hello. So does TakesNoPart, here and in
-        ``health``, and the agent is told why.
+        ``health``, and the agent gets the reason.
         """
 
     async def frame_stored(self, run_id: str, frame_id: str, size: int) -> None:
-        """A hint that a frame of ``size`` bytes is in the stream. Must return at once: answers wait for it."""
+        """A hint that a frame of ``size`` bytes is in the stream. Must return immediately: answers wait for it."""
 
 
 @dataclass
 class GatewayCounts:
-    """What the gateway has seen since its start.
+    """Counts of the gateway since its start.
 
     Args:
         connections: agents connected now.
         bad_messages: messages that could not be read.
-        bad_frames: frames that could be read but hold what can't be stored.
-        bad_healths: Health messages that hold what can't be shown.
+        bad_frames: readable frames that can't be stored.
+        bad_healths: readable Health messages that can't be shown.
         busy: frames refused because Redis was away.
         refused: connections refused for their key, version or Hello.
     """
@@ -100,11 +100,11 @@ class GatewayCounts:
 
 @dataclass
 class Gateway:
-    """What all connections share.
+    """Shared by all connections.
 
     Args:
         ingest: started writer.
-        clock: unix seconds now. takes_output: what ranks print is kept.
+        clock: unix seconds now. takes_output: lines printed by ranks are kept.
         types: as for ``decode_message``; empty where messages are only passed on.
     """
 

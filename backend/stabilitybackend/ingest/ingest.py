@@ -3,7 +3,7 @@
 The rule lives in ``ingest.lua`` and runs inside Redis as one step: a frame is appended only when its first number
 follows the last number stored for its source. So a frame that is sent twice is stored once, a lost one is noticed,
 and two gateways can't disagree. One writer task drains a bounded queue into pipelines; ``append`` returns when the
-frame is stored, and fails with Unavailable when Redis is away. What failed may have been stored or not: sending it
+frame is stored, and fails with Unavailable when Redis is away. A failed frame may be stored or not: sending it
 again is always right.
 """
 
@@ -69,7 +69,7 @@ Outcome = StoredFrames | Duplicate | Gap | Apart
 @dataclass(slots=True)
 class _Waiting:
     """A message; ``numbers`` has source, first, last and SourceInfo of each of its sources, as the script wants it.
-    ``read``: what the message says, where that is known."""
+    ``read``: the decoded message, where there is one."""
 
     run_id: str
     message: bytes
@@ -166,7 +166,7 @@ class Ingest:
             source: whose numbers these are; kept in the run's sources hash with its first frame.
             first_seq: number of the frame's first record, from 1.
             last_seq: number of its last record, at most 2^53 - 1.
-            message: the whole wire message as it came, header included, so that its checksum stays with it.
+            message: the whole wire message unchanged, header included, so that its checksum stays with it.
 
         Raises:
             Unavailable: Redis is away; nothing is acknowledged.
@@ -180,7 +180,7 @@ class Ingest:
 
         Args:
             parts: its frame, or the parts of its NodeFrame; their sources and numbers are as for ``append``.
-            read: what the message says, so that whoever follows the run beside us need not read it again.
+            read: the decoded message, so that workers of this process need not decode it again.
         """
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         done.add_done_callback(_retrieve_error)
@@ -270,7 +270,7 @@ class Ingest:
                     frame.done.set_result(outcome)
 
     async def _answers(self, calls: list[list[Any]]) -> list[Any]:
-        """Return what Redis answers to each call; Exceptions may be among it, that of a single one is raised."""
+        """Return the answers of Redis to each call, exceptions among them; that of a single call is raised."""
         if len(calls) == 1:
             return [await self._held.execute(*calls[0])]
         pipeline: Any = self._redis.pipeline(transaction=False)

@@ -1,7 +1,7 @@
 """Wraps every route: host, origin and size of a request are checked, and each answer gets its headers.
 
-It lies around the whole application, so that answers to defects of ours carry the headers too, and nothing of a
-request is kept in memory before it is known that it may come.
+It surrounds the whole application: answers to unexpected errors carry the headers too, and a request is in memory only
+after its checks.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["MAX_BODY_BYTES", "MAX_LOGIN_BYTES", "RELAYED", "HttpGuard", "securit
 
 #: Key of a request's scope: another process of this server has checked it.
 RELAYED = "stability.relayed"
-#: Longest body of a request, bytes. Data comes over the agents' WebSocket: what is sent here are settings and orders.
+#: Longest body of a request, bytes. Data comes over the agents' WebSocket: requests here are settings and commands.
 MAX_BODY_BYTES = 1024 * 1024
-#: Longest body of a request without a known key, bytes: a key is 55 characters.
+#: Longest body of a request without a key, bytes: a key is 55 characters.
 MAX_LOGIN_BYTES = 4096
 #: Seconds in which a body has to be here. A slow one holds a connection and nothing else.
 BODY_TIMEOUT_S = 20.0
@@ -38,12 +38,12 @@ _NO_STORE, _NO_CACHE = b"no-store", b"no-cache"
 
 #: Calls with a body and without a key -> longest body.
 _OPEN = {"/api/v1/login": MAX_LOGIN_BYTES, "/api/v1/logout": MAX_LOGIN_BYTES}
-#: Browser features that no page of ours uses.
+#: Browser features that no page uses.
 _FEATURES = ("camera", "microphone", "geolocation", "payment", "usb", "serial", "midi", "display-capture")
 
 
 def security_headers(script_hashes: Iterable[str]) -> list[tuple[bytes, bytes]]:
-    """Return what every answer carries.
+    """Return the headers of every answer.
 
     Scripts run from this server's own addresses, and those few that are in the page itself, by their hash. Styles
     may stand in the page: Dash's renderer puts some twenty of its own there, and under this policy no style can send
@@ -67,7 +67,7 @@ def security_headers(script_hashes: Iterable[str]) -> list[tuple[bytes, bytes]]:
         "content-security-policy": "; ".join(f"{name} {value}" for name, value in policy.items()),
         "x-frame-options": "DENY",
         "x-content-type-options": "nosniff",
-        # Not "no-referrer": with it a form of ours would be sent with "Origin: null".
+        # Not "no-referrer": with it a form would be sent with "Origin: null".
         "referrer-policy": "same-origin",
         "cross-origin-opener-policy": "same-origin",
         "cross-origin-resource-policy": "same-origin",
@@ -110,7 +110,7 @@ class HttpGuard:
             await send(message)
 
         try:
-            if not scope.get(RELAYED):  # else a process of ours has asked that, by its own name
+            if not scope.get(RELAYED):  # else the forwarding process has checked it, under its own name
                 self._origins.check(scope["headers"])
             person_of(scope)
             if scope["type"] == "http" and _has_body(scope):
@@ -131,7 +131,7 @@ class HttpGuard:
         """Return a ``receive`` that has the whole body, after checking who sends it.
 
         Raises:
-            Unauthorized: a key is needed, and none or a wrong one came.
+            Unauthorized: a key is needed, and the request has none or a wrong one.
             BadRequest: the body is too large (413) or too slow (408).
         """
         most = self._open.get(scope["path"], MAX_BODY_BYTES)
@@ -178,7 +178,7 @@ def _once(first: Message, receive: Receive) -> Receive:
 
 
 async def _refuse(error: StabilityBoardError, scope: Scope, receive: Receive, send: Send) -> None:
-    # The connection ends with it: what is left of a body is not read.
+    # The connection ends with it: the rest of a body is not read.
     page = refused_page(error, scope) if scope["type"] == "http" else None
     answer = page or JSONResponse(error.as_json(), status_code=error.status)
     answer.headers["connection"] = "close"

@@ -1,7 +1,7 @@
-"""What the server tells Prometheus of itself. Read when it is asked for, from the parts that count; nothing is global.
+"""Metrics of the server for Prometheus, read on request from the counting parts; nothing is global.
 
 Every name is described in docs/operations.md. No label holds more values than a named constant allows, and none holds
-anything secret: run ids, receivers' names and codes of ours.
+anything secret: run ids, receivers' names and codes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OTHERS = "other runs"
 
 
 def registry(metrics: ServerMetrics) -> CollectorRegistry:
-    """Return a registry with ``metrics`` and what is known of the process: memory, CPU, open files, Python."""
+    """Return a registry with ``metrics`` and metrics of the process: memory, CPU, open files, Python."""
     found = CollectorRegistry()
     ProcessCollector(registry=found)
     PlatformCollector(registry=found)

@@ -58,7 +58,7 @@ def in_order(stages: Iterable[type[Stage]], given: Iterable[type] = ()) -> list[
     """Return the stages, each after those that it needs, otherwise in the order given.
 
     Args:
-        given: types that stages may need beside stages.
+        given: further types that stages may need.
 
     Raises:
         TypeError: a stage needs one that is missing, or stages need each other in a circle.
@@ -81,7 +81,7 @@ def in_order(stages: Iterable[type[Stage]], given: Iterable[type] = ()) -> list[
 
 
 def graph(stages: Iterable[type[Stage]], given: Iterable[type] = ()) -> str:
-    """Return one line a stage, in the order of their start: its name, what it does, and the stages that it needs."""
+    """Return one line a stage, in the order of their start: its name, its purpose, and the stages that it needs."""
     ordered, others = in_order(stages, given), set(given)
     width = max(len(one.__name__) for one in ordered)
     lines = []
@@ -96,7 +96,7 @@ class Server:
     """All stages of one process, by type: ``server[Runs]``.
 
     Args:
-        stages: in any order. given: objects that stages may need beside stages.
+        stages: in any order. given: further objects that stages may need.
 
     Raises:
         TypeError: see ``in_order``.

@@ -62,9 +62,9 @@ from stabilitybackend.storage.storing import Storing
 from stabilitybackend.storage.views import SavedViews
 
 MIB = 1024 * 1024
-#: Redis connections for storing frames (one writer) and for what comes before: keys, and an agent's numbers.
+#: Redis connections for frames (one writer), keys, and agents' numbers.
 INGEST_CONNECTIONS = 8
-#: Redis connections of alerting: each receiver waits on one and notes what it sent on another.
+#: Redis connections of alerting: each receiver blocks on one and logs its messages on another.
 ALERTING_CONNECTIONS = 16
 #: Exports whose progress is kept, the newest ones.
 MAX_EXPORTS = 64
@@ -76,7 +76,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """What a process is started with.
+    """Options of a process.
 
     Args:
         redis_url: the Redis or Valkey that holds the runs (the embedded one's, where that is used).
@@ -365,7 +365,7 @@ class Intake(Stage):
         return {"durability": self._durability.follow()} if self._is_open else {}
 
     async def stop(self) -> None:
-        """Stop the writer; agents send again what it has not stored."""
+        """Stop the writer; agents send unstored frames again."""
         await self._ingest.stop()
 
     def routes(self) -> Sequence[APIRouter]:

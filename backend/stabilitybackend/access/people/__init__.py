@@ -1,1 +1,1 @@
-"""Who people are where no key says it: a trusted proxy or an OpenID provider; what they may do, a file of ours."""
+"""Users without a key, authenticated by a trusted proxy or an OpenID provider; a local file has their rights."""

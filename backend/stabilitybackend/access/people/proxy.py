@@ -1,7 +1,7 @@
-"""People whom a trusted proxy signs in: who they are is in a header, what they may do in a file of ours.
+"""Users signed in by a trusted proxy: a header names them, a local file has their rights.
 
 The header is believed from the addresses in ``STABILITY_TRUSTED_PROXIES`` alone, by the connection's own other end and
-never by what ``X-Forwarded-For`` says. From anywhere else a request with it is refused: somebody pretends to be a
+never by ``X-Forwarded-For``. From anywhere else a request with it is refused, as a forgery of a
 person. Promises: docs/security.md.
 """
 
@@ -22,7 +22,7 @@ from stabilitybackend.base.settings import Settings
 
 __all__ = ["PERSON", "PeopleFromProxy", "ProxyPeople", "person_of"]
 
-#: Where a request's scope holds who a proxy says it is: a Principal, or why that is refused.
+#: Key of a request's scope with the user named by a proxy: a Principal, or the refusal.
 PERSON = "stability.person"
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -34,7 +34,7 @@ class ProxyPeople:
     Args:
         header, groups_header: lower-case names; no groups without the second one.
         proxies: whose header is believed.
-        roles: what they may do.
+        roles: their rights.
     """
 
     header: str
@@ -44,10 +44,10 @@ class ProxyPeople:
 
     @classmethod
     def of(cls, settings: Settings) -> ProxyPeople | None:
-        """Return what the settings say, None where no proxy signs anybody in.
+        """Return the settings' proxies, None where no proxy signs users in.
 
         Raises:
-            SettingsError: nobody would be trusted, everybody would be, or the file of roles can't be read.
+            SettingsError: no proxy is trusted, or every address, or the file of roles can't be read.
         """
         header = settings.proxy_user_header
         if header is None:
@@ -61,7 +61,7 @@ class ProxyPeople:
         )  # fmt: skip
 
     def who(self, peer: str | None, headers: Iterable[tuple[bytes, bytes]]) -> Principal | StabilityBoardError | None:
-        """Return who a proxy says that it is: a person, why not, or None where the request names nobody.
+        """Return the user named by a proxy, the refusal, or None where the request names no user.
 
         Args:
             peer: address at the other end of the connection, None for a unix socket.
@@ -108,7 +108,7 @@ class ProxyPeople:
 class PeopleFromProxy:
     """Looks at each request before ``X-Forwarded-For`` changes where it seems to come from; ASGI.
 
-    It goes around uvicorn's own reading of that header, and notes who somebody is in the request's scope.
+    It goes around uvicorn's own reading of that header, and notes the user in the request's scope.
     """
 
     def __init__(self, app: ASGIApp, people: ProxyPeople) -> None:
@@ -124,10 +124,10 @@ class PeopleFromProxy:
 
 
 def person_of(scope: Mapping[str, Any]) -> Principal | None:
-    """Return whom a proxy signed in, None where it named nobody.
+    """Return the user signed in by a proxy, None for none.
 
     Raises:
-        Forbidden: what the request says of a person is not believed, or the person may nothing.
+        Forbidden: the header is not of a trusted proxy, or the user has no rights.
     """
     found = scope.get(PERSON)
     if isinstance(found, StabilityBoardError):

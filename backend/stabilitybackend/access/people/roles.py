@@ -1,4 +1,4 @@
-"""What people may do whom somebody else signs in: a TOML file of ours names persons and groups.
+"""Rights of users signed in elsewhere: a TOML file names users and groups.
 
 Who somebody is, a proxy or a provider says; what that allows is decided here alone, at each call. So a line that is
 taken out of the file counts from the next start of the server on, for sessions that are open too.
@@ -25,7 +25,7 @@ _STRENGTH = ("viewer", "operator", "admin")
 
 @dataclass(frozen=True)
 class Grant:
-    """What a person or a group may do: a role, everywhere or in one project."""
+    """Right of a user or a group: a role, everywhere or in one project."""
 
     role: str
     project: str | None = None
@@ -45,7 +45,7 @@ class Roles:
 
     @classmethod
     def of(cls, settings: Settings, wanted_by: str) -> Roles:
-        """Return what the file says. Raises SettingsError: there is none, or it can't be read.
+        """Return the roles of the file. Raises SettingsError where it is missing or can't be read.
 
         Args:
             wanted_by: the setting that needs it.
@@ -55,7 +55,7 @@ class Roles:
         return cls(*_read(settings.roles))
 
     def grant(self, name: str, groups: Iterable[str]) -> Grant | None:
-        """Return what a person may: its own line, else that of the strongest group, else the default."""
+        """Return the right of a user: its own line, else that of the strongest group, else the default."""
         if name in self.users:
             return self.users[name]
         found = [self.groups[group] for group in groups if group in self.groups]
@@ -63,7 +63,7 @@ class Roles:
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text can be the name of a person, and not that of whoever calls where no key is needed."""
+    """Return whether a text can be the name of a user, and is not that of callers without a key."""
     fits = 0 < len(text) <= MAX_NAME_CHARS and text.isprintable() and text == text.strip()
     return fits and text.casefold() not in RESERVED_NAMES
 
@@ -98,7 +98,7 @@ def _grant(path: Path, place: str, given: object) -> Grant:
 
 
 def wrong_setting(name: str, given: object, expected: str) -> SettingsError:
-    """Return the error about a setting of people's sign-in."""
+    """Return the error about a setting of the sign-in."""
     return SettingsError(
         f"setting {name} is {str(given)!r}, expected {expected}", hint=f"set STABILITY_{name.upper()}", setting=name
     )

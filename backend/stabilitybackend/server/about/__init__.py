@@ -1,1 +1,1 @@
-"""What is known about a run beside its points: facts of its launches, and what differs between two runs. Pure."""
+"""Facts of a run's launches, and differences between two runs. Pure."""

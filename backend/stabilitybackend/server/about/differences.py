@@ -1,4 +1,4 @@
-"""What differs between two runs, or two launches: configs key by key, facts one by one."""
+"""Differences between two runs or two launches: configs key by key, facts one by one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _flat(config: Mapping[str, Any], before: str, depth: int) -> Iterator[tuple[
 
 
 def _text(value: Any) -> str:
-    """Return a value as JSON, so that 1 and "1" are not the same; words of people stand without quotes."""
+    """Return a value as JSON, so that 1 and "1" are not the same; words are without quotes."""
     text = json.dumps(value, ensure_ascii=False)
     if isinstance(value, str) and not _reads_as_json(value):
         text = value
@@ -51,7 +51,7 @@ def config_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tup
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[Difference]:
-    """Return what differs: names of ``before`` and ``now`` in their order, new ones last."""
+    """Return the differences: names of ``before`` and ``now`` in their order, new ones last."""
     names = dict.fromkeys([*before, *now])
     return [Difference(name, before.get(name), now.get(name)) for name in names if before.get(name) != now.get(name)]
 

@@ -1,4 +1,4 @@
-"""What is known about a run, made for people: its launches, and what differs between the newest ones of two runs."""
+"""A run as its page shows it: its launches, and the differences between the newest ones of two runs."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def launches_of(
     segment_of: Callable[[str], int | None],
     environments: Callable[[Collection[str]], list[Mapping[str, str]]],
 ) -> list[RunLaunch]:
-    """Return the launches of a run, newest first, each with what changed since the one before it.
+    """Return the launches of a run, newest first, each with its changes since the one before.
 
     Args:
         started_with: returns the processes of the launch of a source. segment_of: the segment that it is in.
-        environments: what some processes compute with, the different ones.
+        environments: distinct environments of some processes.
     """
     found = sorted(facts.launches(started_with), key=lambda launch: started_ns(launch.sources[0]))
     shown: list[RunLaunch] = []
@@ -92,7 +92,7 @@ def _of_command(one: Difference) -> Difference:
 
 
 def _facts(launch: RunLaunch) -> dict[str, str]:
-    """Return the facts of a launch that are news when they are others, by the name that people read."""
+    """Return the facts of a launch whose changes are shown, by displayed name."""
     git = launch.git
     environment = {name: text for name, text in launch.environment.items() if name not in ("ranks", "git")}
     facts = {
@@ -127,7 +127,7 @@ def diff(
     launches: list[RunLaunch],
     why: str,
 ) -> RunDiff:
-    """Return what differs between another run (id, name, config, launches) and this one."""
+    """Return the differences between another run (id, name, config, launches) and this one."""
     run_id, name, before, older = other
     keys, equal = config_differences(before, config)
     facts: list[Difference] = []

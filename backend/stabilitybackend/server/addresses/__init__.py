@@ -1,1 +1,1 @@
-"""The address that a browser has: a path before ours, and names that are not ours."""
+"""Addresses in browsers: a path in front, and foreign host names."""

@@ -1,6 +1,6 @@
-"""What a browser shows where its address is under a name that this server does not know: which setting names it.
+"""Page for a request under an unknown host name: the setting that adds the name.
 
-Such a request may be one of a page of another site (DNS rebinding, docs/security.md). So the page has nothing of ours,
+Such a request may be one of a page of another site (DNS rebinding, docs/security.md). So the page has no data,
 no script, and of the request only what its sender knows.
 """
 

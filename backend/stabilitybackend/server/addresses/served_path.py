@@ -1,4 +1,4 @@
-"""Serves the board below a path: takes it off each request, so that no route, check or log line knows of it.
+"""Serves the board below a path, removed from each request before routes, checks and logs.
 
 Some proxies take it off themselves (jupyter-server-proxy's ``/proxy/8080/``, nginx with a slash after the address, Open
 OnDemand's ``/rnode/``), others pass it on (``/proxy/absolute/8080/``, ``/node/``, code-server's ``/absproxy/``). Both
@@ -18,7 +18,7 @@ from stabilitybackend.base.settings import MAX_ROOT_PATH_CHARS, is_loopback
 
 __all__ = ["ServedPath"]
 
-#: Headers in which a proxy says the path that it took off; the second one is of older versions of jupyter-server-proxy.
+#: Headers in which a proxy names the path that it removed; the second one is of older versions of jupyter-server-proxy.
 _PREFIX_HEADERS = (b"x-forwarded-prefix", b"x-forwarded-context")
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~!$&'()*+,:@%-]+){1,50}/?")
 
@@ -27,7 +27,7 @@ class ServedPath:
     """Takes the path off; ASGI. It goes around uvicorn's reading of ``X-Forwarded-For``: it has to see who connects.
 
     Args:
-        app: what is served.
+        app: the served application.
         path: of the settings (``below``), quoted; "" for none.
         trusted: addresses of proxies whose ``X-Forwarded-Prefix`` is believed.
     """
@@ -45,7 +45,7 @@ class ServedPath:
         await self._app(scope, receive, send)
 
     def _found(self, scope: Scope) -> Scope:
-        """Return what of a scope is another: the path that is left, and the one below which the browser asked."""
+        """Return the changes of a scope: the remaining path, and the path below which the browser asked."""
         sent: str = scope["path"]
         if self._path and f"{sent}/".startswith(f"{self._decoded}/"):
             raw: bytes = scope.get("raw_path") or sent.encode()
@@ -58,7 +58,7 @@ class ServedPath:
         return {"root_path": self._forwarded(scope) or self._assumed(scope)}
 
     def _forwarded(self, scope: Scope) -> str:
-        """Return the path that a trusted proxy says, "" where none does."""
+        """Return the path named by a trusted proxy, "" without one."""
         client = scope.get("client")
         if client is None or client[0] not in self._trusted:
             return ""
@@ -69,9 +69,9 @@ class ServedPath:
         return ""
 
     def _assumed(self, scope: Scope) -> str:
-        """Return the path of the settings where the request came by a name: a proxy took the path off.
+        """Return the path of the settings where the request has a host name: a proxy removed the path.
 
-        At an address of loopback it may as well be somebody on this machine, without a proxy.
+        At a loopback address the request may be of this machine, without a proxy.
         """
         hosts = [value.decode("latin-1") for key, value in scope["headers"] if key == b"host"]
         try:

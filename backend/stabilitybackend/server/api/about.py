@@ -1,4 +1,4 @@
-"""What is known about a run beside its points, and what differs from another one: ``/api/v1/runs/{run_id}/about``.
+"""Facts of a run beside its points, and its differences from another one: ``/api/v1/runs/{run_id}/about``.
 
 Shapes: docs/api.md.
 """
@@ -44,7 +44,7 @@ Tags = Annotated[list[Annotated[str, Field(min_length=1, max_length=MAX_TAG_CHAR
 
 
 class AboutBody(BaseModel):
-    """What is to be changed; what is left out, or null, stays. An empty name is the job's own again."""
+    """Changes; a missing or null field stays. An empty name restores that of the job."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -65,7 +65,7 @@ async def about(
     worker: Worker,
     against: Annotated[str, Query(max_length=200, description="a run to compare with, or last_good")] = "",
 ) -> Response:
-    """Config, facts of each launch, tags and notes of a run; and what differs from another run."""
+    """Config, facts of each launch, tags and notes of a run; and differences from another run."""
     return answer(await _about(reader, manager, worker, against))
 
 
@@ -123,7 +123,7 @@ def run_launches(worker: RunWorker) -> list[RunLaunch]:
 async def _diff(
     identity: Principal, manager: RunManager, run: Run, launches: list[RunLaunch], against: str
 ) -> tuple[RunDiff | None, str]:
-    """Return what differs, or why nothing can be said."""
+    """Return the differences, or why they are unknown."""
     why = ""
     if against == LAST_GOOD:
         good, why = await _last_good(manager, run)

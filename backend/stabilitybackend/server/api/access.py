@@ -37,7 +37,7 @@ async def identify(connection: HTTPConnection) -> Principal:
     """Return who makes the call.
 
     Raises:
-        Unauthorized: a key is needed and none, or a wrong one, came.
+        Unauthorized: a key is needed, and the request has none or a wrong one.
     """
     authenticator = server_of(connection)[Access].authenticator
     return await authenticator.authenticate(connection.headers, connection.cookies, person_of(connection.scope))
@@ -92,7 +92,7 @@ async def _worker(run_id: str, manager: Annotated[RunManager, Depends(_manager)]
 
 
 async def audit(connection: HTTPConnection, who: Principal, action: str, target: str = "", detail: str = "") -> None:
-    """Note for good what somebody did, and from which address. Raises Unavailable when Redis is away."""
+    """Write an action and the address of its author into the audit log. Raises Unavailable when Redis is away."""
     log = server_of(connection)[Access].audit
     run = str(connection.path_params.get("run_id", ""))
     await log.add(who.name, who.key_id, action, target, _from(connection, detail), run)
@@ -104,17 +104,17 @@ def _from(connection: HTTPConnection, detail: str = "") -> str:
 
 
 class Record:
-    """Notes for good what a call does, with the run of its path."""
+    """Audits a call, with the run of its path."""
 
     def __init__(self, connection: HTTPConnection) -> None:
         self._connection = connection
 
     async def did(self, who: Principal, action: str, target: str = "", detail: str = "") -> None:
-        """Note what somebody did. Raises Unavailable when Redis is away: what was done may be done all the same."""
+        """Audit an action. Raises Unavailable when Redis is away, although the action may be done."""
         await audit(self._connection, who, action, target, detail)
 
     async def saw(self, who: Principal, action: str) -> None:
-        """Note that somebody reads what not everybody may. Raises Unavailable when Redis is away."""
+        """Audit a read of restricted data. Raises Unavailable when Redis is away."""
         log = server_of(self._connection)[Access].audit
         run = str(self._connection.path_params.get("run_id", ""))
         await log.saw(who.name, who.key_id, action, run, _from(self._connection))
@@ -124,7 +124,7 @@ async def _record(connection: HTTPConnection) -> Record:
     return Record(connection)
 
 
-#: Whoever has any key that works.
+#: A caller with any valid key.
 Caller = Annotated[Principal, Depends(identify)]
 Reader = Annotated[Principal, Depends(_with_scope("read"))]
 Proposer = Annotated[Principal, Depends(_with_scope("propose"))]

@@ -1,7 +1,7 @@
-"""What each route answers, declared once: ``responses=answers(Run)``. The OpenAPI and the tests read it from there.
+"""Answers of each route, declared once: ``responses=answers(Run)``. The OpenAPI and the tests read it from there.
 
-The types describe; they are in nobody's way. FastAPI's own ``response_model`` would copy each answer through pydantic
-and turn NaN into null in silence, so routes hand over bytes and ``responses`` only says what they are.
+The types only describe. FastAPI's own ``response_model`` would copy each answer through pydantic
+and turn NaN into null in silence, so routes hand over bytes and ``responses`` only describes them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def answer(content: Any, status: int = 200) -> Response:
 
 
 def declared(routes: Sequence[BaseRoute]) -> Iterator[DeclaredAnswer]:
-    """Yield what the routes of an app declare, in their order; those that the OpenAPI leaves out are left out."""
+    """Yield the declarations of the routes of an app, in order, without those left out of the OpenAPI."""
     for route in routes:
         router = getattr(route, "original_router", None)  # how FastAPI keeps one that was included
         if router is not None:
@@ -99,7 +99,7 @@ def _structs(kinds: Iterable[Any]) -> set[type[msgspec.Struct]]:
 
 
 def complete(document: dict[str, Any], routes: Sequence[BaseRoute]) -> dict[str, Any]:
-    """Write into an OpenAPI document what the routes declare; return it."""
+    """Write the declarations of routes into an OpenAPI document; return it."""
     found = list(declared(routes))
     kinds = list({id(one.answer.kind): one.answer.kind for one in found if one.answer.kind is not None}.values())
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)

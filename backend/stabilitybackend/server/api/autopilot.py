@@ -1,4 +1,4 @@
-"""The autopilot of a run: its policy, what it did, what it waits for. Shapes: docs/api.md, words: docs/autopilot.md."""
+"""The autopilot of a run: its policy, its actions and its waits. Shapes: docs/api.md, words: docs/autopilot.md."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class PolicyBody(BaseModel):
 
 @router.get("", responses=answers(Autopilot))
 async def shown(reader: Reader, worker: Worker) -> Response:
-    """Whether it is on, its policy, what it did and why, and what it waits for now."""
+    """State and policy of the autopilot, its actions with their reasons, and its present wait."""
     await worker.autopilot.refresh()
     return answer(worker.autopilot.shown(worker.state))
 
 
 @router.put("", responses=answers(Autopilot))
 async def put(body: PolicyBody, commander: Commander, worker: Worker, record: Recorded) -> Response:
-    """Turn it on with a policy; a wrong one names file, line and what may stand there, and nothing changes."""
+    """Turn it on with a policy; a wrong one is refused with file, line and the expected value."""
     await worker.autopilot.put(body.policy, commander.name, body.file)
     await record.did(commander, "autopilot.policy", "", worker.autopilot.mode)
     worker.autopilot.publish(worker.state)
@@ -45,7 +45,7 @@ async def put(body: PolicyBody, commander: Commander, worker: Worker, record: Re
 
 @router.delete("", responses=answers(Autopilot))
 async def stop(commander: Commander, worker: Worker, record: Recorded) -> Response:
-    """Turn it off at once. A rollback of its that is under way goes on."""
+    """Turn it off now. Its rollback under way continues."""
     await worker.autopilot.put(None, commander.name)
     await record.did(commander, "autopilot.off")
     worker.autopilot.publish(worker.state)

@@ -1,4 +1,4 @@
-"""What the job handed over about its data, and the batches that it keeps: ``GET .../batches``, ``.../batch_samples``.
+"""Data that the job reported of its batches, and the batches that it keeps: ``GET .../batches``, ``.../batch_samples``.
 
 Shapes: docs/api.md.
 """
@@ -28,7 +28,7 @@ async def batches(
     stretch: Annotated[list[str] | None, Query(description="two, each FIRST-LAST: their common samples")] = None,
     size: Annotated[list[str] | None, Query(description="NAME:SAMPLES of a data set: unseen ones are counted")] = None,
 ) -> Response:
-    """Which data was seen before, how often samples were seen, and what is missing to know it."""
+    """Repeated data, how often samples were used, and the reports missing for that."""
     stretches = [_stretch(text) for text in stretch or ()]
     if len(stretches) not in (0, 2):
         raise BadRequest(f"{len(stretches)} stretches were given, expected two", hint="stretch=0-99&stretch=100-199")
@@ -41,7 +41,7 @@ async def batches(
 
 @router.get("/batch_samples", responses=answers(BatchAnswers))
 async def batch_answers(reader: Reader, worker: Worker) -> Response:
-    """Which ranks keep their newest batches, and what they answered to the newest orders, newest first."""
+    """Ranks that keep their newest batches, and their answers to the newest commands, newest first."""
     return answer((await worker.ready()).kept.view())
 
 

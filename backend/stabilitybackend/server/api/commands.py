@@ -1,4 +1,4 @@
-"""Ordering and following commands, and what is suggested to order. Shapes: docs/api.md, docs/restart.md."""
+"""Issues and follows commands, and suggests them. Shapes: docs/api.md, docs/restart.md."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["commands"])
 
 
 class Commands(msgspec.Struct):
-    """Newest first. ``proposals``: what waits for a person, or did; of them the newest 50."""
+    """Newest first. ``proposals``: open and decided ones, the newest 50."""
 
     commands: list[AnyCommand]
     proposals: list[Proposal] = []
@@ -52,9 +52,9 @@ async def issue(
 
 @router.get("/commands", responses=answers(Commands))
 async def commands(reader: Reader, worker: Worker, book: Book) -> Response:
-    """Commands of the run, newest first, and what was proposed."""
+    """Commands of the run, newest first, and its proposals."""
     proposals: list[Proposal] = []
-    with suppress(Unavailable):  # the commands are known without Redis
+    with suppress(Unavailable):  # the commands are in memory
         proposals = (await book.of_run(worker.run_id))[:SHOWN]
     return answer({"commands": [shown(one) for one in worker.commands()], "proposals": proposals})
 
@@ -88,7 +88,7 @@ async def rollback(
 
 @router.get("/orders", responses=answers(CommandOffers))
 async def orders(reader: Reader, worker: Worker) -> Response:
-    """Whether the job would obey a stop and an order to save a checkpoint now, and what each one means."""
+    """Whether the job would obey a stop and a checkpoint command now, with the effect of each."""
     return answer(offers((await worker.ready()).job.view()))
 
 

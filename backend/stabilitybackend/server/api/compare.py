@@ -58,7 +58,7 @@ async def compared(
 
 
 def _compared(worker: RunWorker, request: SeriesRequest, fork: int | None, shift: int) -> ComparedRun:
-    """Return the run as it is now."""
+    """Return the present state of a run."""
     state = worker.state
     origin = next(
         (name for name in state.store.metrics() if any(key.rank is not None for key in state.store.keys(name))), None

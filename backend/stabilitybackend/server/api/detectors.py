@@ -1,4 +1,4 @@
-"""What the detectors and the kinds of incidents are, and how detectors are set for one run. Shapes: docs/api.md."""
+"""Detectors, kinds of incidents, and the settings of detectors for one run. Shapes: docs/api.md."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ router = APIRouter(prefix="/api/v1", tags=["detectors"])
 
 
 class SettingsBody(BaseModel):
-    """What differs from the defaults. Names and ranges are checked by the detectors' registry."""
+    """Differences from the defaults. Names and ranges are checked by the detectors' registry."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -47,13 +47,13 @@ async def detectors(reader: Reader) -> Response:
 
 @router.get("/incident_kinds", responses=answers(IncidentKinds))
 async def incident_kinds(reader: Reader) -> Response:
-    """All kinds of incidents: what each is called, is about and leads to."""
+    """All kinds of incidents: label, subject and consequences."""
     return answer({"kinds": [kind for name, kind in served().items() if name]})
 
 
 @router.get("/runs/{run_id}/detectors", responses=answers(ListedRunDetectors))
 async def settings(reader: Reader, worker: Worker) -> Response:
-    """What is set for a run, who changed it when, and what can be set."""
+    """Settings of a run, their changes with author and time, and all possible settings."""
     await worker.detectors.refresh()
     set_now = worker.detectors.shown()
     return answer({"settings": set_now.settings, "changes": set_now.changes, "detectors": _detectors()})
@@ -72,14 +72,14 @@ async def set_detectors(body: SettingsBody, commander: Commander, worker: Worker
 
 @router.get("/runs/{run_id}/watched", responses=answers(Watched))
 async def watched(reader: Reader, worker: Worker) -> Response:
-    """Which metrics of the run are watched, as what and why, and which are not."""
+    """Watched metrics of the run with role and reason, and the unwatched ones."""
     state = worker.state
     return answer(watched_of(state.judge.names, state.store.metrics(), state.judge.followed))
 
 
 @router.get("/runs/{run_id}/headline", responses=answers(Headline))
 async def headline(reader: Reader, worker: Worker) -> Response:
-    """What of the run is shown first: the metrics of its strip, its large chart and its small ones."""
+    """Metrics shown first: of the strip, of the large chart and of the small ones."""
     names = worker.state.store.metrics()
     return answer(headline_of(watched_of(worker.state.judge.names, names), names))
 
@@ -95,7 +95,7 @@ async def mixture(
     start: Annotated[int | None, Query(description="first step of the curves, inclusive")] = None,
     stop: Annotated[int | None, Query(description="last step of the curves, inclusive")] = None,
 ) -> Response:
-    """Which mixture of the data the job declared, and what it takes, with the band of chance."""
+    """Declared and actual mixture of the data, with the band of chance."""
     judge = worker.state.judge
     found = mixture_of_run(judge)
     if buckets is None or not found.mixtures:
@@ -114,7 +114,7 @@ def _idea(detector: Detector) -> dict[str, Any]:
 
 
 def _text(doc: str) -> str:
-    """Return the idea of a detector: what its docstring says before arguments, source and example, as paragraphs."""
+    """Return the idea of a detector: paragraphs of its docstring before arguments, source and example."""
     paragraphs = [" ".join(paragraph.split()) for paragraph in doc.split("\n\n")]
     ends = ("Args:", "Parameters", "Source", "Example", "Attributes:")
     idea: list[str] = []

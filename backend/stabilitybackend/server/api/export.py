@@ -30,7 +30,7 @@ from stabilitybackend.storage.query.lineage_view import LineageView
 
 __all__ = ["EXPORT_ID_HEADER", "router"]
 
-#: Header of the answer: under this id the export tells how far it is, and what it could not read.
+#: Header of the answer: id for the progress and the problems of the export.
 EXPORT_ID_HEADER = "X-Export-Id"
 #: Longest read of the newest points, seconds.
 REFRESH_TIMEOUT_S = 10.0
@@ -102,7 +102,7 @@ async def export(
         else:
             settings.make_data_dir()
             chunks = parquet_export(made, settings.data_dir)
-        # What fails at the begin, as on a full disk, is answered in words, and not by a file that breaks off.
+        # A failure at the begin, as on a full disk, is answered by an error, and not by a file that breaks off.
         return made, next(chunks, b""), chunks
 
     made, first, chunks = await asyncio.to_thread(begin)
@@ -117,7 +117,7 @@ async def export(
 
 @router.get("/{export_id}", responses=answers(ExportProgress))
 async def progress(reading: ReadingPart, export_id: str, reader: Reader) -> Response:
-    """How far an export is: points in all (about) and written, and what could not be read."""
+    """Progress of an export: points in all (about) and written, and unreadable files."""
     found = reading.exports.get(export_id)
     if found is None:
         raise NotFound(f"there is no export {export_id!r}", hint="only the newest ones of this server are remembered")

@@ -1,4 +1,4 @@
-"""GPUs, of one run and over all, interruptions and what rollbacks cost over all runs. Shapes: docs/api.md."""
+"""GPUs, of one run and over all, interruptions and costs of rollbacks over all runs. Shapes: docs/api.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ router = APIRouter(prefix="/api/v1", tags=["fleet"])
 
 
 class CategoryBody(BaseModel):
-    """What a person says that an interruption was."""
+    """The category of an interruption, corrected by a user."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -32,7 +32,7 @@ class CategoryBody(BaseModel):
 
 @router.get("/gpus", responses=answers(FleetGpus))
 async def gpus(manager: Manager, reader: Reader) -> Response:
-    """Every GPU with a known fault, newest fault first."""
+    """GPUs with a fault, newest fault first."""
     return answer(manager.fleet.gpus(reader.project))
 
 
@@ -56,7 +56,7 @@ async def interruptions(
     days: Annotated[float | None, Query(description="only of the last so many days, > 0")] = None,
     project: Annotated[str | None, Query(description="only of the runs of this project")] = None,
 ) -> Response:
-    """What stopped the jobs of this server: each interruption, and the table of all."""
+    """Interruptions of the jobs of this server, one by one and summed."""
     found = manager.fleet.interruptions(days, _seen(reader, project))
     if reader.project is not None:
         found = structs.replace(found, projects=[name for name in found.projects if reader.sees(name)])
@@ -70,7 +70,7 @@ async def rollback_costs(
     days: Annotated[float | None, Query(description="only of the last so many days, > 0")] = None,
     project: Annotated[str | None, Query(description="only of the runs of this project")] = None,
 ) -> Response:
-    """What the rollbacks of all runs cost together, in these days and in this month, and by run."""
+    """Costs of the rollbacks of all runs, in these days, in this month, and by run."""
     return answer(manager.fleet.rollbacks(days, _seen(reader, project)))
 
 

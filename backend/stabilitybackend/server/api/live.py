@@ -59,14 +59,14 @@ async def live(socket: WebSocket) -> None:
 
 
 class _Subscribe(msgspec.Struct, tag_field="type", tag="subscribe"):
-    """What a browser sends: a run, or none for the list of runs, and the newest stream id that it has."""
+    """Message of a browser: a run, or none for the list of runs, and its newest stream id."""
 
     run_id: str | None = None
     cursor: str | None = None
 
 
 class _OneProject(Subscriber):
-    """Gets of the list of runs what is about one project."""
+    """Filters the list of runs by one project."""
 
     def __init__(self, project: str) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class _Feed:
         self._open = server[Neighbours].own_feed if socket.scope.get(RELAYED) else server[Neighbours].feed
 
     async def send_forever(self) -> None:
-        """Send what is queued; end when the browser takes nothing any more."""
+        """Send queued messages; end when the browser takes none any more."""
         while True:
             try:
                 message = await asyncio.wait_for(self._subscriber.get(), PING_EVERY_S)

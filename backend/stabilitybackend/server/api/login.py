@@ -82,5 +82,5 @@ async def ways(
 
 @router.get("/me", responses=answers(Me))
 async def me(caller: Caller, request: Request) -> Response:
-    """Say who makes this call, and what that may do."""
+    """The caller and their rights."""
     return answer(_me(caller, request))

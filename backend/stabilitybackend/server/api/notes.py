@@ -1,4 +1,4 @@
-"""What people note at steps of a run: ``/api/v1/runs/{run_id}/annotations``. Shapes: docs/annotations.md."""
+"""Annotations at steps of a run: ``/api/v1/runs/{run_id}/annotations``. Shapes: docs/annotations.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ router = APIRouter(prefix="/api/v1/runs/{run_id}/annotations", tags=["annotation
 
 
 async def _book(clients: RedisClients, worker: Worker) -> AnnotationBook:
-    state = await worker.ready()  # which segment a step is in says the whole lineage
+    state = await worker.ready()  # the lineage decides the segment of a step
     return AnnotationBook(worker.run_id, clients.redis, state.fold.tree)
 
 
@@ -41,7 +41,7 @@ async def every(reader: Reader, book: Book) -> Response:
 async def annotate(
     body: AnnotationRequest, commander: Commander, worker: Worker, book: Book, record: Recorded
 ) -> Response:
-    """Note something at a step or a range of steps; the key says who did."""
+    """Annotate a step or a range of steps; the author is that of the key."""
     request = AnnotationRequest(body.text, body.step, body.first_step, body.last_step, body.metric, body.segment)
     changed = await book.add(request, commander.name, time.time())
     await record.did(commander, "annotation.made", changed.annotation_id)
@@ -58,7 +58,7 @@ async def change(
     book: Book,
     record: Recorded,
 ) -> Response:
-    """Change an annotation, whoever made it; one that is not there is made, so that an import may be repeated."""
+    """Change an annotation of any author, or create it, so that an import may be repeated."""
     changed = await book.put(annotation_id, body, commander.name, time.time())
     await record.did(commander, "annotation.changed", annotation_id)
     _publish(worker, changed)
@@ -67,7 +67,7 @@ async def change(
 
 @router.delete("/{annotation_id}", responses=answers(ChangedAnnotation))
 async def delete(annotation_id: str, commander: Commander, worker: Worker, book: Book, record: Recorded) -> Response:
-    """Delete an annotation, whoever made it."""
+    """Delete an annotation of any author."""
     changed = await book.delete(annotation_id, commander.name, time.time())
     await record.did(commander, "annotation.deleted", annotation_id)
     _publish(worker, changed)

@@ -1,4 +1,4 @@
-"""What the ranks of a run printed: ``GET /api/v1/runs/{run_id}/output``. Shapes: docs/api.md."""
+"""Lines printed by the ranks of a run: ``GET /api/v1/runs/{run_id}/output``. Shapes: docs/api.md."""
 
 from __future__ import annotations
 

@@ -11,11 +11,11 @@ from stabilitybackend.server.api.answers import JSON
 
 __all__ = ["Packs", "packed", "packed_answer"]
 
-#: A smaller answer fits into few packets as it is, bytes.
+#: A smaller answer fits into few packets uncompressed, bytes.
 _PACK_FROM = 4096
 #: Level 1 halves numbers and more, 14 ms a megabyte; level 6 takes five times as long for a tenth less.
 _LEVEL = 1
-#: What a gzip stream begins with (RFC 1952, section 2.3.1); no JSON does.
+#: First bytes of a gzip stream (RFC 1952, section 2.3.1); no JSON does.
 _MAGIC = b"\x1f\x8b"
 #: Window bits of zlib for a gzip header around the stream.
 _GZIP = 31
@@ -30,7 +30,7 @@ Packs = Annotated[bool, Depends(_packs)]
 
 
 def packed(content: bytes, packs: bool) -> bytes:
-    """Return an answer's JSON packed with gzip, or as it is where it is small or the caller does not read that."""
+    """Return an answer's JSON, packed with gzip where it is large and the caller accepts that."""
     if not packs or len(content) < _PACK_FROM:
         return content
     packer = zlib.compressobj(_LEVEL, wbits=_GZIP)

@@ -14,7 +14,7 @@ from stabilitybackend.server.stages import Reading
 
 __all__ = ["MaxAge", "ReadingPart", "Shared", "Threads"]
 
-#: How old an answer about a run that goes on may be at most, seconds, for who takes an older one.
+#: Largest age of a shared answer about a live run, seconds, for a request with max-age.
 SHARED_FOR_S = 1.0
 
 

@@ -1,4 +1,4 @@
-"""The table of all runs and the columns that it can have: what the list of runs shows. Shapes: docs/api.md."""
+"""The table of all runs, its rows and possible columns. Shapes: docs/api.md."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ async def runs(
 async def run(reader: Reader, manager: Manager, worker: Worker) -> Response:
     """One run."""
     printed = False
-    with suppress(RedisError, OSError):  # what the run is known by is in memory
+    with suppress(RedisError, OSError):  # the run's facts are in memory
         printed = await manager.output_log.has_lines(worker.run_id)
     about = line_of(run_launches(worker), printed=printed)
     return answer(
@@ -97,7 +97,7 @@ async def segments(reader: Reader, worker: Worker) -> Response:
 async def undo_segment(segment: int, commander: Commander, worker: Worker, record: Recorded) -> Response:
     """Say that a segment which was inferred from the steps alone is no rollback; its points are discarded as strays.
 
-    Of steps that went back while their process ran on, all of the run are taken back at once, later ones too.
+    Of steps that went back while their process ran on, all of the run are taken back together, later ones too.
     """
     undone = await worker.undo_segment(segment, commander.name)
     await record.did(commander, "segment.undo", str(segment))
@@ -157,7 +157,7 @@ async def incident(incident_id: str, reader: Reader, worker: Worker) -> Response
 async def acknowledge(incident_id: str, commander: Commander, worker: Worker, record: Recorded) -> Response:
     """Acknowledge an incident; the first person who does so stays.
 
-    202: no worker follows the run now; nobody else is called all the same, and the next worker writes it down.
+    202: no worker follows the run now; no further call is made, and the next worker writes it down.
     """
     incident = await worker.acknowledge(incident_id, commander.name)
     await record.did(commander, "incident.acknowledge", incident_id, incident.title)
@@ -172,7 +172,7 @@ async def checkpoints(reader: Reader, worker: Worker) -> Response:
 
 @router.get("/{run_id}/health", responses=answers(HealthAnswer))
 async def health(reader: Reader, worker: Worker) -> Response:
-    """The newest report of each agent, and what each rank does."""
+    """The newest report of each agent, and the state of each rank."""
     state = worker.state
     judged = state.statuses()
     ranks = [rank for agent in state.agents.all.values() for rank in agent.ranks]
@@ -187,7 +187,7 @@ async def health(reader: Reader, worker: Worker) -> Response:
 @router.get("/{run_id}/ledger", include_in_schema=False)
 @router.get("/{run_id}/rollback_costs", responses=answers(RollbackCosts))
 async def rollback_costs(reader: Reader, manager: Manager, worker: Worker) -> Response:
-    """What each rollback and saving cost, and how much of the run's time was worth it."""
+    """Costs of each rollback and checkpoint, and the effective share of the run's time."""
     stops = manager.fleet.stops(worker.run_id), manager.fleet.stops(project=reader.project)
     untimed = bool(worker.listing.run.config.get(UNTIMED_KEY))
     found = await asyncio.to_thread(rollback_costs_of(worker.state, time.time(), stops, untimed=untimed))
@@ -202,7 +202,7 @@ async def spike_score(reader: Reader, worker: Worker, threads: Threads) -> Respo
 
 @router.get("/{run_id}/resumes", responses=answers(Resumes))
 async def resumes(reader: Reader, worker: Worker) -> Response:
-    """What each resume brought back: both branches of its fork compared."""
+    """Comparison of both branches of each resume's fork."""
     found = worker.state.resumes.view()
     if worker.listing.run.config.get(UNTIMED_KEY):  # a moment that was made up is none
         found = structs.replace(found, resumes=[structs.replace(one, created=0.0) for one in found.resumes])

@@ -43,7 +43,7 @@ async def livez() -> Response:
 @router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", responses=answers(Ready, 200, 503))
 async def readyz(health: HealthPart, runs: Annotated[Runs, part(Runs)]) -> Response:
-    """Whether every live run is judged and stored and all of the server's work goes on; else 503 with the reasons."""
+    """Readiness: every live run is judged and stored and all background work runs; else 503 with the reasons."""
     found = health.problems()
     return answer(Ready("not ready" if found else "ready", found + lost(runs.manager)), 503 if found else 200)
 
@@ -53,7 +53,7 @@ async def readyz(health: HealthPart, runs: Annotated[Runs, part(Runs)]) -> Respo
 async def healthz(
     health: HealthPart, storage: Annotated[Storage, part(Storage)], clients: RedisClients, options: StartOptions
 ) -> Response:
-    """Whether the server works, its Redis stores what comes, and its processes are of versions that fit."""
+    """Health of the server, of its Redis, and of its processes' versions."""
     problem, redis = storage.storing.problem, "ok"
     if problem is not None:
         redis = f"{problem.problem}. {problem.hint}"
@@ -73,14 +73,14 @@ async def healthz(
 
 @router.get("/api/v1/receivers", responses=answers(Receivers))
 async def receivers(reader: Reader, alerting: AlertingPart) -> Response:
-    """Who is notified of incidents, and who notices that this server is away: what was accepted and refused last."""
+    """Receivers of alerts and of the heartbeat, with their newest accepted and refused messages."""
     reader.require_all_projects()
     return answer(await receivers_now(alerting.service, alerting.heartbeat, alerting.problems(), time.time()))
 
 
 @router.get("/metrics", response_class=Response, responses=answers(None, media_types=(CONTENT_TYPE_LATEST,)))
 async def metrics(reader: Reader, measured: Annotated[Metrics, part(Metrics)]) -> Response:
-    """The server's own metrics in Prometheus' text format; docs/operations.md says what they mean."""
+    """The server's own metrics in Prometheus' text format; docs/operations.md explains them."""
     reader.require_all_projects()
     return Response(generate_latest(measured.registry), media_type=CONTENT_TYPE_LATEST)
 

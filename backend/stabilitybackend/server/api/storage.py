@@ -25,7 +25,7 @@ async def storage(reader: Reader, worker: Worker) -> Response:
 
 @router.post("/runs/{run_id}/compact", responses=answers(Storage))
 async def compact(run_id: str, commander: Commander, manager: Manager) -> Response:
-    """Merge the small files of the run; a run that is over is archived whole first."""
+    """Merge the small files of the run; an ended run is archived whole first."""
     return answer(await manager.compact_run(run_id))
 
 

@@ -26,11 +26,11 @@ __all__ = ["TrialBody", "router"]
 #: Values that one try may judge: half a million steps of twelve metrics, some 15 s of one core and 80 MB for that time.
 #: Live requests share the interpreter with it and wait some ten ms longer meanwhile.
 MAX_VALUES = 6_000_000
-#: Part of ``last_steps`` that is judged before them, so that the detectors know what is usual when they begin.
+#: Part of ``last_steps`` that is judged before them, so that the detectors have baselines at the begin.
 WARM_UP_SHARE = 0.25
 #: Incidents in an answer, newest ones; the counts are of all.
 MAX_SHOWN = 500
-#: How often it is checked whether whoever asked is still there, seconds.
+#: Interval between checks of the caller's connection, seconds.
 POLL_S = 0.2
 
 router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["detectors"])
@@ -46,7 +46,7 @@ class TrialBody(SettingsBody):
 async def try_settings(
     body: TrialBody, request: Request, reader: Reader, worker: Worker, reading: ReadingPart, clients: RedisClients
 ) -> Response:
-    """Return what the detectors would have found in this run with these settings; nothing is changed.
+    """Incidents of this run under other settings; nothing is changed.
 
     It takes some seconds for a long run; it stops when the connection is closed.
     """
@@ -94,7 +94,7 @@ async def try_settings(
 
 
 async def _while_there(request: Request, judge: Callable[[], Backtest], stopped: threading.Event) -> Backtest | None:
-    """Return what ``judge`` finds in a thread, None when whoever asked has gone."""
+    """Return the result of ``judge``, called in a thread, None when the caller has gone."""
     work = asyncio.create_task(asyncio.to_thread(judge))
     try:
         while not (await asyncio.wait({work}, timeout=POLL_S))[0]:
@@ -117,7 +117,7 @@ def _first(last_step: int | None, last_steps: int | None) -> int | None:
 
 
 def _judged(incidents: Iterable[Incident], first: int | None) -> list[Incident]:
-    """Return what detectors found from a step on: no hangs, no alerts of the job."""
+    """Return the detectors' incidents from a step on, without hangs and alerts of the job."""
     return [
         incident
         for incident in incidents

@@ -21,7 +21,7 @@ router = APIRouter(prefix="/api/v1/views", tags=["views"])
 
 
 class ViewBody(BaseModel):
-    """What is saved, and under which name."""
+    """A view and its name."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -74,7 +74,7 @@ def _saved(request: Request) -> SavedViews:
 
 
 def _may_write(who: Principal, project: str) -> None:
-    """Raise Forbidden where a key of one project would change what others see."""
+    """Raise Forbidden where a key of one project would change the views of others."""
     if who.project is not None and project != who.project:
         raise Forbidden(
             f"this key is of project {who.project!r} and can't change a view of "

@@ -168,7 +168,7 @@ class ServerLease:
         return token.decode(), _read(who)
 
     def _is_dead(self, holder: _Holder) -> bool:
-        """Whether that process of this machine has ended; False where that can't be known."""
+        """Whether that process of this machine has ended; False where that is unknown."""
         here = holder.host == socket.gethostname() and holder.pid_ns == _pid_namespace(self._proc) != ""
         return here and _ticks(self._proc, holder.pid) != holder.ticks
 

@@ -1,1 +1,1 @@
-"""Calls about people: what they propose and approve, and what was done by whom."""
+"""Calls about users: proposals, approvals, ratings, and the audit log."""

@@ -68,7 +68,7 @@ class PreviewBody(BaseModel):
 
 @router.get("", responses=answers(Alerting))
 async def alerting(request: Request, reader: Reader) -> Response:
-    """Receivers with what became of the alerts, routes and mutes."""
+    """Receivers with counts of their alerts by outcome, routes and mutes."""
     service, rules = _service(request), _rules(request)
     status = service.status()
     receivers = [
@@ -157,7 +157,7 @@ async def preview(body: PreviewBody, request: Request, reader: Reader, manager: 
 
 
 def _is_of(who: Principal, match: dict[str, Any]) -> bool:
-    """Return whether a mute is any business of somebody."""
+    """Return whether a caller may see a mute."""
     return who.project is None or match.get("project") == who.project
 
 

@@ -1,4 +1,4 @@
-"""What was done by whom: the audit log, and the same as a file. Shapes: docs/api.md."""
+"""The audit log, as pages and as a file. Shapes: docs/api.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/api/v1", tags=["server"])
 #: Entries of one answer. The file has all.
 MAX_SHOWN = 10_000
 _TYPES = {"jsonl": "application/x-ndjson", "csv": "text/csv"}
-#: What a spreadsheet would take for a formula.
+#: First characters of formulas in spreadsheets.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 Count = Annotated[int, Query(ge=1, le=MAX_SHOWN, description="newest entries")]
 
@@ -47,7 +47,7 @@ async def _found(request: Request, administrator: Administrator, wanted: AuditQu
 
 @router.get("/audit", responses=answers(Audit))
 async def audit_log(request: Request, administrator: Administrator, wanted: Wanted, count: Count = 100) -> Response:
-    """What was done and seen by whom and when, newest first."""
+    """Entries of the audit log, newest first."""
     return answer(Audit(await _found(request, administrator, wanted, count)))
 
 

@@ -57,7 +57,7 @@ def person_of(identity: Principal) -> Person:
 
 @router.get("/proposals", responses=answers(Proposals))
 async def waiting(reader: Reader, manager: Manager, book: Book) -> Response:
-    """What waits for a person's approval in all runs, oldest first."""
+    """Open proposals of all runs, oldest first."""
     found = await book.waiting()
     seen = [one for one in found if reader.project is None or reader.sees(await manager.project(one.run_id))]
     return answer(Proposals(seen))
@@ -65,7 +65,7 @@ async def waiting(reader: Reader, manager: Manager, book: Book) -> Response:
 
 @router.get("/runs/{run_id}/proposals", responses=answers(RunProposals))
 async def of_run(reader: Reader, worker: Worker, book: Book, two_persons: TwoPersons) -> Response:
-    """What was proposed for the run, newest first, and what became of it."""
+    """Proposals of the run with their outcomes, newest first."""
     return answer(RunProposals((await book.of_run(worker.run_id))[:SHOWN], two_persons))
 
 

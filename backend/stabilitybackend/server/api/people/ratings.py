@@ -1,4 +1,4 @@
-"""Whether people found alerts useful, and the precision that follows from it. Shapes: docs/api.md."""
+"""Ratings of alerts, and the precision computed from them. Shapes: docs/api.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DAY_S = 86_400.0
 
 
 class RatingBody(BaseModel):
-    """What somebody says of the alert of an incident."""
+    """A rating of the alert of an incident."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -33,7 +33,7 @@ class RatingBody(BaseModel):
 
 @router.get("/runs/{run_id}/incidents/{incident_id}/rating", responses=answers(RatingAnswer))
 async def rating(run_id: str, incident_id: str, request: Request, reader: Reader) -> Response:
-    """Whether somebody found the alert of an incident useful."""
+    """The rating of the alert of an incident."""
     found = await _ratings(request).get(incident_id)
     return answer(RatingAnswer(found if found is not None and found.run_id == run_id else None))
 
@@ -70,7 +70,7 @@ async def alert_precision(
     manager: Manager,
     days: Annotated[float, Query(gt=0, le=400, description="of incidents that opened in the last so many days")] = 30,
 ) -> Response:
-    """How useful alerts were, by kind and by receiver, as people rated them."""
+    """Share of useful alerts, by kind and by receiver, from ratings."""
     since = time.time() - days * _DAY_S
     ratings = await _ratings(request).since(since, reader.project)
     ran_s = manager.fleet.interruptions(days, reader.project).running_s
