@@ -27,7 +27,7 @@ BUDGET = {
     f"{_BACKEND}/judging": 29_050,
     f"{_BACKEND}/lineage": 3_450,
     f"{_BACKEND}/run_table": 1_450,
-    f"{_BACKEND}/runs": 10_150,
+    f"{_BACKEND}/runs": 10_200,
     f"{_BACKEND}/schema": 6_400,
     f"{_BACKEND}/server": 4_850,
     f"{_BACKEND}/storage": 9_200,
@@ -35,20 +35,20 @@ BUDGET = {
 #: Package, or room of the backend -> most assignments to attributes of other objects than ``self``: none elsewhere.
 OUTSIDE = {
     "alerting/stabilityalerting": 2,
-    "client/stabilityclient": 197,
-    "frontend/stabilityfrontend": 4,
-    "plugins/stabilityplugins": 152,
     f"{_BACKEND}/acting": 10,
     f"{_BACKEND}/base": 2,
     f"{_BACKEND}/cli": 1,
     f"{_BACKEND}/fleet": 8,
     f"{_BACKEND}/ingest": 2,
-    f"{_BACKEND}/judging": 390,
-    f"{_BACKEND}/lineage": 45,
-    f"{_BACKEND}/runs": 58,
+    f"{_BACKEND}/judging": 389,
+    f"{_BACKEND}/lineage": 44,
+    f"{_BACKEND}/runs": 53,
     f"{_BACKEND}/schema": 2,
     f"{_BACKEND}/server": 1,
     f"{_BACKEND}/storage": 21,
+    "client/stabilityclient": 192,
+    "frontend/stabilityfrontend": 4,
+    "plugins/stabilityplugins": 152,
 }
 #: A number that is further above the lines than this share and these lines is out of date.
 SLACK, SLACK_LINES = 0.1, 300
