@@ -34,7 +34,7 @@ const kindOf = (event) => (event.kind === "restart" ? RESTART : incidentKind(eve
 function markWords(incident) {
   const { about, short } = incidentKind(incident.kind);
   if (about !== "gpu") return short;
-  const evidence = incident.evidence || {};
+  const evidence = asRecord(incident.evidence);
   const xids = Array.isArray(evidence.xids) ? evidence.xids.filter((one) => asFinite(one) !== null) : [];
   const root = /\bXid \d+/.exec(typeof incident.title === "string" ? incident.title : "");
   if (root) return root[0]; // not the first one that came: that may be a symptom
@@ -48,7 +48,7 @@ export function events(page, axis) {
   const found = [];
   for (const incident of page.view().incidents) {
     if (!incidentKind(incident.kind).sign || found.length >= MOST) continue;
-    const interruption = asRecord(incident.evidence?.interruption);
+    const interruption = asRecord(asRecord(incident.evidence).interruption);
     const since = asFinite(incident.since) ?? asFinite(incident.opened);
     const open = incident.state === "open";
     const until =

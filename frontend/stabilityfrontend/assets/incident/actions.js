@@ -2,7 +2,7 @@
 // of the newest order.
 
 import { api } from "../core/api.js";
-import { asList } from "../core/as_type.js";
+import { asList, asRecord, asText } from "../core/as_type.js";
 import { byId, fill, h, setClass, setHref, setShown, setText, setTitle, toast } from "../core/dom.js";
 import { ago, errorText } from "../core/format.js";
 import { incidentKind, offers, statusFacts } from "../core/kinds.js";
@@ -175,7 +175,7 @@ export class IncidentActions {
     setShown(this.restart, offers(incident, "restart") && !over);
     this.restart.disabled = Boolean(why);
     this.restart.title = why || "Shows what would be ended and from where it goes on, then asks";
-    const suggestion = incident.suggestion || {};
+    const suggestion = asRecord(incident.suggestion);
     setShown(this.back, offers(incident, "roll_back") && !over);
     setClass(this.back, `button${suggestion.action === "roll_back" ? " danger" : ""}`);
     this.back.disabled = Boolean(why);
@@ -228,7 +228,7 @@ export class IncidentActions {
       this.page.watchDump(
         await api.order(this.page.id, {
           kind: "dump_stacks",
-          reason: `asked for on the page of “${this.page.incident.title.slice(0, 200)}”`,
+          reason: `asked for on the page of “${asText(this.page.incident.title).slice(0, 200)}”`,
         }),
       );
     } catch (error) {

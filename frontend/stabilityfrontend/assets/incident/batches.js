@@ -55,7 +55,7 @@ export class KeptBatches {
 
   /** Why nobody can look at batches here, "" where somebody can, null where it is not offered at all. */
   refusal() {
-    if (!this.offer || !this.offer.ranks.length || !offers(this.page.incident, "show_batches")) return null;
+    if (!this.offer || !asList(this.offer.ranks).length || !offers(this.page.incident, "show_batches")) return null;
     const under = this.orders().find((one) => !one.progress.ended);
     return under ? under.progress.line : "";
   }
@@ -69,7 +69,7 @@ export class KeptBatches {
     try {
       this.offer = await api.batchAnswers(page.id);
       const order = this.order();
-      const known = order && this.offer.answers.find((one) => one.request === order.command_id);
+      const known = order && asList(this.offer.answers).find((one) => one.request === order.command_id);
       if (order && order.progress.ended && known && !this.answers.has(order.command_id))
         this.answers.set(order.command_id, await api.batchSamples(page.id, order.command_id, known));
     } catch {
@@ -89,7 +89,7 @@ export class KeptBatches {
       const command = await api.order(page.id, {
         kind: "show_batches",
         incident_id: page.incidentId,
-        reason: `asked for on the page of “${page.incident.title.slice(0, 200)}”`,
+        reason: `asked for on the page of “${asText(page.incident.title).slice(0, 200)}”`,
       });
       this.chosen = command.command_id;
       page.setCommand(command);

@@ -70,7 +70,7 @@ export function timelineOf(incident, dump, commands) {
     );
   for (const command of commands) {
     if (!(command.issued >= (since || 0) - 60)) continue;
-    const who = command.issuer;
+    const who = asText(command.issuer);
     // The server's own order is told by what it brought.
     if (
       command.kind === "dump_stacks" &&
@@ -84,7 +84,7 @@ export function timelineOf(incident, dump, commands) {
       command.progress.failed ? "critical" : "",
     );
   }
-  if (incident.acknowledged_by) add(incident.acknowledged, `Acknowledged by ${incident.acknowledged_by}`);
+  if (incident.acknowledged_by) add(incident.acknowledged, `Acknowledged by ${asText(incident.acknowledged_by)}`);
   if (incident.resolved) add(incident.resolved, capital(appearanceOf(incident).word), cameBack(incident) ? "good" : "");
   return entries.sort((a, b) => (a.time === null ? Infinity : a.time) - (b.time === null ? Infinity : b.time));
 }
@@ -120,7 +120,7 @@ export const LISTED = 12;
 /** Where each rank stood: of the dump; else what the incident says; else what agents say now. */
 export function rankFacts(incident, dump, agents) {
   const rows = new Map();
-  const told = asRecord(incident.evidence.ranks);
+  const told = asRecord(asRecord(incident.evidence).ranks);
   for (const [rank, facts] of Object.entries(told)) {
     const { step, phase, stood_s: stood, node } = asRecord(facts);
     rows.set(Number(rank), {
@@ -163,7 +163,7 @@ export function rankFacts(incident, dump, agents) {
           step: asFinite(slot.step),
           phase: asText(slot.phase),
           seconds: begin && agent.time ? Math.max(0, agent.time - begin) : null,
-          node: agent.node,
+          node: asText(agent.node),
           state: slot.alive === false ? "X" : asText(proc.state),
           cpu: asFinite(proc.cpu),
           place: "",

@@ -2,7 +2,7 @@
 // visible, what to do; below it what that rests on. It follows the live feed of its run and asks again where something is awaited.
 
 import { api } from "../core/api.js";
-import { asFinite, asRecord, asText } from "../core/as_type.js";
+import { asFinite, asList, asRecord, asText } from "../core/as_type.js";
 import { grow, panelHead, toolPlace } from "../core/controls.js";
 import { byId, fill, h, pressed, setHref, setShown, setText } from "../core/dom.js";
 import { toNumber } from "../core/format.js";
@@ -160,9 +160,9 @@ export class IncidentPage {
       if (this.gone) return;
       this.trouble = null;
       this.run = run;
-      this.commands = new Map(commands.commands.map((one) => [one.command_id, one]));
+      this.commands = new Map(asList(commands.commands).map((one) => [one.command_id, one]));
       this.checkpoints = checkpoints.checkpoints;
-      this.agents = health.agents.filter((agent) => !agent.agent_state?.log);
+      this.agents = asList(health.agents).filter((agent) => !asRecord(agent.agent_state).log);
       this.setLost(null);
       this.setIncident(incident);
       this.kept.refresh();

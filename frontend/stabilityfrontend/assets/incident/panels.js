@@ -108,7 +108,7 @@ function culpritFirst(text) {
 /** How processes ended; null for incidents that are not of a death. */
 function deathParts(incident) {
   if (incident.kind !== "process_death") return null;
-  const evidence = incident.evidence;
+  const evidence = asRecord(incident.evidence);
   const deaths = asList(evidence.deaths).map(asRecord);
   const shown = deaths.length ? deaths.slice(0, DEATHS) : [{ ...evidence, ...asRecord(evidence.death) }];
   const verdict = verdictOf(incident);
@@ -192,7 +192,7 @@ function historyOf(known, incident) {
 
 /** The GPUs that an incident is about: of a fault all that it struck, else the one that the verdict names. */
 export function gpusOf(incident) {
-  const evidence = incident.evidence;
+  const evidence = asRecord(incident.evidence);
   const struck = asList(evidence.gpus).map(asRecord);
   const verdict = verdictOf(incident);
   if (struck.length) return struck;
@@ -202,7 +202,7 @@ export function gpusOf(incident) {
 
 /** What a GPU said, and whether it did so before. `known`: its entry of `GET /gpus`, null: none, undefined: not asked. */
 function gpuParts(incident, known) {
-  const evidence = incident.evidence;
+  const evidence = asRecord(incident.evidence);
   const gpus = gpusOf(incident);
   const fault = incident.kind === "gpu_fault";
   const history = known ? historyOf(known, incident) : null;
@@ -415,7 +415,7 @@ export function drawIncidentParts(page) {
     () => ranks(page, suspects, process),
   );
   panel("incident-evidence", [incident.version, [...page.evidenceFolds]], () =>
-    process && !incident.evidence.window ? null : evidence(page, { ...incident, suggestion: null }, true),
+    process && !asRecord(incident.evidence).window ? null : evidence(page, { ...incident, suggestion: null }, true),
   );
   panel("incident-timeline", [incident, dump && dump.time, commands.map((one) => [one.command_id, one.state])], () =>
     timelineList(timelineOf(incident, dump, commands), isUntimed(page.run)),

@@ -46,7 +46,7 @@ function cameBefore(evidence) {
 
 /** Entries of a fact list. `run`: id of the incident's run. */
 function dataFacts(incident, run) {
-  const evidence = incident.evidence;
+  const evidence = asRecord(incident.evidence);
   const other = asText(evidence.other_run);
   const first = asFinite(incident.onset_step);
   const step = asFinite(evidence.other_step);
@@ -94,9 +94,9 @@ function head(page) {
       h("span.chip", [kind.sign, kind.label].filter(Boolean).join(" ")),
       open ? h("span.chip", shown.word) : null, // one that is over has lost the severity that it had
       incident.dead ? h("span.chip", "on a discarded branch") : null,
-      incident.acknowledged_by ? h("span.chip.accent", `acknowledged by ${incident.acknowledged_by}`) : null,
+      incident.acknowledged_by ? h("span.chip.accent", `acknowledged by ${asText(incident.acknowledged_by)}`) : null,
     ),
-    h("h1", incident.title || kind.label),
+    h("h1", asText(incident.title) || kind.label),
     h(
       "p.incident-sub",
       "Run ",
@@ -115,7 +115,7 @@ function causeOf(page) {
   if (!cause) return null;
   return [
     " · caused by ",
-    h("a", { href: incidentHref(page.id, cause.incident_id) }, cause.title || incidentKind(cause.kind).label),
+    h("a", { href: incidentHref(page.id, cause.incident_id) }, asText(cause.title) || incidentKind(cause.kind).label),
   ];
 }
 
@@ -128,7 +128,7 @@ function suspects(incident, verdict) {
       const node =
         (gpu && gpu.node) ||
         (verdict.nodes.length === 1 ? verdict.nodes[0] : verdict.nodes[index]) ||
-        (incident.rank === rank ? incident.node || "" : "");
+        (incident.rank === rank ? asText(incident.node) : "");
       const words = [`rank ${rank}`, node, gpu && gpu.index !== null ? `GPU ${gpu.index}` : ""]
         .filter(Boolean)
         .join(" · ");
@@ -139,7 +139,7 @@ function suspects(incident, verdict) {
       "b",
       `${rankWords(verdict.culprits)}${verdict.nodes.length ? ` · ${verdict.nodes.slice(0, 4).join(", ")}` : ""}`,
     );
-  const gpu = asRecord(incident.evidence.gpu);
+  const gpu = asRecord(asRecord(incident.evidence).gpu);
   const index = asFinite(gpu.index);
   const words = [
     asFinite(incident.rank) === null ? "" : `rank ${incident.rank}`,
@@ -154,15 +154,15 @@ function suspects(incident, verdict) {
 /** What the agents of the nodes concerned can't see, by node. */
 function blindNodes(page, verdict) {
   const nodes = new Set(verdict ? verdict.nodes : []);
-  if (page.incident.node) nodes.add(page.incident.node);
+  if (asText(page.incident.node)) nodes.add(asText(page.incident.node));
   return page.agents
     .map(asRecord)
     .sort((a, b) => Number(Boolean(b.connected)) - Number(Boolean(a.connected)))
-    .filter((agent) => nodes.delete(agent.node)) // of two agents of a node, one after the other, the one that is there
+    .filter((agent) => nodes.delete(asText(agent.node))) // of two agents of a node, one after the other, the one that is there
     .slice(0, 4)
     .map((agent) => ({
-      node: agent.node,
-      blind: asList(agent.agent_state?.blind)
+      node: asText(agent.node),
+      blind: asList(asRecord(agent.agent_state).blind)
         .map(asRecord)
         .filter((spot) => asText(spot.what)),
     }))
@@ -205,8 +205,8 @@ function verdictFacts(page, verdict, since) {
         ? `step ${formatCount(incident.onset_step)}${asFinite(incident.peak_step) === null ? "" : `, peak at ${formatCount(incident.peak_step)}`}`
         : "",
     ],
-    ["Metric", detector ? incident.metric || "" : ""],
-    ["Data set", incident.dataset || ""],
+    ["Metric", detector ? asText(incident.metric) : ""],
+    ["Data set", asText(incident.dataset)],
     ...dataFacts(incident, page.id),
     ["Recurring", trainLine(incident, page.alike || [], page.id)],
   ]);
@@ -231,8 +231,11 @@ function verdictParts(page) {
   const since = isUntimed(page.run) ? null : sinceOf(incident);
   const open = incident.state === "open";
   const kind = incidentKind(incident.kind);
-  const words = verdict && verdict.text ? verdict.text : incident.text;
-  const more = verdict && verdict.text && incident.text && incident.text !== verdict.text ? incident.text : "";
+  const words = verdict && verdict.text ? verdict.text : asText(incident.text);
+  const more =
+    verdict && verdict.text && asText(incident.text) && asText(incident.text) !== verdict.text
+      ? asText(incident.text)
+      : "";
   return [
     verdict && verdict.label && verdict.class !== "unknown"
       ? h("div.verdict-class", verdict.label.charAt(0).toUpperCase() + verdict.label.slice(1))
@@ -314,7 +317,7 @@ const stepsOf = (range) => {
 /** The advice of the run as facts, each with what it is relative to; null for one that no checkpoint is named with. */
 function plan(incident, suggestion) {
   const { to_step: to, skip_range: skip, skip_batches: behind, lr_scale: scale, until_step: until } = suggestion;
-  const band = asList(incident.evidence.onset_band);
+  const band = asList(asRecord(incident.evidence).onset_band);
   const waits = asFinite(until) !== null;
   const back = asFinite(to) !== null;
   const uncured = suggestion.fix_first === "cause";
@@ -341,11 +344,11 @@ function plan(incident, suggestion) {
 }
 
 export function advice(page) {
-  const suggestion = page.incident.suggestion || {};
+  const suggestion = asRecord(page.incident.suggestion);
   const checks = asTexts(suggestion.checklist);
-  if (!suggestion.text && !checks.length) return null;
+  if (!asText(suggestion.text) && !checks.length) return null;
   return [
-    suggestion.text ? h("p.advice", suggestion.text) : null,
+    asText(suggestion.text) ? h("p.advice", asText(suggestion.text)) : null,
     plan(page.incident, suggestion),
     checks.length
       ? h(
@@ -360,8 +363,8 @@ export function advice(page) {
           }),
         )
       : null,
-    suggestion.source && suggestion.source !== "rule of thumb"
-      ? h("p.source.sub", `Source: ${suggestion.source}.`)
+    asText(suggestion.source) && suggestion.source !== "rule of thumb"
+      ? h("p.source.sub", `Source: ${asText(suggestion.source)}.`)
       : null,
   ];
 }

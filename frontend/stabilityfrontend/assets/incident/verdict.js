@@ -75,7 +75,7 @@ export function trainLine(incident, incidents, run) {
 
 /** An incident's verdict with every field in its shape; null where there is none. */
 export function verdictOf(incident) {
-  const found = asRecord(incident.evidence?.verdict);
+  const found = asRecord(asRecord(incident.evidence).verdict);
   if (!asText(found.text) && !asText(found.class)) return null;
   return {
     class: asText(found.class),

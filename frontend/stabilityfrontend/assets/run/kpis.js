@@ -178,7 +178,7 @@ function alarmOf(page, metric, loss) {
 
 /** Since when, and how many times the level before it, where the server says that. */
 function alarmWords(incident, metric, now) {
-  const evidence = incident.evidence || {};
+  const evidence = asRecord(incident.evidence);
   const { metric: judged, level: drawn } = asRecord(evidence.window);
   const level = evidence.level_before ?? drawn; // that of the incident's own sentence
   const times = judged === metric && level > 0 && Number.isFinite(now) ? `× ${(now / level).toPrecision(2)} ` : "";
