@@ -1,6 +1,6 @@
 // Made by `make types` from the server's OpenAPI. Change stabilitybackend/schema/ instead.
 
-/** What is to be changed; what is left out, or null, stays. An empty name is the job's own again. */
+/** Changes; a missing or null field stays. An empty name restores that of the job. */
 export interface AboutBody {
   name?: string | null;
   /** all tags */
@@ -436,7 +436,7 @@ export interface Buckets {
   count: number[];
 }
 
-/** What a person says that an interruption was. */
+/** The category of an interruption, corrected by a user. */
 export interface CategoryBody {
   /** a category of the table; null undoes an earlier correction */
   category: string | null;
@@ -650,7 +650,7 @@ export interface CommandRequest {
   idempotency_key?: string | null;
 }
 
-/** Newest first. ``proposals``: what waits for a person, or did; of them the newest 50. */
+/** Newest first. ``proposals``: open and decided ones, the newest 50. */
 export interface Commands {
   commands: (Rollback | Restart | Stop | CheckpointNow | StackDump | Task | ShowBatches)[];
   proposals: Proposal[];
@@ -2054,7 +2054,7 @@ export interface RatingAnswer {
   rating: Rating | null;
 }
 
-/** What somebody says of the alert of an incident. */
+/** A rating of the alert of an incident. */
 export interface RatingBody {
   /** true: good to know; false: noise; null: takes the rating back */
   useful: boolean | null;
@@ -2891,7 +2891,7 @@ export interface SetBy {
   time: number;
 }
 
-/** What differs from the defaults. Names and ranges are checked by the detectors' registry. */
+/** Differences from the defaults. Names and ranges are checked by the detectors' registry. */
 export interface SettingsBody {
   /** detector -> parameter -> number, as GET /api/v1/detectors lists them; {} brings the defaults back */
   settings: unknown;
@@ -3571,7 +3571,7 @@ export interface View {
   saved: number;
 }
 
-/** What is saved, and under which name. */
+/** A view and its name. */
 export interface ViewBody {
   kind: "runs" | "layout";
   /** whose runs it is for; left out: of all */
