@@ -137,7 +137,7 @@ def without_secrets(url: str) -> str:
 
 
 def cut_inside(text: object, chars: int) -> str:
-    """Return ``text`` as ``cut`` does, but with its end: that of a traceback says what went wrong."""
+    """Return ``text`` as ``cut`` does, but with its end: a traceback ends with the error."""
     given = cut(text, 2**31)
     if len(given) <= chars:
         return given
@@ -147,7 +147,7 @@ def cut_inside(text: object, chars: int) -> str:
 
 
 def gist(text: str) -> str:
-    """Return what an exception's message says in a line: of a traceback in it the lines around it.
+    """Return an exception's message in a line: of a traceback in it the lines around it.
 
     A DataLoader tells "Caught ValueError in DataLoader worker process 0.", some 30 lines, and then what was wrong.
     PyTorch adds to each error of a GPU the same four lines of general advice.
@@ -163,7 +163,7 @@ def gist(text: str) -> str:
 
 
 def trace_of(error: BaseException) -> str:
-    """Return where an exception came from, outermost first, as Python prints it; of the last frames with their source.
+    """Return the frames of an exception, outermost first, as Python prints it; of the last frames with their source.
 
     Imports nothing: what the module traceback imports at its first use makes Python forget that Ctrl-C ended the
     process (its exit would be 1). Python prints the same lines right after this, from the same files.

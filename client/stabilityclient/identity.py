@@ -26,7 +26,7 @@ FAMILY_VARIABLE = "STABILITY_FAMILY"
 _ASK = "call init() after init_process_group(), or set RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE"
 
 
-#: Those in which torchrun says who a process is; the others of Ranks are only read where they make sense.
+#: Variables of torchrun; the others of Ranks are only read where they make sense.
 RANK_VARIABLES = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"),
     "TORCHELASTIC_RESTART_COUNT",
@@ -34,7 +34,7 @@ RANK_VARIABLES = (
 
 
 class Ranks:
-    """Who this process is in its job, as the launcher says in the environment.
+    """Identity of this process in its job, from the launcher's variables.
 
     torchrun first, then mpirun (Open MPI; MPICH and Intel MPI, whose Hydra sets PMI_ and MPI_LOCAL...), last Slurm:
     where mpirun works inside of a Slurm job, Slurm's variables are those of the batch script or of mpirun's daemons.
@@ -44,7 +44,7 @@ class Ranks:
     Attributes:
         rank: global rank. local_rank: rank on the node. world_size: ranks in the job.
         local_world_size: ranks on this node. generation: how often the launcher restarted the job.
-        guessed: nobody gave the rank of a process that is one of several.
+        guessed: no launcher gave the rank of a process that is one of several.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -64,7 +64,7 @@ class Ranks:
         )
 
     def take(self, rank: int, world_size: int, environ: Mapping[str, str]) -> None:
-        """Take what torch.distributed says; of a rank whose place on its node nobody gave, the rank is taken for it."""
+        """Take the identity from torch.distributed; the rank stands in for a local rank that was not given."""
         if not environ.get("LOCAL_RANK") and self.world_size == 1:
             self.local_rank = rank
         self.rank, self.world_size, self.guessed = rank, world_size, False
@@ -101,7 +101,7 @@ def whole_in(name: str, environ: Mapping[str, str]) -> int:
 
 
 def torch_identity() -> tuple[int, int] | None:
-    """Return the rank and the ranks of the job as torch.distributed says, None where it is not initialised (yet)."""
+    """Return rank and world size of torch.distributed, None where it is not initialised (yet)."""
     from stabilityclient.rank_state.flight_recorder import has_group
 
     if not has_group(sys.modules):

@@ -3,7 +3,7 @@
 The node's agent writes it before it ends the ranks; the job reads it when it starts. A plan holds until a process that
 started after it has saved a checkpoint: a job that dies on its way there is sent back to the same place, not to the
 checkpoints that the plan passed over. Then the agent notes in ``plan.used`` when that process started, and older plans
-are not given out any more. Nobody marks anything while reading, so all ranks of a node read the same.
+are not given out any more. Reading marks nothing, so all ranks of a node read the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_PLAN_AGE_S", "PLAN_VERSION", "mark_used", "read_plan", "write_plan"]
 
 PLAN_VERSION = 1
-#: Nobody means a plan any more after so long, seconds: a week in a queue is possible, a month is another job.
+#: Age beyond which a plan is void, seconds: a week in a queue is possible, a month is another job.
 MAX_PLAN_AGE_S = 7 * 86_400.0
 #: Longest plan that is read, bytes.
 MAX_PLAN_BYTES = 1024 * 1024
@@ -49,7 +49,7 @@ def read_plan(dir: str | os.PathLike[str] | None = None, run_id: str | None = No
         ``action``, ``text``, ``written`` and more. What can't be read is logged and counts as no plan.
 
     Raises:
-        SettingError: nobody says which run it is.
+        SettingError: no run id is given.
     """
     environ = os.environ
     if environ.get("STABILITY_MODE", "").strip().lower() == "disabled":
@@ -87,7 +87,7 @@ def _read(home: str, run_id: str, guard: Guard) -> dict[str, Any] | None:
 
 
 def _since(plan: dict[str, Any]) -> float:
-    """Return when the plan came to this node, unix seconds; when it was made, where that is unknown."""
+    """Return the plan's time of arrival on this node, unix seconds; its creation where that is unknown."""
     return _seconds(plan.get("received")) or _seconds(plan.get("written"))
 
 
@@ -109,7 +109,7 @@ def _load(path: str) -> dict[str, Any] | None:
     import json  # here: a job without a plan does not need it
 
     try:
-        # Not blocking: whatever lies there in place of the file, nobody waits for it.
+        # Not blocking: a pipe in place of the file must not be waited for.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             value = json.loads(file.read(MAX_PLAN_BYTES) or b"")
     except FileNotFoundError:

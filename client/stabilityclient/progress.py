@@ -5,7 +5,7 @@ watchdog in Python, and as a command for all others::
 
     python -m stabilityclient.progress FILE --stuck-after 900
 
-Exit codes: 0 it makes progress, pauses on order, or is over; 1 it is stuck; 2 nobody knows. Standard library only.
+Exit codes: 0 it makes progress, pauses on order, or is over; 1 it is stuck; 2 unknown. Standard library only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["PROGRESS_VERSION", "STALE_S", "main", "verdict_of"]
 
 PROGRESS_VERSION = 1
-#: An agent writes each second. What is older than this, seconds, says nothing of now: the agent was killed, or its disk
+#: An agent writes each second. An older file, seconds, is void: the agent was killed, or its disk
 #: is full, and the job may be well.
 STALE_S = 60.0
 #: Longest file that is read, bytes.
@@ -69,7 +69,7 @@ def verdict_of(progress: Mapping[str, Any] | None, now: float, stuck_after_s: fl
 def read(path: str) -> dict[str, Any] | None:
     """Return what is in a progress file, None where there is nothing that can be read."""
     try:
-        # Not blocking: whatever lies there in place of the file, nobody waits for it.
+        # Not blocking: a pipe in place of the file must not be waited for.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             found = json.loads(file.read(MAX_BYTES))
     except (OSError, ValueError, RecursionError):

@@ -17,7 +17,7 @@ __all__ = ["DEFAULT_URL", "ClientSettings", "node_name", "usable"]
 
 #: Where `stabilityboard up` listens by default.
 DEFAULT_URL = "http://127.0.0.1:8080"
-#: Folder for spools, relative to the working directory, unless STABILITY_DIR or dir= says otherwise.
+#: Folder for spools, relative to the working directory, unless STABILITY_DIR or dir= is given.
 DEFAULT_DIR = ".stability"
 #: Longest run id, characters: it becomes a folder name and part of every key on the server.
 MAX_RUN_ID_CHARS = 100

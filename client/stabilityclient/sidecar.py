@@ -78,7 +78,7 @@ def read_json(path: str) -> dict[str, Any]:
     import json
 
     try:
-        # Not blocking: whatever lies there in place of the file, nobody waits for it.
+        # Not blocking: a pipe in place of the file must not be waited for.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             value = json.loads(file.read())
     except (OSError, ValueError, RecursionError):
@@ -188,7 +188,7 @@ class Sidecar:
             self._tending.release()
 
     def state(self) -> dict[str, Any]:
-        """Return what the agent says about itself (agent.json), {} before it says anything."""
+        """Return the agent's report about itself (agent.json), {} before the first."""
         return read_json(os.path.join(self._folder, "agent", "agent.json"))
 
     def await_delivery(self, source: str, last_seq: int, timeout_s: float) -> int:

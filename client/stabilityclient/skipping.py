@@ -1,4 +1,4 @@
-"""``run.should_skip``: whether an update is so odd that it is left out. Decided in the job, alike on all ranks."""
+"""``run.should_skip``: whether an update is an outlier to leave out. Decided in the job, identically on all ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAD = 1.4826
 
 
 class SkipRule:
-    """Says which updates to leave out, by nothing but the steps and values that it was given before.
+    """Decides which updates to leave out, from the steps and values given before alone.
 
     No clock, no randomness, no file: who is given the same gives the same answers. What was skipped is no part of what
     is usual.
@@ -51,7 +51,7 @@ class SkipRule:
         self._last = -1
 
     def skips(self, step: int, loss: float, grad_norm: float | None) -> bool:
-        """Return whether to leave out the update of ``step``; a step that was there before says that the run went back.
+        """Return whether to leave out the update of ``step``; a repeated step means that the run went back.
 
         Args:
             loss, grad_norm: of all ranks together.

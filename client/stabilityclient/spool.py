@@ -108,7 +108,7 @@ class SpoolWriter:
         self._limit_bytes = limit_bytes
         self._problem = problem
         self._now = now
-        # The lock: whoever takes the token may write. Taking it is atomic in CPython and, with cold caches, a third
+        # The lock: the thread with the token may write. Taking it is atomic in CPython and, with cold caches, a third
         # of the cost of a lock object, which would be the dearest single part of an append.
         self._token = [True]
         self._closed = False
@@ -137,7 +137,7 @@ class SpoolWriter:
         Raises:
             struct.error, OverflowError: a value is not a number; nothing was written.
             ValueError: there are too many names, or one of them is no name; nothing was written.
-                ``schemas.fitting`` says which can be stored.
+                ``schemas.fitting`` returns those that can be stored.
         """
         try:
             self._token.pop()
@@ -200,7 +200,7 @@ class SpoolWriter:
             self._token.append(True)
 
     def drop(self) -> None:
-        """Count a record that was dropped before it came here."""
+        """Count a record that was dropped elsewhere."""
         self.dropped += 1
 
     def notify_spare_taken(self, notify: Callable[[], object]) -> None:
@@ -248,7 +248,7 @@ class SpoolWriter:
             return self._wait_token(3)
 
     def _wait_token(self, depth: int) -> bool:
-        """Get the token that somebody holds; False in a signal handler that interrupted this thread's own append."""
+        """Get the token from its holder; False in a signal handler that interrupted this thread's own append."""
         # Looking through the stack here, where it is rare, keeps the question who holds it out of the hot path.
         frame = sys._getframe(depth)  # from the caller of the method that wants it
         while frame is not None:
@@ -262,8 +262,8 @@ class SpoolWriter:
                 return self._token.pop()
             except IndexError:
                 if time.monotonic() >= deadline:
-                    # A holder needs microseconds: this one was ended between two instructions (Ctrl-C), so nobody will
-                    # give the token back.
+                    # A holder needs microseconds: this one was ended between two instructions (Ctrl-C), so the
+                    # token never comes back.
                     return True
 
     def _put(self, payload: bytes) -> None:

@@ -185,7 +185,7 @@ class Welcome(msgspec.Struct, omit_defaults=True):
 
 
 class Frame(msgspec.Struct, omit_defaults=True):
-    """Records ``first_seq..last_seq`` of one source. The gateway stores it exactly once or says what it expected."""
+    """Records ``first_seq..last_seq`` of one source. The gateway stores it exactly once, or answers with a Nack."""
 
     source: SourceInfo
     first_seq: int
@@ -322,7 +322,7 @@ def decode_message(data: bytes, typed: Mapping[Any, msgspec.msgpack.Decoder[Any]
 
     Raises:
         WrongVersion: the header names a protocol version that is not served here.
-        BadMessage: anything else that is wrong; the text says what was found and what was expected.
+        BadMessage: anything else that is wrong; the text has the found and the expected value.
     """
     kind, crc = _header(data)
     decoder = (typed or {}).get(_KINDS.get(kind)) or _DECODERS.get(kind)

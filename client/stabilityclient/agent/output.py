@@ -60,7 +60,7 @@ class Lines:
 
 
 def readable(line: bytes) -> str:
-    """Return a line as people saw it: without colours, in its last form, cut."""
+    """Return a line as printed: without colours, in its last form, cut."""
     # A progress bar goes back to the start of its line: only its last form is of interest.
     line = line.rstrip(b"\r").rpartition(b"\r")[2][: 4 * MAX_LINE_CHARS]
     text = line.decode("utf-8", "replace")
@@ -94,7 +94,7 @@ class OutputFile:
 
 
 def switched_off(setting: str) -> bool:
-    """Return whether a ``STABILITY_OUTPUT`` says that nothing is to be read."""
+    """Return whether a ``STABILITY_OUTPUT`` switches reading off."""
     return setting.strip().lower() in ("off", "0", "none")
 
 
@@ -265,7 +265,7 @@ class OutputFollower:
             place += passed
             opened.lines.jump()
         data = os.pread(opened.fd, READ_BYTES, place)
-        if passed:  # nobody counts them: as many as there would be of the length of those behind them, one at least
+        if passed:  # an estimate: as many as there would be of the length of those behind them, one at least
             self._skipped += max(1, passed * data.count(b"\n") // max(1, len(data)))
         self._places[key] = place + len(data)
         lines = opened.lines.feed(data) if data else []
@@ -304,7 +304,7 @@ class _Opened:
         self.step, self.at = -1, 0.0
 
     def line(self, text: str, share: float, step: int, at: float) -> OutputLine:
-        """Return a line that came after ``share`` of the time since the last look; its step follows from that."""
+        """Return a line read after ``share`` of the time since the last look; its step follows from that."""
         if self.at and 0 <= self.step <= step:
             step = self.step + round(share * (step - self.step))
             at = self.at + share * (at - self.at)

@@ -1,5 +1,6 @@
-"""Notices that the server is away for long, and says so to an address of the job's own: one message, and one when it is
-back. Who watches the run would otherwise be the last to know that nobody does.
+"""Reports to an address of the job's own that the server is away for long: one message, and one when it is back.
+
+Otherwise the loss of monitoring itself would stay unnoticed.
 
 One agent of a run does it, the one on the node of rank 0. It waits, posts and retries in the agent's process, never in
 that of the training.
@@ -26,7 +27,7 @@ from stabilityclient.sidecar import read_json
 
 __all__ = ["AFTER_S", "ServerWatch"]
 
-#: A server has to be away for so long, seconds, where STABILITY_AGENT_ALERT_AFTER_S says nothing else: a restart is
+#: A server has to be away for so long, seconds, unless STABILITY_AGENT_ALERT_AFTER_S is set: a restart is
 #: over by then.
 AFTER_S = 120.0
 #: Seconds between two looks.

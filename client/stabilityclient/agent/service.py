@@ -374,7 +374,7 @@ class AgentService:
         """Return how the agent ends, None while it goes on."""
         now = time.monotonic()
         if not (self._folder / "run.json").exists():
-            return "left"  # somebody removed the folder: nothing is left to deliver
+            return "left"  # the folder was removed: nothing is left to deliver
         if not self._sources.ranks():
             return "left" if now - self._started > EMPTY_S else None
         if not self._job_over():

@@ -42,8 +42,8 @@ class Source:
         durable: last number that the server can't lose any more; the spool up to it may go.
         high: highest number sent by this agent, or believed at the start of a connection.
         served_before: another agent may have sent of it, so the server may have more than ``high``.
-        claimed: what the server says it has beyond ``high`` and may have; 0 where that can't be.
-        doubted: what the server says it has was never written. held: why nothing is sent, empty while it is.
+        claimed: the server's number beyond ``high``, where it is plausible; 0 where that can't be.
+        doubted: the server's number was never written. held: why nothing is sent, empty while it is.
         in_flight: (first, last, monotonic seconds, number of their message) of frames without an answer, oldest first.
         final: no record will be added any more. drained: all of it was read on this connection.
         slot: its newest reading that made sense, None before the first. trouble: why the slot can't be read now.
@@ -240,7 +240,7 @@ def read_source(folder: Path) -> Source:
     """Return the source in a folder.
 
     Raises:
-        OSError: it has no ``source.json`` (yet), or one that can't be read. ValueError: that says what can't be.
+        OSError: it has no ``source.json`` (yet), or one that can't be read. ValueError: with an impossible value.
     """
     facts = read_object(folder / "source.json")
     info = msgspec.convert(facts, SourceInfo)  # its errors are ValueErrors

@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 def read_as(value: object, kind: type[_T]) -> _T:
-    """Return a part of what an agent wrote; an empty one where it is something else, whoever wrote it."""
+    """Return a part of what an agent wrote; an empty one where it is something else."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:

@@ -1,4 +1,4 @@
-"""What a job's callable says of the samples of one batch: checked, cut, and the worst of them first. Pure."""
+"""Samples of one batch as the job's callable explains them: checked, cut, worst first. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_SAMPLES = 4_096
 MAX_NAME_CHARS = 200
 #: Tokens of a sample in which repetitions are searched: some 3 ms of pure Python.
 MAX_TOKENS = 8_192
-#: Tokens in a row that count as repeated when they came before: the shortest of the n-grams by which the data of
+#: Tokens in a row that count as repeated when they stand earlier: the shortest of the n-grams by which the data of
 #: Gopher was filtered for repetition (Rae et al. 2021, table A1).
 GRAM = 5
 #: Dimensions of a shape.
@@ -115,7 +115,7 @@ def worst_first(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def repeated_share(tokens: Sequence[int]) -> float | None:
-    """Return which share of the tokens lies in GRAM tokens in a row that came before in the same sample.
+    """Return which share of the tokens lies in GRAM tokens in a row that stand earlier in the same sample.
 
     Near 0 for prose, near 1 for one token, or one phrase, over and over; None for fewer than twice GRAM tokens.
     """

@@ -62,7 +62,7 @@ class BatchRing:
     Args:
         explain: the job's callable: batch -> a mapping for each sample (``explained.FIELDS``).
         last: batches that are held.
-        commands: of this rank. event: logs an event (kind, step, data) and says whether there was room.
+        commands: of this rank. event: logs an event (kind, step, data) and returns whether there was room.
         report: logs how far a command is: ``report(command, state, detail, step)``.
         phase: makes what is declared while the callable runs.
         warn: takes a text where the ring is too small for orders that the server gives by itself; None: it gives none.
@@ -117,7 +117,7 @@ class BatchRing:
             )
 
     def went_back(self, to_step: int) -> None:
-        """The job went back: what came after ``to_step`` is on no path any more, but is what went wrong."""
+        """Mark batches after ``to_step``, to which the job went back: on no path any more, but of interest."""
         for kept in self._kept:
             kept.discarded |= kept.step > to_step
 
@@ -134,7 +134,7 @@ class BatchRing:
         try:
             data = self._looked_at(command)
             stored = self._event("batch_samples", step, data)
-        except Exception as error:  # whatever the order holds: the answer says it, and training goes on
+        except Exception as error:  # whatever the command holds: the answer has the error, and training continues
             self._report(command, "failed", f"{type(error).__name__}: {error}"[:1_000], step)
             return
         if not stored:  # this short line may find the room that the samples did not

@@ -155,7 +155,7 @@ def taken(ids: Any) -> dict[str, Batch]:
     """Return a copy of ``ids`` by data set (``""`` where none is named), without waiting for a device.
 
     Raises:
-        ValueError: it is none; the text says what was given and what is expected.
+        ValueError: it is none; the text has the given and the expected value.
     """
     if not isinstance(ids, dict) and not hasattr(ids, "keys"):
         return {"": _taken(ids)}

@@ -251,7 +251,7 @@ class _Logger(Adapter):
 
     @guarded
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Take what somebody logs; Composer counts some of a step's values under the step before."""
+        """Take logged values; Composer counts some of a step's values under the step before."""
         if self._within:
             self._values.update(metrics)
         elif self._step and not self._waits and _is_first():

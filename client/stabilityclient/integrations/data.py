@@ -51,13 +51,13 @@ class Batches:
             raise TypeError(f"{what}; expected a DataLoader or the like, or a function that draws the next batch")
         self._stateful = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
         self._iterator: Iterator[Any] | None = None
-        #: Random numbers that this epoch's order came from; of a function, those that it draws the next batch from.
+        #: Random numbers of this epoch's order; of a function, those of its next batch.
         self._numbers: dict[str, Any] = _seeded() if self._draws else {}
         self._sampler: Any = None if self._draws else getattr(loader, "sampler", None)
         #: Seeds of a DistributedSampler, each with the first epoch that it is for; before them the job's.
         self._seed_of_job = getattr(self._sampler, "seed", None)
         self._seeds: list[tuple[int, int]] = []
-        #: The loader's own state that was loaded, until a batch has come: only then what it says of itself is of now.
+        #: The loader's own state that was loaded, until a batch has come: only then its own state is current.
         self._loaded: bytes | None = None
 
     def __iter__(self) -> Iterator[Any]:
@@ -114,7 +114,7 @@ class Batches:
         """Say whether the order of what comes can be drawn from a new seed.
 
         Of a function, of a ``DataLoader`` that shuffles and of a ``DistributedSampler``: not where a loader or sampler
-        keeps random numbers of its own, nor where nobody knows where the order comes from.
+        keeps random numbers of its own, nor where the origin of the order is unknown.
         """
         kind = type(self._sampler).__name__
         shuffles = kind == "RandomSampler" or (kind == "DistributedSampler" and self._sampler.shuffle)
@@ -128,7 +128,7 @@ class Batches:
         """
         if self._draws:
             self._numbers = _seeded(seed + rank)
-        # A DistributedSampler adds the epoch: two seeds of people, which are small, would have each other's orders.
+        # A DistributedSampler adds the epoch: two small seeds would have each other's orders.
         spread = random.Random(seed).getrandbits(32)
         self._seeds.append((self.epoch + (self.in_epoch > 0), spread))
 

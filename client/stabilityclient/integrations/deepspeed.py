@@ -37,7 +37,7 @@ _OURS = "stabilityboard"
 
 
 class Training(of_torch.Training):
-    """Runs the steps of a job, saves them by the engine, and goes back to them when people order it.
+    """Runs the steps of a job, saves them by the engine, and goes back to them on command.
 
     Args:
         run: of :func:`stabilityclient.init`.

@@ -193,7 +193,7 @@ def order_comes_again(trainer: Any) -> bool:
     """Say whether a second pass over the same epoch has the same batches: only then some of them can be skipped.
 
     It has where the loader keeps its state, and where a sampler of torch follows the data or computes its order from
-    seed and epoch. Where it draws (``shuffle=True``), and where nobody knows (samplers and loaders of the job), not.
+    seed and epoch. Where it draws (``shuffle=True``), and for unknown samplers and loaders of the job, not.
     """
     return all(map(_repeats, trainer.fit_loop._data_fetcher.combined_loader.flattened))
 

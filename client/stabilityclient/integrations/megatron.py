@@ -123,7 +123,7 @@ class Report:
     def dummy_train_step(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """Be around a step whose batch is drawn and left out."""
         self._began = monotonic()
-        reads, self._reads = self._reads, False  # nobody sees this batch
+        reads, self._reads = self._reads, False  # this batch is not trained
         with self._run.phase("skip"):
             result = original(*given, **named)
         self._reads = reads
@@ -185,7 +185,7 @@ class Report:
         self._run._framework_saves(None if why else self._save_on_order, why)
 
     def _between(self, iteration: int, stop: int) -> Rollback | Stop | None:
-        """Return what people ordered; never a rollback, as this job offers none."""
+        """Return the command, if any; never a rollback, as this job offers none."""
         self._step = iteration + 1
         return self._run.boundary(self._step, stop)
 

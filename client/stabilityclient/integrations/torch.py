@@ -39,7 +39,7 @@ _LATEST = "latest"
 
 
 class Training(Adapter):
-    """Runs the steps of a job, saves them, and goes back to them when people order it.
+    """Runs the steps of a job, saves them, and goes back to them on command.
 
     Make it on all ranks, after the process group, with the models as they are trained (wrapped by DDP or FSDP2). It
     goes on from the checkpoint that the plan of a restart names, else from the one that it saved or went back to last.

@@ -100,7 +100,7 @@ class Feed:
         self.skips = Skips(skips or None)
         self._per_step = trainer.gradient_accumulation_steps * trainer.num_pipeline_parallel_microbatches
         self._source: Iterator[Any] | None = None
-        #: Batches of this step that came; the first one of the next, and what came in place of it.
+        #: Batches drawn for this step; the first one of the next, or its error.
         self._drawn = 0
         self._waiting: list[Any] = []
         self._error: Exception | None = None
@@ -126,7 +126,7 @@ class Feed:
         with self._run.phase("data"):
             try:
                 self._waiting.append(self._next(self._trainer.step + 1))
-            except Exception as error:  # no more data: for whoever asks for it
+            except Exception as error:  # no more data: raised at the next request
                 self._error = error
 
     def _next(self, step: int) -> Any:

@@ -80,8 +80,8 @@ def _left(output: str) -> dict[str, Any]:
         return {}
 
 
-#: Where a checkpoint's ``trainer_state.json`` says how many batches were left out before it, and which order changed it
-#: last, among what callbacks keep.
+#: Key in a checkpoint's ``trainer_state.json``, among the states of callbacks: the number of batches left out before it,
+#: and the command that changed it last.
 _KEPT = "stabilityboard"
 #: Kinds of training for which a second ``train`` was not tried.
 _UNTRIED = (

@@ -1,1 +1,1 @@
-"""Turns what people log into floats, without ever waiting for a device."""
+"""Turns logged values into floats, without ever waiting for a device."""

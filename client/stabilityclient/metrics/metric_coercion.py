@@ -177,7 +177,7 @@ class MetricCoercion:
             try:
                 self._spool.append_row(tuple(metrics), step, now, map(types.item, values))
                 return
-            except Exception:  # sort_values() below finds out what it was, and says it in words
+            except Exception:  # sort_values() below finds the reason
                 pass
         elif types.only_cpu and types.all_known(map(type, values)):
             plain, item = types.plain, types.item

@@ -37,7 +37,7 @@ class Schemas:
         """Return the packing of a row of this set, and its names as JSON.
 
         Raises:
-            ValueError: it can't be one row; the text says why.
+            ValueError: it can't be one row; the text has the reason.
         """
         known = self._kept.get(names)
         if known is not None:

@@ -1,4 +1,4 @@
-"""Turns what people pass as metric values into floats. Values on a device are left to ``metric_coercion.py``."""
+"""Turns logged values into floats. Values on a device are left to ``metric_coercion.py``."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ __all__ = ["EndSignals", "forked"]
 #: A process that ends so long after it was asked to ends for that, seconds: Slurm warns minutes before its time limit,
 #: Kubernetes gives grace periods of that order. Later it has ignored the signal.
 ENDS_WITHIN_S = 900.0
-#: Lowest number for our descriptors. A low one that is closed under us (``os.closerange``) is soon a file of somebody.
+#: Lowest number for our descriptors. A low one that is closed under us (``os.closerange``) is soon another file.
 LOWEST_FD = 512
 
 
@@ -54,12 +54,12 @@ class EndSignals:
             pass  # another thread than the main one, or no descriptor: only run.preempted() tells
 
     def poll(self) -> None:
-        """Read what came since the last call; never waits."""
+        """Read the signals since the last call; never waits."""
         if _Pipe.read < 0:
             return
         try:
             came = os.read(_Pipe.read, 65536)
-        except OSError:  # nothing came, or it was closed under us
+        except OSError:  # no signal, or the descriptor is closed
             return
         found = [self._names[number] for number in came if number in self._names]
         if found:

@@ -74,7 +74,7 @@ class WaitSamples:
             self.due = now
 
     def sample(self, step: int, now: float) -> None:
-        """Sample, in the newest step that the loop reported; -1 where it reported none, which says nothing."""
+        """Sample, in the newest step that the loop reported; -1 where it reported none: no sample."""
         self._random = (self._random * _TIMES + _PLUS) % _STATES
         self.due = now + SAMPLE_S * (0.5 + self._random / _STATES)
         if step < 0:
@@ -121,11 +121,11 @@ def _main_thread() -> int:
     return threading.main_thread().ident or 0
 
 
-#: Seconds between beats. A slot whose beat does not move says that Python itself is held (see the design, hang).
+#: Seconds between beats. A slot whose beat does not move means that Python itself is held (see the design, hang).
 BEAT_S = 1.0
 #: Beats between two checks of the agent, for the first rank of the node.
 POLL_BEATS = 2
-#: Checks in a row that find the server away before that is reported: two or three reconnects are nobody's concern.
+#: Checks in a row that find the server away before that is reported: two or three reconnects are normal.
 AWAY_POLLS = 10
 #: The same for the other ranks: they only matter when the first rank is gone.
 OTHER_POLL_BEATS = 7
@@ -232,7 +232,7 @@ class HeartbeatThread:
                 self._waits.begin(now)
                 if self._sidecar is not None and self._poll_due():
                     self._poll(self._sidecar)
-            except Exception as error:  # strict or not: an exception in a daemon thread helps nobody
+            except Exception as error:  # strict or not: an exception in a daemon thread would stay unseen
                 self._guard.count()
                 self._guard.note("heartbeat", f"{type(error).__name__}: {error}")
                 time.sleep(0.1)
@@ -256,7 +256,7 @@ class HeartbeatThread:
             try:
                 self._pending = PendingCalls()
                 self._slot.flag(FLAG_PENDING)
-            except Exception:  # an interpreter without ctypes: the slot says that nobody asks
+            except Exception:  # an interpreter without ctypes: the slot shows that nothing is asked
                 return
         if self._pending is not None:
             self._slot.answered(self._pending.done())

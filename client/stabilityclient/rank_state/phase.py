@@ -31,7 +31,7 @@ def saves(name: str) -> bool:
 
 
 class Phase:
-    """Says in the slot what the rank is doing; phases may be nested, the outer one comes back.
+    """Shows the rank's activity in the slot; phases may be nested, the outer one comes back.
 
     The time of a nested phase is not its parent's. A phase without an own declaration inside a declared one is allowed
     what that has left. Durations are taken from a clock that never steps.

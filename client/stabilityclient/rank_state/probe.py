@@ -3,7 +3,7 @@
 The stacks of Python are in it: taken with the interpreter's lock they are safe, where faulthandler, which reads them
 without it, can crash a process whose threads run.
 
-A thread of its own answers and nobody waits for it: the Flight Recorder asks the driver about events, and a sick driver
+A daemon thread of its own answers: the Flight Recorder asks the driver about events, and a sick driver
 may hold that call without end. The heartbeat thread must beat on.
 """
 
@@ -86,7 +86,7 @@ class Probe:
                 self._slot.flag(FLAG_RECORDER)
             self._write(number, collectives, why, threads)
         except Exception:
-            pass  # a full disk: the agent says that no answer came
+            pass  # a full disk: the agent reports a missing answer
 
     def _write(
         self, number: int, collectives: dict[str, Any] | None, why: str | None, threads: str, *, whole: bool = True
@@ -110,7 +110,7 @@ def _in_group() -> bool:
     try:
         return has_group(sys.modules)
     except Exception:
-        return True  # any version of torch may be there: what it says can't be read, and that is worth telling
+        return True  # any version of torch may be there: its answer can't be read, which is reported
 
 
 def python_stacks() -> str:

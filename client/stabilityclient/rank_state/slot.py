@@ -1,8 +1,8 @@
-"""The slot: a 4,096-byte memory-mapped file in which a rank says what it is doing, readable after its death.
+"""The slot: a 4,096-byte memory-mapped file with the state of a rank, readable after its death.
 
 The layout is in ``docs/wire.md``; ``tests/client/golden/slot.bin`` pins the bytes. The writer packs all moving fields
 with one C call (atomic among the threads of the process); a counter before and after tells another process a torn
-read. Who reads gets a :class:`SlotView`, or a text that says why there is nothing to see.
+read. Who reads gets a :class:`SlotView`, or a text with the reason of a failure.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class PhaseTable:
         self._pack_into(self._memory, entry.at, count, total, entry.longest, count)
 
     def move_to(self, memory: bytearray) -> None:
-        """Write to other memory from now on: the slot's file belongs to somebody else, or is closed."""
+        """Write to other memory from now on: the slot's file belongs to the parent, or is closed."""
         self._memory = memory
 
 
@@ -150,7 +150,7 @@ STATE_NAMES = ("running", "finished", "left", "exception")
 FLAG_FATAL = 1
 FLAG_RECORDER = 2
 FLAG_PENDING = 4
-#: Who may say which thread runs the training loop, weakest first: whoever enters a phase, the thread of ``init()``
+#: Claims to be the thread of the training loop, weakest first: a thread that enters a phase, the thread of ``init()``
 #: when it enters one, the thread that iterates over ``steps()``.
 CLAIM_FIRST = 1
 CLAIM_INIT = 2
@@ -198,7 +198,7 @@ class Slot:
 
     Attributes:
         phases: the table of own times. top: innermost phase of the loop's thread, None outside of any.
-        owner: ident of the thread that runs the loop, 0 while nobody claimed to be it.
+        owner: ident of the thread that runs the loop, 0 before a claim.
         pending, dump_signal, flags, probe: see docs/wire.md; ``write_probes`` publishes them.
 
     Raises:
@@ -276,7 +276,7 @@ class Slot:
         )
 
     def set_step(self, step: int, now: float) -> None:
-        """Say that step ``step`` began at ``now`` (unix seconds)."""
+        """Publish that step ``step`` began at ``now`` (unix seconds)."""
         self.step = step
         self.step_start = now
         self._lock = lock = (self._lock + 1) & 0xFFFFFFFF
@@ -286,7 +286,7 @@ class Slot:
         self._pack_lock(self._map, _LOCK_AFTER_AT, self._lock)
 
     def show(self, label: bytes, now: float, expect_s: float) -> None:
-        """Say that the phase with this label (UTF-8, 64 bytes at most) began at ``now``.
+        """Publish that the phase with this label (UTF-8, 64 bytes at most) began at ``now``.
 
         Args:
             expect_s: how long it may take from ``now`` on, seconds (0: not declared).
@@ -405,14 +405,14 @@ class SlotView:
 
     Attributes:
         torn: the process was killed or stopped in the middle of a write: fields of two writes are mixed.
-        pending: pending calls that the main thread has run, None where nobody asks (no ctypes).
+        pending: pending calls that the main thread has run, None without ctypes.
         phases: own time of each phase: name -> (count, total seconds, longest seconds).
         thread: native id of the thread that runs the loop.
         paused: since when it goes back on order, 0.0 where it does not.
         refused: things that the job gave and that could not be stored. no_room: errno of the last record that found no
             room, 0 for none. forked: a forked child logged, which records nothing.
         waits: steps looked at, the sum of the shares of each in which its loop waited for other ranks, and of their
-            squares; zeros where nobody looks.
+            squares; zeros without samples.
     """
 
     def __init__(self, data: bytes, torn: bool = False) -> None:
@@ -436,7 +436,7 @@ class SlotView:
 
 
 def read_slot(path: str) -> SlotView | str:
-    """Return what the slot says, or why it can't be read.
+    """Return the content of the slot, or why it can't be read.
 
     A slot of a process that was killed in the middle of a write is read as it lies, with ``torn`` set: better an old
     step than none. Reads at most :data:`_READ_ATTEMPTS` times and never waits.

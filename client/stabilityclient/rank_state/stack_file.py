@@ -1,6 +1,6 @@
 """The file ``stacks`` of a process: where ``faulthandler`` writes without the GIL, on a signal and on a fatal error.
 
-Never over what the process has already: a signal that somebody handles stays theirs, and so does a faulthandler that is
+Never over what the process has already: a signal with a handler keeps it, and so does a faulthandler that is
 enabled. What was registered is not taken back at the end (that could undo what the user registered later, and a late
 signal would then kill the process): the descriptor is pointed at ``/dev/null`` instead.
 """
@@ -11,7 +11,7 @@ import os
 
 __all__ = ["StackFile", "forked"]
 
-#: Lowest number for our descriptor. A low one that is closed under us (``os.closerange``) is soon a file of somebody.
+#: Lowest number for our descriptor. A low one that is closed under us (``os.closerange``) is soon another file.
 LOWEST_FD = 512
 #: SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, as bits. A handler there is a virtual machine's (Java uses SIGSEGV for its
 #: own ends) or a crash reporter's.
@@ -151,4 +151,4 @@ def _point_away() -> None:
             os.close(null)
         _remember()
     except OSError:
-        pass  # no descriptor left: late dumps lie in the file, which harms nobody
+        pass  # no descriptor left: late dumps lie in the file, without harm

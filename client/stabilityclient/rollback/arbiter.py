@@ -49,7 +49,7 @@ __all__ = [
 COMMIT = "commit"
 ABORT = "abort"
 #: Seconds a ready rank waits at the boundary for the others, at most. The only wait of ours in a training loop, and
-#: only when somebody ordered something.
+#: only for a command.
 WAIT_S = 5.0
 #: Seconds between two polls while waiting: 1 ms costs nothing beside a rollback.
 _POLL_S = 0.001
@@ -95,7 +95,7 @@ class FileArbiter:
     """A folder that all ranks see.
 
     A rank's vote is a file made with O_EXCL. The decision is a symbolic link: made only if it is not there, and whole
-    with its text in the same system call, so that nobody ever reads half a decision, even of a rank that was killed.
+    with its text in the same system call, so that half a decision is never read, even of a rank that was killed.
 
     Args:
         folder: of this attempt; made when needed.
@@ -153,7 +153,7 @@ class TorchStoreArbiter:
         self._seen: set[int] = set()
 
     def mark_ready(self, rank: int) -> None:
-        # compare_set is answered, set is not: a vote that was only sent may be seen by nobody after we returned.
+        # compare_set is answered, set is not: a vote that was only sent may stay unseen after the return.
         self._store.compare_set(f"{self._prefix}/ready/{rank}", "", "1")
 
     def all_ready(self, world_size: int) -> bool:

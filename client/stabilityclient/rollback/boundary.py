@@ -144,7 +144,7 @@ class Boundary:
                 continue
             try:
                 decided = settle(arbiter, self._world_size)
-            except Exception as error:  # the store went away in between: nobody can say here what the others read
+            except Exception as error:  # the store went away in between: unknown what the others read
                 self._report(command, "failed", f"whether the ranks agreed can't be read: {error}", step)
                 continue
             if decided == COMMIT:

@@ -1,4 +1,4 @@
-"""Reads what the agent wrote for the ranks: a counter in mapped memory says whether there is anything new."""
+"""Commands that the agent wrote for the ranks; a counter in mapped memory tells whether there is a new one."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ KINDS = frozenset({"rollback", "stop", "checkpoint_now"})
 SHOW_BATCHES = "show_batches"
 #: Why a job saves no checkpoint on order, where nothing else is known.
 NO_SAVER = "the job has no function that saves a checkpoint on order (@run.on_checkpoint)"
-#: States of a command that need nobody any more.
+#: Final states of a command.
 ENDED_STATES = frozenset({"acted", "done", "rejected", "failed", "expired"})
 #: The greatest step there is.
 MAX_STEP = 2**53 - 1
@@ -43,13 +43,13 @@ class Rollback:
         lr_scale: factor on what the schedule of the restored checkpoint gives at each step, or None to leave it.
         seed: new seed for the data order, or None to keep it.
         skip_batches: batches to leave out after the restored position, or None.
-        skip_range: ``(first, last)``: leave out the batches that came at these steps before, and train on those between
+        skip_range: ``(first, last)``: leave out the batches that these steps had before, and train on those between
             ``to_step`` and ``first`` again; None for none. Never beside ``skip_batches``.
         reason: why, in words of who ordered it.
         command_id: the command; also the key of the new segment.
         checkpoint: path of the checkpoint to load, or None where the job announced none.
         issuer: who ordered it.
-        branch: the discarded segment whose checkpoint it is, ``(number, key)``: somebody undoes a rollback, and
+        branch: the discarded segment whose checkpoint it is, ``(number, key)``: a rollback is undone, and
             ``to_step`` may lie above the present step. None: ``to_step`` is one of the path that the job is on.
     """
 
@@ -155,8 +155,8 @@ class Situation:
         segment: key of this rank's segment, "" before it named one, and the unix seconds of this node when it entered
             it (the start of the process for "").
         world_size: ranks in the job.
-        has_handler: somebody would carry it out (``@run.on_rollback``, ``run.can_roll_back``).
-        cannot_save: why nobody would save a checkpoint; "" where somebody would.
+        has_handler: the job can carry it out (``@run.on_rollback``, ``run.can_roll_back``).
+        cannot_save: why no checkpoint can be saved; "" where one can.
         exists: whether a path is on disk.
     """
 
@@ -185,7 +185,7 @@ class Situation:
 def judge(command: Mapping[str, Any], at: Situation) -> tuple[str, str]:
     """Return what this rank answers to ``command``, and why in words.
 
-    The answer is ``ready``, ``rejected`` or ``missed``. Whoever is not ready also decides ``abort`` in the arbiter.
+    The answer is ``ready``, ``rejected`` or ``missed``. A rank that is not ready also decides ``abort`` in the arbiter.
     """
     kind = command.get("kind")
     if kind not in KINDS:
@@ -310,7 +310,7 @@ class Stop:
 
 
 class Rewind(BaseException):
-    """Raise it to leave loops that belong to somebody else; catch it around them, and restore the state there.
+    """Raise it to leave the loop of a framework; catch it around them, and restore the state there.
 
     No ``Exception``: a framework that survives the errors of its callbacks lets it through, as it does Ctrl-C.
 

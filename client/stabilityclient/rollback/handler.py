@@ -85,7 +85,7 @@ class Restoring:
             Exception: what the handler raises; the command is reported as failed.
         """
         rollback = Rollback.of(command)
-        assert self._handler is not None  # a rank without one rejects, and then nobody acts
+        assert self._handler is not None  # a rank without one rejects, and then no rank acts
         try:
             return rollback, self._handler(rollback)
         except BaseException as error:
@@ -102,12 +102,12 @@ class Restoring:
         return not self._later
 
     def hand_out(self, command: Mapping[str, Any], step: int) -> Rollback:
-        """Return the rollback that the job itself is to carry out, and wait for what it says of it."""
+        """Return the rollback that the job itself is to carry out, and wait for its report."""
         self._open = (command, step, False)
         return Rollback.of(command)
 
     def noted(self, rollback: Rollback, place: str) -> tuple[Mapping[str, Any], int, bool]:
-        """The job says how an open rollback went: return it, and wait for it no longer.
+        """Return the open rollback, which the job reports, and wait for it no longer.
 
         Returns:
             Its command, the step of its boundary, and whether the next row is in its segment already.
@@ -131,13 +131,13 @@ class Restoring:
         return known[:2]
 
     def report(self, command: Mapping[str, Any], state: str, detail: str, step: int, **more: Any) -> None:
-        """Log what this rank says of a command."""
+        """Log this rank's state of a command."""
         attempt = int(command.get("attempt") or 1)
         data = {"command_id": command["command_id"], "attempt": attempt, "state": state, "detail": detail}
         self._event("command", step, data | more)
 
     def acted(self, command: Mapping[str, Any], step: int, answer: object) -> None:
-        """Report that this rank went back, and what else the job says that it changed."""
+        """Report that this rank went back, and the job's other changes."""
         applied: dict[str, Any] | None = None
         trouble: Exception | None = None
         try:
@@ -154,7 +154,7 @@ class Restoring:
 
 
 def _applied(answer: Any) -> dict[str, Any] | None:
-    """Return what an answer says was applied, as free data; None where it says nothing.
+    """Return the applied changes of an answer, as free data; None without any.
 
     Raises:
         RefusedError: it is no mapping of at most MAX_APPLIED names.

@@ -54,9 +54,9 @@ _DIGESTS = frozenset([
     "uuid", "id", "run",
 ])  # fmt: skip
 
-#: Words of names whose secrets people make of digits alone.
+#: Words of names whose secrets may be digits alone.
 _NUMERIC = frozenset(["passphrase", "passwd", "password", "passwords", "pwd", "pw"])
-#: What says nothing: values of a switch, and what is hidden already.
+#: Harmless values: those of a switch, and hidden ones.
 _HARMLESS = frozenset(["", "true", "false", "none", "null", "yes", "no", "on", "off", "auto", HIDDEN])
 _NUMBER = re.compile(r"[-+]?\d{0,6}(?:\.\d*)?(?:[eE][-+]?\d{1,3})?%?")
 #: So many letters and digits without a mark between them.
@@ -106,7 +106,7 @@ def _takes_numbers(name: str) -> bool:
 def hides(name: str, value: str) -> bool:
     """Return whether a value of a name is to be hidden.
 
-    What a switch has and what is hidden already says nothing, and a small number is a count: ``token: 50256``. A key of
+    Values of a switch and hidden ones are harmless, and a small number is a count: ``token: 50256``. A key of
     no known kind (``sort_key``, ``key=lambda row: row.step``) is a secret only where it looks made up.
     """
     if value.lower() in _HARMLESS:
@@ -139,7 +139,7 @@ _URL_CUT = re.compile(
 _URL_QUERY = re.compile(r"([?&;#])([A-Za-z0-9_.~%\[\]-]{1,64})=([^&;#\s'\"]{1,4096})")
 #: An address of the web: its host, and its path.
 _WEB = re.compile(r"(https?://)([^\s/'\"<>?#]{1,255})(/[^\s'\"<>?#]{1,2048})")
-#: What makes the rest of a path a secret: whoever knows the address may post there.
+#: What makes the rest of a path a secret: the address alone allows to post.
 _HOOK_HOST = re.compile(r"(?i)(?:^|\.)hooks?\.|webhook|^hc-ping\.")
 _HOOK_PATH = re.compile(r"(?i)/(?:[a-z-]{0,16}webhooks?[a-z]?|hooks?|integration|key)/|/bot(?=\d{4,}:)")
 #: How keys of well-known services begin; none of them begins a word.

@@ -29,7 +29,7 @@ MAX_ARGUMENT_CHARS = 4_096
 MAX_DEPTH = 32
 #: The shortest text of a config that is a secret by its name, characters.
 MIN_CONFIG_CHARS = 4
-#: Fields of events that are paths or files: people load from them, so only their addresses are cleaned.
+#: Fields of events that are paths or files to load from: only their addresses are cleaned.
 _PATHS = frozenset(["bad", "files", "folder", "path", "python", "script"])
 #: Fields of events that are ids or digests whatever they look like.
 _IDS = frozenset([
@@ -37,7 +37,7 @@ _IDS = frozenset([
 ])  # fmt: skip
 #: Fields of events that hold names of metrics and of data sets.
 _METRICS = frozenset(["datasets", "roles"])
-#: What says ``name`` of ``value`` in a list: ``{"name": "HF_TOKEN", "value": "x"}``.
+#: Key of a name beside ``value`` in a list: ``{"name": "HF_TOKEN", "value": "x"}``.
 _PAIR = ("name", "key")
 #: Commands whose short option is a password: option by command.
 _TOOLS = {
@@ -55,7 +55,7 @@ _ASSIGNED = re.compile(r"^(?P<name>[-+]{0,2}[A-Za-z_][A-Za-z0-9_.-]{0,63})(?P<ma
 def clean_arguments(arguments: Iterable[str]) -> list[str]:
     """Return a command line without its secrets, argument by argument.
 
-    ``--api-key=x``, ``--api-key x``, ``-p x`` with a name that says so, ``-u name:x``, ``FOO_TOKEN=x`` in front of a
+    ``--api-key=x``, ``--api-key x``, ``-p x`` with a secret's name, ``-u name:x``, ``FOO_TOKEN=x`` in front of a
     command, also inside of one argument (``bash -c "FOO_TOKEN=x train"``), addresses with a user, and what looks like a
     key.
 
@@ -122,7 +122,7 @@ def clean_config(value: Any, name: str = "", depth: int = MAX_DEPTH) -> Any:
 
 
 def _clean_list(values: list[Any], name: str, depth: int) -> list[Any]:
-    """Clean a list; one of texts alone may be a command line, in which a text says what the next one is."""
+    """Clean a list; one of texts alone may be a command line, in which a text names the next one."""
     texts = [each for each in values if isinstance(each, str)]
     if not is_secret_name(name) and len(texts) == len(values) and any(text.startswith("-") for text in texts):
         return list(clean_arguments(values))
@@ -148,7 +148,7 @@ def clean_name(name: str) -> str:
 def clean_event(value: Any, name: str = "", depth: int = MAX_DEPTH) -> Any:
     """Return the data of an event, or of a report of health, without secrets in any of its texts, at any depth.
 
-    A text is cleaned by what it is, which its field says: a path is still the place to load from, an id still the same
+    A text is cleaned by its field: a path is still the place to load from, an id still the same
     id. A field that is not known is a free text.
     """
     if isinstance(value, str):

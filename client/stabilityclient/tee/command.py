@@ -106,7 +106,7 @@ def _main_names(path: str) -> dict[str, object]:
         "__name__": "__main__", "__doc__": None, "__package__": None, "__spec__": None, "__cached__": None,
         "__loader__": SourceFileLoader("__main__", whole), "__file__": whole, "__builtins__": builtins,
     }  # fmt: skip
-    if sys.version_info < (3, 14):  # from then on they are made when somebody asks for them
+    if sys.version_info < (3, 14):  # from then on they are made on request
         names["__annotations__"] = {}
     return names
 
@@ -148,7 +148,7 @@ def _cleaned(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if file == _THIS:
-            kept.clear()  # all that is above the script: how Python came to us
+            kept.clear()  # frames above the script
         elif os.path.dirname(file) == _HERE:
             while kept and kept[-1].tb_frame.f_code.co_filename.startswith("<frozen importlib"):
                 kept.pop()
@@ -205,7 +205,7 @@ class ImportHook:
                 execute(module)
                 self._patch(name, module)
 
-            # On this loader alone: whoever asks for its class, or reads files of the package by it, finds it as it was.
+            # On this loader alone: its class, and files of the package read by it, stay as they were.
             loader.exec_module = exec_module
         except Exception as error:
             self._recording.trouble(f"the import of {name} can't be followed", error)
@@ -285,7 +285,7 @@ def _end(code: int, why: str = "") -> NoReturn:
 
 
 def say(text: str) -> None:
-    """Tell people something in the log of the job; a closed one is no reason to stop."""
+    """Print a text into the log of the job; a closed one is no reason to stop."""
     try:
         print(f"stabilityclient.tee: {text}", file=sys.stderr, flush=True)
     except Exception:
@@ -295,7 +295,7 @@ def say(text: str) -> None:
 def _start(options: dict[str, str], script: str) -> Run | None:
     from stabilityclient.init_run import init
 
-    # Whoever asks for the script, as the report of its git commit does, finds it; a module is looked for from here.
+    # Reports that look for the script, as that of its git commit, find it; modules are searched from here.
     sys.modules["__main__"].__file__ = os.path.abspath(script)
     name = options.get("name") or os.path.splitext(os.path.basename(script.rstrip("/")))[0]
     try:

@@ -20,7 +20,7 @@ class Library:
     """One library that scripts tell their values, or that saves for them.
 
     Attributes:
-        title: as people call it. modules: those that are patched when they are imported.
+        title: display name. modules: those that are patched when they are imported.
     """
 
     title: ClassVar[str]

@@ -26,7 +26,7 @@ class Mlflow(Library):
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
         self._streams: dict[str, Stream] = {}
-        #: (run, metric) -> values that came without a step.
+        #: (run, metric) -> values without a step.
         self._counts: dict[tuple[str, str], int] = {}
 
     def patch(self, name: str, module: ModuleType) -> None:

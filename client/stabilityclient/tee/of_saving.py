@@ -23,7 +23,7 @@ __all__ = ["Saving"]
 
 #: Where scripts keep the step in what they save.
 _STEPS = ("global_step", "iter_num", "iteration", "iter", "step", "num_steps", "completed_steps")
-#: A name that says that the file is moved once it is complete: where to is not known.
+#: A temporary name: the file is moved once it is complete, to an unknown target.
 _PASSING = ("tmp", "temp", "part")
 #: Values of a dict that are looked at to see whether they are weights.
 _LOOKED_AT = 8

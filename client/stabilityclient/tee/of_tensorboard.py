@@ -34,7 +34,7 @@ class TensorBoard(Library):
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
         self._streams: dict[str, Stream] = {}
-        #: Values of a tag that came without a step.
+        #: Values of a tag without a step.
         self._counts: dict[str, int] = {}
 
     def patch(self, name: str, module: ModuleType) -> None:

@@ -16,7 +16,7 @@ __all__ = ["Recording", "Stream"]
 
 #: Sets of names remembered of a stream; a script with more of them is recorded more slowly, nothing else.
 MAX_SHAPES = 1_000
-#: Names whose owner is known, at most: a name beyond them is taken from whoever says it.
+#: Names whose owner is known, at most: a name beyond them is taken from any stream.
 MAX_NAMES = 20_000
 
 
@@ -38,7 +38,7 @@ class Recording:
     """The run, and what was heard.
 
     Args:
-        say: tells people something. step_key: the value that is the step, where somebody named it.
+        say: prints a text. step_key: the value that is the step, where it is configured.
 
     Attributes:
         newest: the newest step that the script said, in whatever library; -1 before the first.
@@ -93,7 +93,7 @@ class Recording:
             self.run.update_config(values)
 
     def tell(self, text: str) -> None:
-        """Tell people something, once."""
+        """Print a text, once."""
         if text not in self._said:
             self._said.add(text)
             self._say(text)

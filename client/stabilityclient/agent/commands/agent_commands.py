@@ -4,7 +4,7 @@ They never reach the ranks' mailbox: a hung job reads no mailbox.
 
 What is taken is written down before anything is done, and that it was begun before it is begun. So the agent that
 follows a killed one knows what was in hand, and ends it with an answer whatever the server says to it: somebody at a
-page waits. A dump of stacks is safe to repeat. Whether a restart can go on, its handler says.
+page waits. A dump of stacks is safe to repeat. Whether a restart can go on, its handler decides.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_REMEMBERED = 64
 MAX_WAITING = 8
 #: Agents that may begin one command: what ended two in a row may be the command itself.
 MAX_BEGINS = 2
-#: Of these the handler says what is known when it is too late to go on.
+#: Their handler reports the facts when it is too late to go on.
 _SUPERVISED = frozenset({"restart"})
 #: What another agent does not begin again: who wrote it may not have thought of that.
 _ONCE = frozenset({"task"})
@@ -55,8 +55,8 @@ class CommandToRun(msgspec.Struct, omit_defaults=True):
     reason: str = ""
 
 
-#: Carries out one command; returns the state ``acted`` or ``failed`` and a sentence for people. Beside the command is
-#: whether it is too late to act: then it only says what is known.
+#: Carries out one command; returns the state ``acted`` or ``failed`` and a sentence. Beside the command is
+#: whether it is too late to act: then it only reports the facts.
 Handler = Callable[[CommandToRun, bool], Awaitable[tuple[str, str]]]
 
 
@@ -130,7 +130,7 @@ class AgentCommands:
             self._report(CommandToRun(command_id, command["kind"]), "failed", why[:500])
             return True
         if self._is_over(entry):
-            return True  # the server says itself that it came too late
+            return True  # the server reports the delay itself
         self._taken[command_id] = None
         while len(self._taken) > MAX_REMEMBERED:
             del self._taken[next(iter(self._taken))]

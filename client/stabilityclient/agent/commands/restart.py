@@ -1,11 +1,11 @@
-"""Carries out ``restart``: the plan on this node's disk first, then the end of this node's ranks, and of nobody else.
+"""Carries out ``restart``: the plan on this node's disk first, then the end of this node's ranks and no other process.
 
 A restart is for the processes it was decided on. One that comes late must not end the job that has come up since, so
 it is refused where a rank started after the newest start that the server knew of on this node.
 
 Where an agent was killed in the middle, its plan on the disk says that ranks may have been ended: without it none was.
-The next agent checks who of those processes still lives. Nobody does: it is carried out, whoever ended them.
-Somebody does: the rest is ended, as half a job helps nobody; once it has expired it only says who that is.
+The next agent checks who of those processes still lives. None: it is carried out, whatever ended them.
+Some: the rest is ended, as half a job is useless; after its expiry it only reports the survivors.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Restarter:
         if why:
             return "failed", f"refused: {why}"
         try:
-            # Not twice: a plan that came later would pass for news to a job that has served it.
+            # Not twice: a later plan would pass for news to a job that has served it.
             if not planned:
                 write_plan(str(self._folder), {**(command.plan or {}), "received": self._now()})
         except OSError as error:
@@ -147,7 +147,7 @@ class Restarter:
     async def _end(self, targets: list[_Target], grace_s: float, command_id: str) -> tuple[str, str]:
         begun = time.monotonic()
         for target in targets:
-            # Before the signal: whoever reports the death has to know that it was ordered.
+            # Before the signal: the report of the death has to name the command.
             self._ended[target.source.info.source] = command_id
             target.send(signal.SIGTERM)
         await _gone(targets, grace_s)
@@ -219,7 +219,7 @@ class _Target:
         self.gone = self.gone or (self._fd is not None and has_ended(self._fd))
 
     def why_alive(self) -> str:
-        """Return what keeps it, for people."""
+        """Return the obstacle, one sentence."""
         pid = self.source.info.pid
         who = f"rank {self.source.info.rank} (pid {pid}) is still alive"
         if self._trouble:

@@ -1,6 +1,6 @@
 """Carries out ``task``: a kind of command that the owner of the nodes adds, a Python function by name.
 
-An agent knows no task of its own. People can order by name what a file of ``STABILITY_AGENT_PLUGINS`` registered on the
+An agent knows no task of its own. A command names a task that a file of ``STABILITY_AGENT_PLUGINS`` registered on the
 node, and nothing else: no text of theirs becomes a command line.
 """
 
@@ -32,7 +32,7 @@ class TaskCall(NamedTuple):
     reason: str
 
 
-#: Name of each task -> what does it. It returns a sentence for people; what it raises is reported as failed.
+#: Name of each task -> its function, which returns a sentence; an exception is reported as failed.
 TASKS: dict[str, Callable[[TaskCall], str]] = {}
 
 
@@ -53,7 +53,7 @@ def register(name: str) -> Callable[[Callable[[TaskCall], str]], Callable[[TaskC
 
 
 async def carry_out(command: CommandToRun, over: bool, folder: str, node: str) -> tuple[str, str]:
-    """Run a task; return the state ``acted`` or ``failed``, and a sentence for people."""
+    """Run a task; return the state ``acted`` or ``failed``, and a sentence."""
     task = TASKS.get(command.task)
     if task is None:
         known = ", ".join(TASKS) or "none"

@@ -26,7 +26,7 @@ class Call(NamedTuple):
 
 
 class Hanging(NamedTuple):
-    """A call that is older than allowed, or was: ``seconds`` is its age; ``over``: it came back."""
+    """A call that is older than allowed, or was: ``seconds`` is its age; ``over``: it has returned."""
 
     name: str
     gpu: str
@@ -57,7 +57,7 @@ class CallWatch:
 
 
 class HangGuard:
-    """Says when a call begins to hang and when it is over; checked several times a second.
+    """Reports when a call begins to hang and when it returns; checked several times a second.
 
     Args:
         limit_s: age from which a call hangs, seconds.
@@ -76,7 +76,7 @@ class HangGuard:
         return Hanging(self._call.name, self._call.gpu, self._age_s, False) if self._call and self._reported else None
 
     def check(self, current: Call | None, now: float, allowed_s: float = 0.0) -> list[Hanging]:
-        """Return what changed: a call that hangs from now on, one that came back.
+        """Return what changed: a call that hangs from now on, one that has returned.
 
         Args:
             current: the call that runs. now: monotonic seconds. allowed_s: what the call may take beyond the limit.

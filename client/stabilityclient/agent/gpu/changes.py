@@ -1,6 +1,6 @@
 """Turns samples of one GPU into what is to be reported: conditions that begin and end, and counters that grew.
 
-Facts and changes only; what they mean is the server's to decide. A condition from before the agent came is
+Facts and changes only; what they mean is the server's to decide. A condition from before the agent's start is
 reported once, a counter only for what was added since.
 """
 
@@ -96,7 +96,7 @@ class Budget:
 
 
 class Change(NamedTuple):
-    """One thing to report: ``what``, ``state`` (``on``, ``off``, ``event``), its facts, one clause for people."""
+    """One thing to report: ``what``, ``state`` (``on``, ``off``, ``event``), its facts, one clause."""
 
     what: str
     state: str
@@ -181,7 +181,7 @@ class GpuChanges:
         return self._found
 
     def hanging(self, hanging: Hanging, now: float) -> list[Change]:
-        """Return what to report of a call that hangs, or came back."""
+        """Return the report of a call that hangs, or has returned."""
         self._begin(now)
         facts = {"call": hanging.name, "seconds": round(hanging.seconds, 1)}
         text = f"{hanging.name} has not come back for {hanging.seconds:.0f} s"
@@ -189,7 +189,7 @@ class GpuChanges:
         return self._found
 
     def limited(self, change: Change, now: float) -> list[Change]:
-        """Return a change that somebody else found (an Xid), unless there were too many."""
+        """Return a change from another source (an Xid), unless there were too many."""
         self._begin(now)
         self._report(change.what, change.state, change.facts, change.text, f"{change.what}:{change.facts.get('xid')}")
         return self._found

@@ -20,7 +20,7 @@ class Condition(NamedTuple):
     Args:
         what: what it is called in the event ``gpu`` and, of a counter, as the metric ``gpu/<i>/<what>``.
         field: its id in ``nvmlDeviceGetFieldValues``. A GPU that does not have it is not asked again.
-        text: one clause for people; of a counter its noun, with ``{}`` where the plural's s goes.
+        text: one clause; of a counter its noun, with ``{}`` where the plural's s goes.
         counts: it is a counter, reported by what was added. Else it is a condition while it is not 0.
         quiet_s: of a counter: seconds between two reports.
     """

@@ -20,7 +20,7 @@ WAIT_S = 5.0
 ERROR_PAUSE_S = 1.0
 #: Errors in a row after which the thread ends; it is started again with the GPUs that still answer.
 MAX_ERRORS = 3
-#: Events that nobody took yet.
+#: Events that wait for the agent's loop.
 MAX_EVENTS = 1_000
 
 #: nvmlEventTypeXidCriticalError; its data is the Xid, 999 where NVML does not know it.

@@ -21,7 +21,7 @@ __all__ = ["GpuMonitor", "RankProcess", "ReportedXid", "XidFold", "device_for", 
 
 #: The same Xid of the same GPU within so long is one, whichever source it comes from; repeats are counted, seconds.
 SAME_S = 5.0
-#: An Xid of NVML waits so long for its line in the kernel's log, which says more (process, sub-code), seconds.
+#: An Xid of NVML waits so long for its line in the kernel's log, which has more facts (process, sub-code), seconds.
 LINE_WAIT_S = 0.5
 #: Pairs of GPU and Xid remembered.
 MAX_PAIRS = 512
@@ -30,7 +30,7 @@ _PROCESS = re.compile(r"\bpid=(\d+)(?:, name=([^,]{1,64}))?")
 
 
 class ReportedXid(NamedTuple):
-    """An Xid to report. ``gpu``: key of the GPU; ``facts``: ``xid``, ``source``, what the line says; ``line``: it."""
+    """An Xid to report. ``gpu``: key of the GPU; ``facts``: ``xid``, ``source``, meaning of the line; ``line``: text."""
 
     gpu: str
     facts: dict[str, Any]
@@ -69,12 +69,12 @@ class XidFold:
             self._take(gpu, line.xid, {"source": "kernel"} | process, line.text, now, now)
 
     def due(self, now: float) -> list[ReportedXid]:
-        """Return those that are to be reported now, in the order in which they came."""
+        """Return those that are due, oldest first."""
         ready = [key for key, (at, _) in self._waiting.items() if at <= now]
         return [self._waiting.pop(key)[1] for key in ready]
 
     def _take(self, gpu: str, xid: int, facts: dict[str, Any], line: str, now: float, due: float) -> None:
-        """Report it at ``due``, and how often it came since the last report; repeats of a moment ago are counted."""
+        """Report it at ``due``, with its count since the last report; repeats of a moment ago are counted."""
         at, repeats = self._seen.get((gpu, xid), (-SAME_S, 0))
         if now - at < SAME_S:
             self._seen[gpu, xid] = (at, repeats + 1)
@@ -98,7 +98,7 @@ _OLD_MIG = "MIG-GPU-"
 def device_for(
     gpus: Sequence[GpuInfo], pids: Mapping[str, float], local_rank: int | None, visible: str | None
 ) -> GpuInfo | None:
-    """Return the GPU of one rank, None where nothing says which.
+    """Return the GPU of one rank, None if unknown.
 
     Args:
         gpus: of the node. pids: key of each GPU on which the rank's process computes, to the memory that it uses.
@@ -159,13 +159,13 @@ MIN_HANG_S = 1.0
 INVENTORY_SETTLES_S = 1.0
 #: Inventories a minute in the long run, and at once.
 INVENTORIES_A_MINUTE, INVENTORIES_AT_ONCE = 6.0, 4.0
-#: For so long after a rank came each sample asks for its GPU's processes, seconds: a context is made late.
+#: For so long after a rank's start each sample asks for its GPU's processes, seconds: a context is made late.
 PIDS_WANTED_S = 120.0
 
 #: What calls may take beyond that, seconds: the wait for events waits, and without persistence mode nvmlInit starts
 #: each GPU of the node again.
 _MAY_TAKE_S = {"nvmlEventSetWait_v2": WAIT_S, "nvmlInit": 30.0}
-#: What people can do about what can't be seen.
+#: Remedy for an unseen GPU.
 _DO = {
     "gpu": "nothing, unless this node has NVIDIA GPUs: check the driver, and that the container is given the GPUs",
     "gpu_events": "nothing: Xids come from the kernel's log, where it can be read",
@@ -330,7 +330,7 @@ class GpuMonitor:
             self._row(row)
 
     def _know_ranks(self, now: float) -> None:
-        """Ask for the GPUs of processes that came; what was found stays when the process is dead."""
+        """Ask for the GPUs of new processes; the answer outlives the process."""
         pids = [rank.pid for rank in self._ranks()]
         self._since = {pid: self._since.get(pid, now) for pid in pids}
         self._placed = {pid: self._placed.get(pid, {}) for pid in pids}

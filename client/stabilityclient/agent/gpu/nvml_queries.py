@@ -59,7 +59,7 @@ PORT_FIELDS: tuple[int, ...] = (
 
 #: Member of the value's union for each value type (NVML_VALUE_TYPE_DOUBLE 0 to _UNSIGNED_SHORT 6).
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-#: What NVML says in a value's place where there is none: NVML_VALUE_NOT_AVAILABLE (-1), as 32 and 64 bits without sign.
+#: NVML's stand-in for a missing value: NVML_VALUE_NOT_AVAILABLE (-1), as 32 and 64 bits without sign.
 _NOT_AVAILABLE = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
 
 
@@ -102,7 +102,7 @@ _CLOCK_SM, _CLOCK_MEMORY, _SENSOR_GPU = 1, 2, 0
 
 
 class DriverGone(Exception):
-    """NVML answers nobody any more: uninitialized, no driver, or another driver than its library."""
+    """NVML answers no call any more: uninitialized, no driver, or another driver than its library."""
 
     CODES: ClassVar[frozenset[int]] = frozenset({1, 9, 18})
 
@@ -177,7 +177,7 @@ class NvmlDevice:
         self._fields(sample, {name: (number, 0) for name, number in CHEAP_FIELDS.items()})
         for sensor in ("temp_c", "mem_temp_c"):
             if not 0.0 < values.get(sensor, 1.0) < MAX_TEMP_C:
-                del values[sensor]  # 0 and 255 are what a sensor says that can't be read
+                del values[sensor]  # 0 and 255 come from a sensor that can't be read
 
     def _dear(self, sample: GpuSample) -> None:
         values = sample.values
@@ -284,5 +284,5 @@ def error_code(error: BaseException) -> int:
 
 
 def error_text(error: BaseException) -> str:
-    """Return what an exception says, at most 200 characters."""
+    """Return the text of an exception, at most 200 characters."""
     return (str(error) or type(error).__name__)[:200]

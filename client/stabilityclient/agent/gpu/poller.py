@@ -19,7 +19,7 @@ POLL_S = 10.0
 DEAR_EVERY = 6
 #: Seconds between two samples at least, however many events ask for one; half the poll where that is shorter.
 MIN_PAUSE_S = 1.0
-#: Samples that nobody took yet: the agent's loop takes them four times a second.
+#: Samples that wait for the agent's loop, which takes them four times a second.
 MAX_SAMPLES = 16
 
 
@@ -49,7 +49,7 @@ class GpuPoller:
         self._thread.start()
 
     def stop(self) -> None:
-        """End as soon as NVML lets go; nobody waits for it."""
+        """End as soon as NVML lets go, without a wait for it."""
         self._ending = True
         self._asked.set()
         if self._listener is not None:

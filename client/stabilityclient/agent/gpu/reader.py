@@ -29,7 +29,7 @@ class GpuReader:
     """The node's GPUs.
 
     Args:
-        may_close: called before NVML is shut down; False: somebody else still waits in it, so it is not.
+        may_close: called before NVML is shut down; False: another thread still waits in it, so it is not.
 
     Attributes:
         watch: the calls of the thread that uses this object; None before pynvml was loaded.

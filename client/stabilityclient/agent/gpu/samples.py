@@ -14,7 +14,7 @@ _FIELDS = (
     *("throttle_reasons", "remapped_corrected", "remapped_uncorrected"),
     *("retired_pages", "pcie_replays", "nvlink_errors", "recovery_action"),
 )
-#: Time counters of NVML in ns to points in seconds since the agent came.
+#: Time counters of NVML in ns to points in seconds since the agent's start.
 _TIMES = {
     "hw_thermal_ns": "throttle_hw_thermal_s",
     "sw_thermal_ns": "throttle_sw_thermal_s",
@@ -104,7 +104,7 @@ class NodeSample:
     """One sample of all GPUs.
 
     Args:
-        visible: whether NVML answers and sees a GPU. text: one line for people; what is wrong, where something is.
+        visible: whether NVML answers and sees a GPU. text: one line, with the problem, if any.
         driver: version, empty where it is not known.
         gpus: every GPU that was ever seen, by key. samples: those that were read now.
         missing: keys of GPUs that NVML does not count any more.

@@ -82,7 +82,7 @@ def refusal(status: int, body: bytes | bytearray | None, url: str, *, has_key: b
 
     Args:
         status: HTTP status of the handshake's answer.
-        body: of that answer. A server of ours says in it why: key, host, or what the key may do.
+        body: of that answer. It has the reason: key, host, or what the key may do.
         url: of the gateway.
         has_key: an API key was sent.
     """

@@ -30,7 +30,7 @@ __all__ = ["MAX_FRAME_RECORDS", "READ_BYTES", "encoded_frame", "frame_of", "next
 
 #: Records in one frame, at most: a frame is what is sent again when a connection breaks.
 MAX_FRAME_RECORDS = 512
-#: Bytes of spool read for one frame. A frame's body is a little smaller than the rows it came from.
+#: Bytes of spool read for one frame. A frame's body is a little smaller than its rows.
 READ_BYTES = FRAME_TARGET_BYTES
 
 #: A frame is longer than what was read for it where sets of thousands of names take turns: each turn has the names
@@ -44,7 +44,7 @@ MAX_BATCHES_AHEAD = 64
 #: Rows by the names of their set, sets in the order in which they appeared.
 Sets = dict[tuple[str, ...], list[SpooledRow]]
 
-#: What MessagePack says to half a surrogate pair or to an integer beyond 64 bits (a foreign or older client wrote it).
+#: MessagePack's errors for half a surrogate pair or an integer beyond 64 bits (of a foreign client).
 _UNSENDABLE = (ValueError, TypeError, OverflowError)
 
 

@@ -55,7 +55,7 @@ class SpoolReader:
 
     Args:
         folder: the source's folder.
-        gap_wait_s: see GAP_WAIT_S; 0 for a source that nobody writes any more.
+        gap_wait_s: see GAP_WAIT_S; 0 for a source without a writer.
 
     Attributes:
         next_seq: number of the record that comes next.
@@ -162,7 +162,7 @@ class SpoolReader:
     def _take_rows(self, found: list[Record], max_records: int, max_bytes: int) -> int:
         """Append rows to ``found`` as long as they are whole and of known sets; return their bytes in the chunk.
 
-        Nearly all records are such. What is anything else is left to ``_next``, and costs nobody else.
+        Nearly all records are such. All others are left to ``_next``.
         """
         chunk, sets, seq = self._map, self._sets, self.next_seq
         if chunk is None or not sets:
@@ -273,7 +273,7 @@ class SpoolReader:
         """Return what is missing between the last record and the chunk that was just entered."""
         first = self._chunk_first
         if first <= self.next_seq:
-            # Never above: an unreadable stretch is counted as nothing until a header says how much it was.
+            # Never above: an unreadable stretch counts as nothing until a header tells its size.
             return None
         lost = Lost(self.next_seq, first - 1, "damaged or no longer on disk")
         self.next_seq = first

@@ -49,7 +49,7 @@ class SpoolCleaner:
                 _remove_durable(source, 0 if tight else max(1, keep // CHUNK_BYTES))
 
     def sweep_all(self, sources: Sources) -> None:
-        """The run is over and everything is durable: remove all chunks. What says who was there stays."""
+        """The run is over and everything is durable: remove all chunks; the files that name the processes stay."""
         for source in sources:
             _remove_all(source)
 
@@ -61,7 +61,7 @@ def _remove_all(source: Source) -> None:
         try:
             os.unlink(source.folder / name)
         except OSError:
-            continue  # gone already, or the disk is read-only by now: it stays, which harms nobody
+            continue  # gone already, or the disk is read-only by now: it stays, without harm
 
 
 def _remove_durable(source: Source, keep_chunks: int) -> None:

@@ -153,7 +153,7 @@ def begin_source(source: Source, last_seq: int) -> str:
             f"sending begins at {known + 1}"
         )
     source.high = max(source.high, known)
-    source.served_before = False  # from here on nobody else sends of it
+    source.served_before = False  # from here on this agent alone sends its records
     return trouble
 
 
@@ -180,7 +180,7 @@ def clock_offset_s(server_time: float, now: float) -> tuple[float, str]:
 
 
 def _written(source: Source) -> int:
-    """Return the last number in the spool, or what its writer says: damage can hide some. Seek behind it before."""
+    """Return the last number in the spool, or in its writer's slot: damage can hide some. Seek behind it before."""
     last = 0 if source.slot is None else source.slot.last_seq
     return max(source.reader.next_seq - 1, last)
 
@@ -217,14 +217,14 @@ FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 10.0
 #: A connection that held for so long was a good one: the next attempt comes soon, seconds.
 STEADY_S = 5.0
-#: A server that refuses us for good (wrong key, wrong version) is asked again after so long, seconds: people repair
-#: keys.
+#: A server that refuses us for good (wrong key, wrong version) is asked again after so long, seconds: keys are
+#: repaired.
 REFUSED_PAUSE_S = 30.0
 #: A connection on which frames wait for an answer but none comes for so long is given up, seconds.
 ANSWER_TIMEOUT_S = 15.0
-#: A frame that is not full leaves at most so often per source, seconds: points go together, and nobody sees 30 ms.
+#: A frame that is not full leaves at most so often per source, seconds: points go together, and 30 ms are invisible.
 FLUSH_S = 0.03
-#: Seconds between two polls of the spools: while records come, and when none came for a second.
+#: Seconds between two polls of the spools: while records come, and after a second without any.
 ACTIVE_POLL_S = 0.02
 IDLE_POLL_S = 0.1
 IDLE_AFTER_S = 1.0
@@ -287,7 +287,7 @@ class Uplink:
         self._resend_at = 0.0
         self._ready = asyncio.Event()
         self._outbox = Outbox(sources)
-        #: The server says what of the confirmed it can't lose; else all of it counts as such.
+        #: Whether the server sends Durable; else each confirmed record counts as durable.
         self._hears_durable = False
         self._welcomed: set[str] = set()
         #: Set when the Hello would say something else now: the agent connects again.
@@ -437,7 +437,7 @@ class Uplink:
             raise _Broken(f"{nack.source}: the server expects {nack.expected_seq}, at most {source.high} was sent")
         if nack.expected_seq <= source.acked:
             # What it confirmed is lost, and of others, too: all begin again together, so that it hears of the process
-            # that started first before those that came after it.
+            # that started first before later ones.
             raise _Broken(f"{nack.source}: the server has lost what it confirmed, from {nack.expected_seq} on")
         self._log(f"{nack.source}: {nack.message}")
         source.rewind(nack.expected_seq)

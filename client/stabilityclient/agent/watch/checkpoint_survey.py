@@ -100,7 +100,7 @@ class Survey:
 
 
 class _Inspections:
-    """A thread that looks at one checkpoint after another; nobody waits for it at the end of the process."""
+    """A thread that looks at one checkpoint after another; the end of the process does not wait for it."""
 
     def __init__(self, glances: list[Glance]) -> None:
         self._glances = glances

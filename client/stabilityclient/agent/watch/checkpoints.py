@@ -1,8 +1,8 @@
 """Watches announced checkpoints: what each is, whether it is whole, and when it is gone.
 
-Nobody should be offered a rollback to one of which a part is missing. A look is taken when a checkpoint is announced,
+A checkpoint with a missing part is no target of a rollback. A look is taken when a checkpoint is announced,
 when its file or folder changed, and of each in turn: a shard inside may be cut off without a trace outside. Those with
-a URL are looked at by themselves: a store that is away keeps nobody from the disk, nor the other way round.
+a URL are looked at by themselves: a store that is away does not hold up the disk, nor the other way round.
 """
 
 from __future__ import annotations
@@ -149,12 +149,12 @@ class CheckpointWatch:
         return glances
 
     def settle(self, saw: Iterable[Saw], *, over: bool = False) -> list[Notice]:
-        """Take in what ``survey`` saw; return what is news, in events. ``over``: nobody is left who could write."""
+        """Take in what ``survey`` saw; return what is news, in events. ``over``: all writers have ended."""
         told = []
         for one in saw:
             each = self._watched.get(one.glance.path)
             if each is None or each.step != one.glance.step:
-                continue  # another one came there meanwhile
+                continue  # replaced meanwhile
             if one.trouble:
                 told += self._unchecked(each, one.trouble)
                 continue
@@ -226,7 +226,7 @@ class CheckpointPoll:
     """Brings together a watch and what it asks.
 
     Args:
-        watch: which they are. report: takes what is news. over: says whether nobody is left who could write one.
+        watch: which they are. report: takes what is news. over: returns whether all writers have ended.
     """
 
     def __init__(self, watch: CheckpointWatch, report: Callable[[Notice], None], over: Callable[[], bool]) -> None:

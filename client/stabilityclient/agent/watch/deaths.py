@@ -1,4 +1,4 @@
-"""Notices within an instant when a rank's process is gone, and says how it ended and on what evidence."""
+"""Notices within an instant when a rank's process is gone, and reports how it ended, with the evidence."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class OomCounters:
     def kill_of(self, pid: int) -> dict[str, object] | None:
         """Return the kernel's evidence that ``pid`` was killed for memory a moment ago; each kill counts for one death.
 
-        Call it for a process that a SIGKILL ended, or whose end nobody saw.
+        Call it for a process that a SIGKILL ended, or whose end was not seen.
         """
         path = self._files.get(pid, (0.0, None))[1]
         counter = self._counters.get(path or "")
@@ -216,7 +216,7 @@ class DeathWatch:
         self._counters.poll()
 
     def take_kernel(self, lines: Iterable[Any]) -> None:
-        """Remember which processes the kernel's log says were killed for memory (lines of KernelLog)."""
+        """Remember the processes that were killed for memory by the kernel's log (lines of KernelLog)."""
         for line in lines:
             if self._kernel_pids and line.what == "oom" and line.pid is not None:
                 self._oom_lines[line.pid] = (line.time, line.text)
@@ -256,7 +256,7 @@ class DeathWatch:
         if status.how != "none" and status.signal != signal.SIGKILL:
             return None  # what was killed for memory was a child, if anything
         if status.how == "none" and slot is not None and slot.state != STATE_RUNNING:
-            return None  # it still reported how it left: nobody who is killed for memory does
+            return None  # it still reported how it left: no process killed for memory does
         when, text = self._oom_lines.get(pid, (0.0, ""))
         if text and time.time() - when <= KERNEL_LINE_S:
             self._counters.kill_of(pid)  # the same kill: it explains no other death

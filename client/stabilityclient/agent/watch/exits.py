@@ -35,7 +35,7 @@ class ExitStatus(NamedTuple):
     Args:
         signal: number of the signal that killed it, None when none did or that is not known.
         exit_code: 0 to 255, None when it was killed or that is not known.
-        how: ``pidfd``, ``zombie``, or ``none`` when it is not known. why: then the reason, for people.
+        how: ``pidfd``, ``zombie``, or ``none`` when it is unknown. why: then the reason.
     """
 
     signal: int | None

@@ -84,14 +84,14 @@ _PLAIN: tuple[tuple[str, re.Pattern[str]], ...] = (
 
 
 class LineReader:
-    """Tells what each record means. It remembers the little that one line says about the next."""
+    """Parses records; remembers the facts of a line that belong to the next."""
 
     def __init__(self) -> None:
         self._announced: dict[int, tuple[str, str]] = {}
         self._named: tuple[str, int] | None = None
 
     def take(self, record: str) -> KernelMessage | None:
-        """Return what a record says, None when it is of no interest or no record.
+        """Return the meaning of a record, None for one without interest and for garbage.
 
         Args:
             record: as /dev/kmsg gives it, continuation lines included. ``time`` of the answer is in seconds since boot.

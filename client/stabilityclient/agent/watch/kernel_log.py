@@ -46,9 +46,9 @@ class KernelLog:
         now: unix seconds. uptime: seconds since boot on the clock of the kernel's log.
 
     Attributes:
-        blind: why the log can't be read, for people; None while it is read.
+        blind: why the log can't be read; None while it is read.
         do: what to do about it; empty while it is read.
-        lost: records that the kernel overwrote before we came. dropped: lines that matter beyond MAX_LINES a poll.
+        lost: records that the kernel overwrote before the agent read them. dropped: lines that matter beyond MAX_LINES a poll.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class KernelLog:
         self._open()
 
     def read(self) -> list[KernelMessage]:
-        """Return the lines that came since the last call, oldest first; empty where the log can't be read."""
+        """Return the lines since the last call, oldest first; empty where the log can't be read."""
         if self._fd is None and self._uptime() >= self._retry_at:
             self._open()
         if self._fd is None:
@@ -92,7 +92,7 @@ class KernelLog:
                 self.dropped += 1
                 continue
             different.add(what)
-            # The log's clock drifts from the wall clock by seconds in months; the line came between two polls of ours.
+            # The log's clock drifts from the wall clock by seconds in months; the line was written between two polls.
             lines.append(line._replace(time=min(max(line.time + behind, before), self._seen)))
         return lines
 

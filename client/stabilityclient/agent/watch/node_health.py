@@ -73,7 +73,7 @@ class NodeHealth:
         """Return the message of now. Observe all sources before.
 
         Args:
-            state: what the agent says of itself beside what is added here (docs/wire.md).
+            state: the agent's own facts, to which others are added here (docs/wire.md).
             file_error: why the agent's own files can't be written, empty when they can.
         """
         now = time.time()
@@ -156,7 +156,7 @@ class ClockWatch:
     """Notices when the wall clock jumps.
 
     Args:
-        now: unix seconds. steady: seconds on a clock that nobody sets and that goes on while the machine sleeps.
+        now: unix seconds. steady: seconds on a clock that is never set and runs while the machine sleeps.
     """
 
     def __init__(

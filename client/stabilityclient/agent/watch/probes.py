@@ -1,4 +1,4 @@
-"""What the kernel says about a rank's process, without its help: state, CPU time, where it waits, its children.
+"""Facts of the kernel about a rank's process, without its help: state, CPU time, where it waits, its children.
 
 A process may end between any two lines here: every reader returns None or an empty value then, and never raises.
 """
@@ -98,7 +98,7 @@ def tree_cpu_s(pid: int) -> float | None:
             with open(f"/proc/{process}/stat", "rb") as file:
                 fields = file.read(4096).rpartition(b")")[2].split()
             total += (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-            # Else nobody would be found, whoever is there.
+            # Else no process would be found.
             os.stat(f"/proc/{process}/task/{process}/children")
         except (OSError, IndexError, ValueError):
             if process == pid:
@@ -137,7 +137,7 @@ def _name(pid: int) -> str:
 
 
 class Prober:
-    """Samples processes again and again, and says which share of a core the loop's thread used in between."""
+    """Samples processes repeatedly, and returns the share of a core that the loop's thread used in between."""
 
     def __init__(self) -> None:
         self._before: dict[tuple[int, int, int], tuple[float, float, float | None]] = {}

@@ -1,8 +1,8 @@
 """Writes for watchdogs outside whether the job of this node makes progress, or pauses because it was ordered to.
 
-Whoever ends a job that makes no step would end one that loads a checkpoint on order, or comes up again. The agent knows
-of both and says so in a file; the training process does nothing for it. A pause has an end, so that a rollback that
-hangs is no excuse for ever. Who reads it: ``stabilityclient/progress.py``.
+A watchdog that ends a job without steps would end one that loads a checkpoint on command, or comes up again. The agent
+knows of both and writes it to a file; the training process does nothing for it. A pause has an end, so that a rollback
+that hangs is no excuse for ever. Reader: ``stabilityclient/progress.py``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stabilityclient.sidecar import read_json
 
 __all__ = ["PAUSE_S", "ProgressFile"]
 
-#: An ordered rollback or restart may take so long, seconds, where STABILITY_PAUSE_S says nothing else: a checkpoint of
+#: An ordered rollback or restart may take so long, seconds, unless STABILITY_PAUSE_S is set: a checkpoint of
 #: some TB from a busy store, or new pods with their images.
 PAUSE_S = 1_800.0
 #: A declared phase may take so many times what was declared, as for the server (docs/liveness.md).

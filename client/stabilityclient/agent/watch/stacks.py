@@ -3,7 +3,7 @@
 A heartbeat thread that beats brings the stacks itself. The signal is for processes whose interpreter is stuck:
 ``faulthandler`` reads the frames of all threads without the interpreter's lock, and while threads run that crashes the
 process (CPython 3.11: after 2 to 118 dumps with six busy threads, never in 3,000 where all were blocked). It also
-interrupts system calls and lets pending calls run, so what is sampled after it says nothing about what was before.
+interrupts system calls and lets pending calls run, so samples after it tell nothing about the time before.
 """
 
 from __future__ import annotations
@@ -112,12 +112,12 @@ class _Part:
         return {**found, "pgs": [self._groups.at(_group(each)) for each in groups]}
 
     def data(self) -> dict[str, Any]:
-        """Return what the event says beside its request."""
+        """Return the data of the event beside its request."""
         return {"threads": self._threads.values, "pgs": self._groups.values, "ranks": self._ranks}
 
 
 class _ValueTable:
-    """Different values in the order in which they came, and their characters as JSON."""
+    """Different values in their order, and their characters as JSON."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []

@@ -1,4 +1,4 @@
-"""What can't be seen on this node, why, and what people can do about it: ``agent_state.blind`` of a Health message."""
+"""Blind spots on this node, their reasons and remedies: ``agent_state.blind`` of a Health message."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DROPPED_S = 60.0
 
 
 class Gap(msgspec.Struct):
-    """What can't be seen (docs/wire.md), and why and what to do as sentences for people."""
+    """A blind spot (docs/wire.md), with its reason and remedy as sentences."""
 
     what: str
     why: str
@@ -66,7 +66,7 @@ def rank_gaps(ranks: list[Source], signal_trouble: Callable[[Source], str]) -> l
     """
     living = [source for source in ranks if source.alive]
     slots = [(source, source.trouble) for source in living if source.trouble]
-    # Where the slot can't be read that says enough; a process that leaves takes the signal's handler along.
+    # An unreadable slot is enough; a process that leaves takes the signal's handler along.
     readable = [(source, source.slot) for source in living if source.slot and not source.trouble]
     running = [source for source, slot in readable if slot.state == STATE_RUNNING]
     signals = [(source, why) for source in running if (why := signal_trouble(source))]
@@ -130,7 +130,7 @@ class SpoolDisk:
         self._dropped_at = float("-inf")
 
     def state(self, dropped: int, own_error: str) -> SpoolState:
-        """Return what a Health message says of it.
+        """Return the part of a Health message about it.
 
         Args:
             dropped: records of this node that found no room so far. own_error: why the agent's own find none.

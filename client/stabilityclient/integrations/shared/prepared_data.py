@@ -17,7 +17,7 @@ _REPEATING = ("SequentialSampler", "DistributedSampler", "SeedableRandomSampler"
 
 
 def sampler_of(loader: Any) -> Any:
-    """Return what draws the samples of a loader, below all that deals them out to ranks; None where nobody knows."""
+    """Return the sampler of a loader, below those that distribute its samples to ranks; None if unknown."""
     batches = getattr(loader, "batch_sampler", None)
     while (inner := getattr(batches, "batch_sampler", None)) is not None:
         batches = inner

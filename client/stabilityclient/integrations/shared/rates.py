@@ -24,7 +24,7 @@ def scale_rates(optimizers: Iterable[Any], schedules: Iterable[Any], factor: flo
     """Multiply all learning rates by ``factor``, so that the next step has it and each step of the schedule keeps it.
 
     Of torch's and DeepSpeed's own schedules each number that is a rate is scaled, also of those inside of
-    ``SequentialLR`` and ``ChainedScheduler``. A schedule of somebody else that sets rates from numbers under other
+    ``SequentialLR`` and ``ChainedScheduler``. Another schedule that sets rates from numbers under other
     names undoes it at its next step.
 
     Args:

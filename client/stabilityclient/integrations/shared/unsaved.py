@@ -66,7 +66,7 @@ class Order(NamedTuple):
         return cls(rollback.command_id, rollback.lr_scale, skip, places, seed=rollback.seed)
 
     def words(self) -> str:
-        """Return the changes for people, "" where there are none."""
+        """Return the changes as text, "" without any."""
         said = [] if self.lr_scale is None else [f"learning rate times {self.lr_scale:g}"]
         if self.skip_batches:
             said.append(f"{self.skip_batches} batches left out")
@@ -94,7 +94,7 @@ def read_orders(file: str) -> dict[str, Order]:
         OSError: it can't be read. ValueError: it is damaged.
     """
     try:
-        # Not blocking: whatever lies there in place of the file, nobody waits for it.
+        # Not blocking: a pipe in place of the file must not be waited for.
         with open(file, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as opened:
             value = json.loads(opened.read(MAX_BYTES))
     except FileNotFoundError:

@@ -49,7 +49,7 @@ def inspect_dcp(folder: Folder) -> Found:
                 needed |= parts_needed(data)
             except ValueError:
                 found.bad[name] = "truncated"
-    # More than is needed is what a save of more ranks left in the same folder: nobody reads it.
+    # More than is needed was left in the same folder by a save of more ranks: no load reads it.
     parts = needed.keys() or {name for name in folder.sizes if _PART.fullmatch(name)}
     ranks = {int(match["rank"]) for name in parts if (match := _PART.fullmatch(name))}
     found.world_size = max(ranks) + 1 if ranks else None

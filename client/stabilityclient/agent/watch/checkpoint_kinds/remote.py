@@ -34,13 +34,13 @@ BLOCK_BYTES = 256 * 1024
 MAX_REASON_CHARS = 160
 #: What object stores are called in a URL. A web server can't be listed, and memory:// is that of another process.
 SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
-#: Where keys of a cloud machine's role come from: nobody answers there on any other machine.
+#: Where keys of a cloud machine's role come from: no service answers there on any other machine.
 _ROLE_PLACES = ("169.254.", "metadata.google.internal", "oauth2", "identity")
 _SECRETS = re.compile(r"\?[^\s,)\]]+|(?<=//)[^/@\s]+@")
 
 
 class NotChecked(Exception):
-    """Nothing is known of what lies at a URL; its text is the reason. No OSError: nobody takes it for a torn file.
+    """Nothing is known of what lies at a URL; its text is the reason. No OSError: it is no torn file.
 
     Args:
         away: the store can't be asked at all, so that others in it need not be tried at once.
@@ -77,7 +77,7 @@ def list_objects(url: str) -> Objects | None:
     """Return what lies at a URL, None where there is nothing.
 
     Raises:
-        NotChecked: nobody could tell.
+        NotChecked: no store could tell.
     """
     scheme, (parent, _, name) = url.partition("://")[0], url.rstrip("/").rpartition("/")
     if scheme not in SCHEMES:
@@ -110,7 +110,7 @@ def inspect_objects(objects: Objects, world_size: int | None = None) -> Inspecti
     """Return what they are.
 
     Raises:
-        NotChecked: nobody could tell.
+        NotChecked: no store could tell.
     """
     try:
         return inspect_listed(objects.folder, objects.name, world_size)
@@ -170,7 +170,7 @@ def _store(url: str) -> Any:
     return obstore.store.from_url(
         url,
         retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=TIMEOUT_S)},
-        # As the server's archive does: an endpoint of http:// is one that somebody named on purpose.
+        # As the server's archive does: an endpoint of http:// was named on purpose.
         client_options={"timeout": timedelta(seconds=TIMEOUT_S), "allow_http": True},
         **_more_credentials(url),
     )
@@ -189,7 +189,7 @@ def _more_credentials(url: str) -> dict[str, Any]:
 
 
 def _asked(url: str, action: Callable[[], T]) -> T:
-    """Return what an action gives; what any library complains about becomes a reason that people can act on."""
+    """Return the result of an action; errors of any library become a reason with a remedy."""
     try:
         return action()
     except ImportError as error:
