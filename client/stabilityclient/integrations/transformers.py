@@ -80,7 +80,7 @@ def _left(output: str) -> dict[str, Any]:
         return {}
 
 
-#: Key in a checkpoint's ``trainer_state.json``, among the states of callbacks: the number of batches left out before it,
+#: Key among the states of callbacks in a ``trainer_state.json``: the number of batches left out before it,
 #: and the command that changed it last.
 _KEPT = "stabilityboard"
 #: Kinds of training for which a second ``train`` was not tried.

@@ -30,7 +30,7 @@ _PROCESS = re.compile(r"\bpid=(\d+)(?:, name=([^,]{1,64}))?")
 
 
 class ReportedXid(NamedTuple):
-    """An Xid to report. ``gpu``: key of the GPU; ``facts``: ``xid``, ``source``, meaning of the line; ``line``: text."""
+    """Xid to report. ``gpu``: key of the GPU; ``facts``: ``xid``, ``source``, meaning of the line; ``line``: text."""
 
     gpu: str
     facts: dict[str, Any]

@@ -48,7 +48,7 @@ class KernelLog:
     Attributes:
         blind: why the log can't be read; None while it is read.
         do: what to do about it; empty while it is read.
-        lost: records that the kernel overwrote before the agent read them. dropped: lines that matter beyond MAX_LINES a poll.
+        lost: records that the kernel overwrote before a read. dropped: lines that matter beyond MAX_LINES a poll.
     """
 
     def __init__(
