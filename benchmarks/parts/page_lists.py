@@ -20,7 +20,7 @@ from parts.server_process import ServerProcess, usage
 from playwright.sync_api import Browser, BrowserContext, CDPSession, Page
 
 from stabilitybackend.base.keys import RUNS, RUNS_ACTIVE, RunKeys
-from stabilitybackend.schema.pages.run_table import CURVE_BUCKETS, Curve, RunDigest
+from stabilitybackend.schema.pages.run_table import CURVE_BUCKETS, RunCurve, RunDigest
 
 __all__ = ["MANY_RUNS", "fill", "run_lists", "scrolled_metrics"]
 
@@ -107,7 +107,7 @@ def _meta(rnd: random.Random, number: int, created: float, live: bool) -> dict[s
     }  # fmt: skip
     heights = [round(100 * math.exp(-at / 12)) for at in range(CURVE_BUCKETS)]
     digest = RunDigest(
-        step=step, head=0, status=status, made=created, curve=Curve("loss", 0, step, heights, heights, loss, 9.0),
+        step=step, head=0, status=status, made=created, curve=RunCurve("loss", 0, step, heights, heights, loss, 9.0),
         tokens=step * 4e6, tokens_metric="consumed_tokens", goodput=0.8 + 0.2 * rnd.random(), gpus=64,
     )  # fmt: skip
     config = {

@@ -118,7 +118,7 @@ export interface AlertPreview {
  *     unreadable: events that were no incidents.
  *     labels: for routes and mutes to match.
  */
-export interface Alerting {
+export interface AlertingStatus {
   receivers: Receiver[];
   sending: boolean;
   unreadable: number;
@@ -384,7 +384,7 @@ export interface Batches {
   repeats: Repeated[];
   datasets: DatasetSamples[];
   new_samples: NewSamples[];
-  overlap: Overlap | null;
+  overlap: SampleOverlap | null;
   other_runs: SharedData[];
 }
 
@@ -528,7 +528,7 @@ export interface CheckpointNow {
   issuer: string;
   issued: number;
   expires: number;
-  fence: Fence;
+  fence: CommandFence;
   state: "acted" | "delivered" | "done" | "expired" | "failed" | "pending" | "ready" | "rejected";
   attempt: number;
   apply_at_step: number | null;
@@ -577,6 +577,18 @@ export interface ColumnFacts {
   runs?: number | null;
   values?: string[];
   gone?: boolean;
+}
+
+/**
+ * State that a command was decided on: invalid on another segment, a restart also for later processes.
+ *
+ * Attributes:
+ *     starts: of a restart, node -> newest start of its ranks, ns in hex: JavaScript would round the number.
+ */
+export interface CommandFence {
+  segment: number;
+  segment_key: string;
+  starts?: Record<string, string>;
 }
 
 /**
@@ -650,6 +662,20 @@ export interface CommandRequest {
   idempotency_key?: string | null;
 }
 
+/**
+ * Stage of a command: one per state of ranks, one per node of agents.
+ *
+ * Attributes:
+ *     active: awaited now. failed: it ended the command.
+ *     after_s: seconds from the request to its end.
+ */
+export interface CommandStage {
+  key: string;
+  label: string;
+  state: "active" | "done" | "failed" | "waiting";
+  after_s: number | null;
+}
+
 /** Newest first. ``proposals``: open and decided ones, the newest 50. */
 export interface Commands {
   commands: (Rollback | Restart | Stop | CheckpointNow | StackDump | Task | ShowBatches)[];
@@ -696,26 +722,6 @@ export interface ComparedCurves {
 export interface Comparison {
   align: "fork" | "step" | "time";
   runs: ComparedCurves[];
-}
-
-/**
- * Curve of the loss, or the metric shown instead, over the whole run: extremes of up to 60 buckets of steps.
- *
- * Attributes:
- *     first, last: steps.
- *     low, high: of each bucket, 0 to 100 between ``least`` and ``most``, clipped; null without finite values.
- *     least, most: values of 0 and 100, without outliers.
- *     odd: buckets with a non-finite value.
- */
-export interface Curve {
-  metric: string;
-  first: number;
-  last: number;
-  low: (number | null)[];
-  high: (number | null)[];
-  least: number;
-  most: number;
-  odd: number[];
 }
 
 /**
@@ -892,18 +898,6 @@ export interface ExportProgress {
   problems: string[];
 }
 
-/**
- * State that a command was decided on: invalid on another segment, a restart also for later processes.
- *
- * Attributes:
- *     starts: of a restart, node -> newest start of its ranks, ns in hex: JavaScript would round the number.
- */
-export interface Fence {
-  segment: number;
-  segment_key: string;
-  starts?: Record<string, string>;
-}
-
 /** A fault that the server keeps beyond the run. */
 export interface FleetFault {
   run_id: string;
@@ -969,23 +963,6 @@ export interface FleetRollbacks {
   runs: RollbacksOfRun[];
   run_count: number;
   unknown: number;
-}
-
-/**
- * Search results, best first in each list.
- *
- * Attributes:
- *     metrics: names of metrics of the given run.
- *     incidents: open ones before others.
- *     complete: as of ``IncidentPage``.
- */
-export interface Found {
-  q: string;
-  runs: FoundRun[];
-  metrics: string[];
-  incidents: FoundIncident[];
-  machines: FoundMachine[];
-  complete: boolean;
 }
 
 /** An incident that a search found, with the name of its run. */
@@ -1731,15 +1708,6 @@ export interface OutputAnswer {
   newer: boolean;
 }
 
-/** Different samples of two intervals of steps, and those in both; estimated as in ``DatasetSamples``. */
-export interface Overlap {
-  first: [number, number];
-  second: [number, number];
-  in_first: number;
-  in_second: number;
-  in_both: number;
-}
-
 /**
  * The outcome of a webhook.
  *
@@ -1904,7 +1872,7 @@ export interface Progress {
   ended: boolean;
   failed: boolean;
   acted: number;
-  stages: Stage[];
+  stages: CommandStage[];
   line: string;
   trouble: string;
 }
@@ -1933,7 +1901,7 @@ export interface Proposal {
   by_program: boolean;
   proposed: number;
   expires: number;
-  fence: Fence;
+  fence: CommandFence;
   state: "approved" | "declined" | "expired" | "proposed" | "refused" | "superseded";
   decided_by: string | null;
   decided: number | null;
@@ -2183,7 +2151,7 @@ export interface Restart {
   issuer: string;
   issued: number;
   expires: number;
-  fence: Fence;
+  fence: CommandFence;
   state: "acted" | "delivered" | "done" | "expired" | "failed" | "pending" | "ready" | "rejected";
   attempt: number;
   apply_at_step: number | null;
@@ -2310,7 +2278,7 @@ export interface Rollback {
   issuer: string;
   issued: number;
   expires: number;
-  fence: Fence;
+  fence: CommandFence;
   state: "acted" | "delivered" | "done" | "expired" | "failed" | "pending" | "ready" | "rejected";
   attempt: number;
   apply_at_step: number | null;
@@ -2534,6 +2502,26 @@ export interface RunColumns {
 }
 
 /**
+ * Curve of the loss, or the metric shown instead, over the whole run: extremes of up to 60 buckets of steps.
+ *
+ * Attributes:
+ *     first, last: steps.
+ *     low, high: of each bucket, 0 to 100 between ``least`` and ``most``, clipped; null without finite values.
+ *     least, most: values of 0 and 100, without outliers.
+ *     odd: buckets with a non-finite value.
+ */
+export interface RunCurve {
+  metric: string;
+  first: number;
+  last: number;
+  low: (number | null)[];
+  high: (number | null)[];
+  least: number;
+  most: number;
+  odd: number[];
+}
+
+/**
  * Settings of a run.
  *
  * Attributes:
@@ -2627,6 +2615,20 @@ export interface RunProposals {
 }
 
 /**
+ * Storage of a run's points.
+ *
+ * Attributes:
+ *     state: behind: the window is twice full and agents wait. failed: see ``problem``, with retries. loading: another
+ *         worker took the run over, and still reads its points.
+ */
+export interface RunStorage {
+  hot: HotPoints;
+  cold: ColdPoints;
+  state: "archiving" | "behind" | "failed" | "loading" | "ok";
+  problem: string | null;
+}
+
+/**
  * Rows of an order of the runs.
  *
  * Attributes:
@@ -2715,6 +2717,15 @@ export interface SameData {
   r: number;
 }
 
+/** Different samples of two intervals of steps, and those in both; estimated as in ``DatasetSamples``. */
+export interface SampleOverlap {
+  first: [number, number];
+  second: [number, number];
+  in_first: number;
+  in_second: number;
+  in_both: number;
+}
+
 /**
  * Cost of saving checkpoints, and the best interval.
  *
@@ -2737,6 +2748,23 @@ export interface SaveInterval {
   best_s: number | null;
   cost: number | null;
   best_cost: number | null;
+}
+
+/**
+ * Search results, best first in each list.
+ *
+ * Attributes:
+ *     metrics: names of metrics of the given run.
+ *     incidents: open ones before others.
+ *     complete: as of ``IncidentPage``.
+ */
+export interface SearchResults {
+  q: string;
+  runs: FoundRun[];
+  metrics: string[];
+  incidents: FoundIncident[];
+  machines: FoundMachine[];
+  complete: boolean;
 }
 
 /**
@@ -2963,7 +2991,7 @@ export interface ShowBatches {
   issuer: string;
   issued: number;
   expires: number;
-  fence: Fence;
+  fence: CommandFence;
   state: "acted" | "delivered" | "done" | "expired" | "failed" | "pending" | "ready" | "rejected";
   attempt: number;
   apply_at_step: number | null;
@@ -3186,7 +3214,7 @@ export interface StackDump {
   issuer: string;
   issued: number;
   expires: number;
-  fence: Fence;
+  fence: CommandFence;
   state: "acted" | "delivered" | "done" | "expired" | "failed" | "pending" | "ready" | "rejected";
   attempt: number;
   apply_at_step: number | null;
@@ -3236,20 +3264,6 @@ export interface StackGroup {
 }
 
 /**
- * Stage of a command: one per state of ranks, one per node of agents.
- *
- * Attributes:
- *     active: awaited now. failed: it ended the command.
- *     after_s: seconds from the request to its end.
- */
-export interface Stage {
-  key: string;
-  label: string;
-  state: "active" | "done" | "failed" | "waiting";
-  after_s: number | null;
-}
-
-/**
  * End training on all ranks at one step boundary; the job's script goes on to its own end.
  *
  * Attributes:
@@ -3268,7 +3282,7 @@ export interface Stop {
   issuer: string;
   issued: number;
   expires: number;
-  fence: Fence;
+  fence: CommandFence;
   state: "acted" | "delivered" | "done" | "expired" | "failed" | "pending" | "ready" | "rejected";
   attempt: number;
   apply_at_step: number | null;
@@ -3299,20 +3313,6 @@ export interface StoppedBy {
   time: number;
   saved: boolean;
   command_id: string;
-}
-
-/**
- * Storage of a run's points.
- *
- * Attributes:
- *     state: behind: the window is twice full and agents wait. failed: see ``problem``, with retries. loading: another
- *         worker took the run over, and still reads its points.
- */
-export interface Storage {
-  hot: HotPoints;
-  cold: ColdPoints;
-  state: "archiving" | "behind" | "failed" | "loading" | "ok";
-  problem: string | null;
 }
 
 /**
@@ -3415,7 +3415,7 @@ export interface TableRow {
   created: number;
   updated: number;
   progress: number | null;
-  curve: Curve | null;
+  curve: RunCurve | null;
   curve_why: string;
   cells: (number | "-Infinity" | "Infinity" | "NaN" | boolean | string | null)[];
 }
@@ -3434,7 +3434,7 @@ export interface Task {
   issuer: string;
   issued: number;
   expires: number;
-  fence: Fence;
+  fence: CommandFence;
   state: "acted" | "delivered" | "done" | "expired" | "failed" | "pending" | "ready" | "rejected";
   attempt: number;
   apply_at_step: number | null;
@@ -3597,25 +3597,6 @@ export interface VisibilityGap {
 export type WaitSamples = [number, number, number];
 
 /**
- * Watched and unwatched metrics of a run.
- *
- * Attributes:
- *     watched: those of the run as a whole first.
- *     unwatched: other names but readings of GPUs, at most 500, with ``unwatched_count`` in all.
- *     notes: faults to correct: a declared name that never appeared, several candidates of the loss.
- *     incomplete: the run has more metrics than are told apart.
- *     mixture: the job has declared its mixture (``GET .../mixture``).
- */
-export interface Watched {
-  watched: WatchedMetric[];
-  unwatched: string[];
-  unwatched_count: number;
-  notes: string[];
-  incomplete: boolean;
-  mixture: boolean;
-}
-
-/**
  * A metric that detectors read.
  *
  * Attributes:
@@ -3634,6 +3615,25 @@ export interface WatchedMetric {
   why: "declared" | "name" | "values";
   detectors: string[];
   text: string;
+}
+
+/**
+ * Watched and unwatched metrics of a run.
+ *
+ * Attributes:
+ *     watched: those of the run as a whole first.
+ *     unwatched: other names but readings of GPUs, at most 500, with ``unwatched_count`` in all.
+ *     notes: faults to correct: a declared name that never appeared, several candidates of the loss.
+ *     incomplete: the run has more metrics than are told apart.
+ *     mixture: the job has declared its mixture (``GET .../mixture``).
+ */
+export interface WatchedMetrics {
+  watched: WatchedMetric[];
+  unwatched: string[];
+  unwatched_count: number;
+  notes: string[];
+  incomplete: boolean;
+  mixture: boolean;
 }
 
 /**
@@ -3670,7 +3670,7 @@ export interface WorstIncident {
 
 /** Method and path of a call, and what it answers when it succeeds. */
 export interface Answers {
-  "GET /api/v1/alerting": Alerting;
+  "GET /api/v1/alerting": AlertingStatus;
   "POST /api/v1/alerting/mutes": Mutes;
   "DELETE /api/v1/alerting/mutes/{mute_id}": Mutes;
   "GET /api/v1/alerting/precision": Precision;
@@ -3719,7 +3719,7 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/commands": Commands;
   "GET /api/v1/runs/{run_id}/commands/{command_id}": Rollback | Restart | Stop | CheckpointNow | StackDump | Task | ShowBatches;
   "DELETE /api/v1/runs/{run_id}/commands/{command_id}": Rollback | Restart | Stop | CheckpointNow | StackDump | Task | ShowBatches;
-  "POST /api/v1/runs/{run_id}/compact": Storage;
+  "POST /api/v1/runs/{run_id}/compact": RunStorage;
   "GET /api/v1/runs/{run_id}/detectors": ListedRunDetectors;
   "PUT /api/v1/runs/{run_id}/detectors": RunDetectors;
   "GET /api/v1/runs/{run_id}/export": Blob;
@@ -3751,9 +3751,9 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/spike_score": SpikeScores;
   "GET /api/v1/runs/{run_id}/stacks": StackDumps;
   "GET /api/v1/runs/{run_id}/stacks/{request}": RankStacks;
-  "GET /api/v1/runs/{run_id}/storage": Storage;
-  "GET /api/v1/runs/{run_id}/watched": Watched;
-  "GET /api/v1/search": Found;
+  "GET /api/v1/runs/{run_id}/storage": RunStorage;
+  "GET /api/v1/runs/{run_id}/watched": WatchedMetrics;
+  "GET /api/v1/search": SearchResults;
   "GET /api/v1/sign_in": SignInWays;
   "POST /api/v1/slack": SlackAnswer;
   "GET /api/v1/views": Views;

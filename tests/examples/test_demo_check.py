@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stabilitybackend.schema.commands import Fence, RankState, Rollback
+from stabilitybackend.schema.commands import CommandFence, RankState, Rollback
 from stabilityplugins.demo.check import check_lineage, healthy_after, ranks_that_acted
 
 _SEGMENTS = [
@@ -83,7 +83,7 @@ def test_only_ranks_that_acted_count() -> None:
         rank: RankState(state, 8, 1.0, "") for rank, state in {"0": "acted", "1": "rejected", "10": "done"}.items()
     }
     command = Rollback(
-        command_id="c-1", run_id="run", reason="", issuer="ada", issued=1.0, expires=601.0, fence=Fence(0, ""),
+        command_id="c-1", run_id="run", reason="", issuer="ada", issued=1.0, expires=601.0, fence=CommandFence(0, ""),
         world_size=3, ranks=ranks,
     )  # fmt: skip
 

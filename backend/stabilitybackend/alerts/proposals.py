@@ -23,7 +23,7 @@ from stabilitybackend.base.errors import Conflict, NotFound, StabilityBoardError
 from stabilitybackend.base.keys import PROPOSALS, RunKeys
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.worker import RunWorker
-from stabilitybackend.schema.commands import CommandRequest, Fence, Proposal
+from stabilitybackend.schema.commands import CommandFence, CommandRequest, Proposal
 from stabilitybackend.storage.redis_link import InRedis, redis_errors
 
 __all__ = ["ProposalRegistry"]
@@ -174,9 +174,9 @@ class ProposalRegistry(InRedis):
         return None if data is None else msgspec.json.decode(data, type=Proposal)
 
 
-def _head(state: RunState) -> Fence:
+def _head(state: RunState) -> CommandFence:
     job = state.job.view(for_command=False)
-    return Fence(job.head, job.head_key)
+    return CommandFence(job.head, job.head_key)
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -63,7 +63,7 @@ __all__ = ["Fleet"]
 _BATCH = 50
 
 
-class _Counted(msgspec.Struct):
+class _StoredView(msgspec.Struct):
     """The fields read of a run's stored view."""
 
     rollbacks: int = 0
@@ -104,7 +104,7 @@ async def fill(redis: Redis, catalog: Catalog, incidents: IncidentList, went_bac
 
 def _rollbacks(view: bytes | None) -> int:
     try:
-        return msgspec.json.decode(view or b"{}", type=_Counted).rollbacks
+        return msgspec.json.decode(view or b"{}", type=_StoredView).rollbacks
     except msgspec.MsgspecError:
         return 0
 

@@ -219,7 +219,7 @@ def listed(incident: Incident) -> ListedIncident:
 _SHARED = tuple(name for name in ListedIncident.__struct_fields__ if name in Incident.__struct_fields__)
 
 
-class _Advice(msgspec.Struct):
+class _ListedAdvice(msgspec.Struct):
     action: str = ""
 
 
@@ -228,7 +228,7 @@ class _Evidence(msgspec.Struct):
     verdict: Any = None
 
 
-class _Stored(msgspec.Struct, kw_only=True):
+class _StoredIncident(msgspec.Struct, kw_only=True):
     """The fields read of a stored incident: decoding all of its evidence takes ten times as long."""
 
     run_id: str
@@ -253,13 +253,13 @@ class _Stored(msgspec.Struct, kw_only=True):
     train: str = ""
     nth: int = 1
     caused_by: str = ""
-    suggestion: _Advice | None = None
+    suggestion: _ListedAdvice | None = None
     evidence: _Evidence = msgspec.field(default_factory=_Evidence)
     status: IncidentStatus | None = None
     version: int = 1
 
 
-_decoder = msgspec.json.Decoder(_Stored)
+_decoder = msgspec.json.Decoder(_StoredIncident)
 
 
 def listed_of(data: bytes) -> ListedIncident:

@@ -33,7 +33,7 @@ from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.json_data import MAX_LISTED, SENTENCE_CHARS
 from stabilityclient.wire import pid_of
 
-__all__ = ["OPEN_COUNTS_S", "JobStory", "Stop", "TrainingInterval", "interruptions_of", "judge", "shown", "summed"]
+__all__ = ["OPEN_COUNTS_S", "JobStop", "JobStory", "TrainingInterval", "interruptions_of", "judge", "shown", "summed"]
 
 # Category of a stop: rules in order, with evidence and doubts. The rules see symptoms. The switch, cable, power supply
 # or board at fault is invisible from inside a job; the text has that, and people can correct the category.
@@ -84,7 +84,7 @@ _DEPENDENCY = re.compile(
 
 
 @dataclass(slots=True)
-class Stop:
+class JobStop:
     """Evidence about one stop of the job.
 
     Args:
@@ -138,7 +138,7 @@ class Judgement:
     evidence: Sequence[str] = ()
 
 
-def judge(stop: Stop) -> Judgement:
+def judge(stop: JobStop) -> Judgement:
     """Return the category of a stop: the first rule that has evidence."""
     found = next((found for rule in _RULES if (found := rule(stop)) is not None), _NOTHING)
     evidence = [*found.evidence, *(_line(i) for i in (*stop.faults, *stop.hangs, *stop.deaths, *stop.lost))]
@@ -152,7 +152,7 @@ def judge(stop: Stop) -> Judgement:
 _NOTHING = Judgement("unknown", "low", "Nobody saw why the job stopped.")
 
 
-def _by_hand(stop: Stop) -> Judgement | None:
+def _by_hand(stop: JobStop) -> Judgement | None:
     if stop.hangs or any(fault.severity == "critical" for fault in stop.faults):
         return None  # people end a job that hangs: that is not why it was interrupted
     interrupted = [
@@ -165,7 +165,7 @@ def _by_hand(stop: Stop) -> Judgement | None:
     return None
 
 
-def _gpu(stop: Stop) -> Judgement | None:
+def _gpu(stop: JobStop) -> Judgement | None:
     grave = [fault for fault in stop.faults if fault.severity == "critical" and _fault(fault).blames_hardware]
     if not grave:
         return None
@@ -188,14 +188,14 @@ def _gpu(stop: Stop) -> Judgement | None:
     return Judgement(category, confidence, unsure.strip(), [_line(fault)])
 
 
-def _oom(stop: Stop) -> Judgement | None:
+def _oom(stop: JobStop) -> Judgement | None:
     for death in stop.deaths:
         if death.verdict.kind == "oom_kill" or _first(death).cause == "oom_kill":
             return Judgement("oom", "high", "Which process filled the memory is not always the one that was killed.")
     return None
 
 
-def _kernel(stop: Stop) -> Judgement | None:
+def _kernel(stop: JobStop) -> Judgement | None:
     nodes = set(stop.nodes)
     for line in stop.kernel:
         category = _OF_KERNEL.get(line.what)
@@ -210,7 +210,7 @@ def _kernel(stop: Stop) -> Judgement | None:
     return None
 
 
-def _by_message(stop: Stop) -> Judgement | None:
+def _by_message(stop: JobStop) -> Judgement | None:
     """Judge by the last message of the first process to die."""
     for death in stop.deaths:
         raised = _exception(death)
@@ -229,7 +229,7 @@ def _by_message(stop: Stop) -> Judgement | None:
     return None
 
 
-def _signalled(stop: Stop) -> Judgement | None:
+def _signalled(stop: JobStop) -> Judgement | None:
     if stop.hang_first:
         return None
     for death in stop.deaths:
@@ -265,7 +265,7 @@ def _signalled(stop: Stop) -> Judgement | None:
     return None
 
 
-def _hung_first(stop: Stop) -> Judgement | None:
+def _hung_first(stop: JobStop) -> Judgement | None:
     """Judge by the verdict of a hang before any death."""
     known = (found for hang in stop.hangs if (found := _of_hang(hang)) is not None)
     return next(known, None) if stop.hang_first else None
@@ -277,7 +277,7 @@ def _of_hang(hang: Incident) -> Judgement | None:
     return _HANGS.get(hang.verdict.kind)
 
 
-def _hung(stop: Stop) -> Judgement | None:
+def _hung(stop: JobStop) -> Judgement | None:
     for hang in stop.hangs:
         found = _of_hang(hang)
         if found is not None:
@@ -289,7 +289,7 @@ def _hung(stop: Stop) -> Judgement | None:
     return None
 
 
-def _vanished(stop: Stop) -> Judgement | None:
+def _vanished(stop: JobStop) -> Judgement | None:
     if stop.lost:
         return _SILENT
     if any(death.verdict.kind == "exit_code" for death in stop.deaths):
@@ -433,7 +433,7 @@ class JobStory:
 
     Args:
         stretches: oldest first.
-        incidents: of the kinds of ``Stop``.
+        incidents: of the kinds of ``JobStop``.
         kernel: lines of kernel logs.
         restarts: commanded by people or the server.
         watched: by an agent. The ends of an imported run's processes are unexplained.
@@ -454,7 +454,7 @@ class _Gap:
 
     before: TrainingInterval | None
     after: TrainingInterval | None
-    stop: Stop = field(default_factory=Stop)
+    stop: JobStop = field(default_factory=JobStop)
     times: list[float] = field(default_factory=list)
 
     def add(self, incident: Incident) -> None:
@@ -584,10 +584,10 @@ def _is_open(lost: Incident) -> bool:
 
 
 def _stall(hang: Incident) -> JudgedInterruption:
-    judgement = judge(Stop(hangs=[hang]))
+    judgement = judge(JobStop(hangs=[hang]))
     since = _at(hang)
     return _reported(
-        judgement, Stop(hangs=[hang]), "stall", since, hang.resolved or since,
+        judgement, JobStop(hangs=[hang]), "stall", since, hang.resolved or since,
         _Steps(hang.onset_step, hang.recovered_step),
     )  # fmt: skip
 
@@ -662,7 +662,7 @@ class _Steps:
 
 def _reported(
     judgement: Judgement,
-    stop: Stop,
+    stop: JobStop,
     what: What,
     since: float,
     resumed: float | None,

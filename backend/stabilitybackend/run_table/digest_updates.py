@@ -26,7 +26,7 @@ from stabilitybackend.run_table.table import RunTables
 from stabilitybackend.runs.derived.rollback_cost import rollback_costs_of
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
-from stabilitybackend.schema.pages.run_table import CURVE_BUCKETS, CURVE_TOP, Curve, RunDigest
+from stabilitybackend.schema.pages.run_table import CURVE_BUCKETS, CURVE_TOP, RunCurve, RunDigest
 from stabilitybackend.schema.rollback_cost import RollbackCosts
 from stabilitybackend.schema.runs import STATUSES, UNTIMED_KEY, Run
 from stabilitybackend.storage.query.lineage_view import LineageView
@@ -90,7 +90,7 @@ def digest_of(worker: RunWorker, fleet: Fleet, now: float) -> Callable[[], RunDi
     costs = rollback_costs_of(state, now, stops, untimed=untimed)
     step_time_s = state.job.view(for_command=False).step_time_s
 
-    def read(name: str) -> Curve | None:
+    def read(name: str) -> RunCurve | None:
         request = SeriesRequest.of([name], view="effective", points=POINTS, rank="primary")
         answer = select(view, lineage, request)
         if not answer.series:
@@ -124,7 +124,7 @@ def _goodput(costs: Callable[[], RollbackCosts], *, untimed: bool) -> dict[str, 
 
 
 def _tokens(
-    tokens: tuple[str, bool] | None, latest: Mapping[str, object], read: Callable[[str], Curve | None]
+    tokens: tuple[str, bool] | None, latest: Mapping[str, object], read: Callable[[str], RunCurve | None]
 ) -> dict[str, Any]:
     """Return the tokens of a digest, or the reason why they are unknown."""
     if tokens is None:
@@ -138,14 +138,14 @@ def _tokens(
     return {"tokens": float(value), "tokens_metric": name}
 
 
-def _rises(found: Curve | None) -> bool:
+def _rises(found: RunCurve | None) -> bool:
     if found is None:
         return False
     high = [value for value in found.high if value is not None]
     return len(high) > 1 and high[-1] > high[0] and all(a <= b for a, b in pairwise(high))
 
 
-def curve(metric: str, steps: NDArray[np.int64], values: NDArray[np.float64], bucket: int = 1) -> Curve | None:
+def curve(metric: str, steps: NDArray[np.int64], values: NDArray[np.float64], bucket: int = 1) -> RunCurve | None:
     """Return the extremes of up to 60 stretches of a line; None of one with fewer than two steps.
 
     Args:
@@ -164,7 +164,7 @@ def curve(metric: str, steps: NDArray[np.int64], values: NDArray[np.float64], bu
     there = np.isfinite(low)
     odd = sorted({int(one) for one in at[~finite]})
     if not there.any():
-        return Curve(metric, first, last, [None] * count, [None] * count, 0.0, 0.0, odd)
+        return RunCurve(metric, first, last, [None] * count, [None] * count, 0.0, 0.0, odd)
     least, most = _range(low[there], high[there])
     span = (most - least) or 1.0
     passed = _passed_over(steps, finite, at, count, bucket)
@@ -177,7 +177,7 @@ def curve(metric: str, steps: NDArray[np.int64], values: NDArray[np.float64], bu
         return [round(float(one) * CURVE_TOP) if is_there else None for one, is_there in zip(part, there, strict=True)]
 
     with np.errstate(invalid="ignore"):
-        return Curve(metric, first, last, scaled(low), scaled(high), least, most, odd)
+        return RunCurve(metric, first, last, scaled(low), scaled(high), least, most, odd)
 
 
 def _passed_over(

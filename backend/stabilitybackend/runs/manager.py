@@ -31,7 +31,7 @@ from stabilitybackend.runs.wakeups import TICK_S
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.commands import Command
 from stabilitybackend.schema.runs import Run, RunPage, StoringProblem, listed
-from stabilitybackend.schema.server import Storage
+from stabilitybackend.schema.server import RunStorage
 from stabilitybackend.storage.redis_link import redis_errors
 from stabilityclient.wire import Health, Hello, Output
 
@@ -271,7 +271,7 @@ class RunManager:
 
     # --- storage -------------------------------------------------------------------------------------------------
 
-    async def compact_run(self, run_id: str) -> Storage:
+    async def compact_run(self, run_id: str) -> RunStorage:
         """Archive what is stored of a run that is not live, merge its small parts; return the storage facts after it.
 
         Raises:

@@ -70,7 +70,7 @@ class NewSamples(msgspec.Struct, frozen=True):
     new: float
 
 
-class Overlap(msgspec.Struct, frozen=True):
+class SampleOverlap(msgspec.Struct, frozen=True):
     """Different samples of two intervals of steps, and those in both; estimated as in ``DatasetSamples``."""
 
     first: tuple[int, int]
@@ -128,7 +128,7 @@ class Batches(msgspec.Struct, frozen=True):
     repeats: list[Repeated]
     datasets: list[DatasetSamples]
     new_samples: list[NewSamples]
-    overlap: Overlap | None
+    overlap: SampleOverlap | None
     other_runs: list[SharedData]
 
 

@@ -202,7 +202,7 @@ class CommandRequest:
         return now + (KINDS[self.kind].expires_s if self.expires_s is None else self.expires_s)
 
 
-class Fence(Struct, omit_defaults=True):
+class CommandFence(Struct, omit_defaults=True):
     """State that a command was decided on: invalid on another segment, a restart also for later processes.
 
     Attributes:
@@ -256,7 +256,7 @@ class HistoryEntry(Struct):
 StageState = Literal["done", "active", "failed", "waiting"]
 
 
-class Stage(Struct, frozen=True):
+class CommandStage(Struct, frozen=True):
     """Stage of a command: one per state of ranks, one per node of agents.
 
     Attributes:
@@ -283,7 +283,7 @@ class Progress(Struct, frozen=True):
     ended: bool
     failed: bool
     acted: int
-    stages: list[Stage]
+    stages: list[CommandStage]
     line: str
     trouble: str
 
@@ -316,7 +316,7 @@ class Command(Struct, kw_only=True, tag_field="kind"):
     issuer: str
     issued: float
     expires: float
-    fence: Fence
+    fence: CommandFence
     state: State = "pending"
     attempt: int = 1
     apply_at_step: int | None = None
@@ -505,7 +505,7 @@ class Proposal(Struct, frozen=True, kw_only=True):
     by_program: bool = False
     proposed: float
     expires: float
-    fence: Fence
+    fence: CommandFence
     state: ProposalState = "proposed"
     decided_by: str | None = None
     decided: float | None = None

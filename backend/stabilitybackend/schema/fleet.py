@@ -351,7 +351,7 @@ class FoundMachine(msgspec.Struct):
     run_name: str
 
 
-class Found(msgspec.Struct):
+class SearchResults(msgspec.Struct):
     """Search results, best first in each list.
 
     Attributes:

@@ -192,7 +192,7 @@ class ColdPoints(msgspec.Struct):
     location: str
 
 
-class Storage(msgspec.Struct):
+class RunStorage(msgspec.Struct):
     """Storage of a run's points.
 
     Attributes:

@@ -30,7 +30,7 @@ class WatchedMetric(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-class Watched(msgspec.Struct):
+class WatchedMetrics(msgspec.Struct):
     """Watched and unwatched metrics of a run.
 
     Attributes:

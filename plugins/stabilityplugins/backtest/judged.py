@@ -11,7 +11,7 @@ from stabilitybackend.judging.detection.naming.watched_report import watched_of
 from stabilitybackend.judging.detectors.engine.base import SEVERITIES
 from stabilitybackend.runs.backtest import backtest
 from stabilitybackend.schema.incidents import Incident, as_json
-from stabilitybackend.schema.watched import Watched
+from stabilitybackend.schema.watched import WatchedMetrics
 from stabilityplugins.backtest.curves import Curve, curves_of
 from stabilityplugins.backtest.sources import Log
 from stabilityplugins.importers.troubles import Reading
@@ -62,7 +62,7 @@ class Judged:
     hint: str = ""
     reading: Reading = field(default_factory=Reading)
     curves: Sequence[Curve] = ()
-    watched: Watched | None = None
+    watched: WatchedMetrics | None = None
 
 
 def judge(log: Log, settings: Mapping[str, Mapping[str, float]], shown: Filter, *, with_curves: bool = False) -> Judged:

@@ -18,7 +18,7 @@ from stabilitybackend.cli.detectors import detector_table
 from stabilitybackend.cli.echo import echo
 from stabilitybackend.judging.detectors.engine.base import SEVERITIES
 from stabilitybackend.judging.detectors.registry import detector_list
-from stabilitybackend.schema.watched import Watched, WatchedMetric
+from stabilitybackend.schema.watched import WatchedMetric, WatchedMetrics
 from stabilityplugins.backtest.judged import Judged
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _summary(judged: Judged) -> str:
     )
 
 
-def _watched(watched: Watched) -> Iterator[str]:
+def _watched(watched: WatchedMetrics) -> Iterator[str]:
     """Yield what was judged as what, and what was not judged."""
     shown = [_as(one) for one in watched.watched[:_MAX_NAMES]]
     more = len(watched.watched) - len(shown)

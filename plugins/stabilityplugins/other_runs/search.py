@@ -22,7 +22,7 @@ from stabilitybackend.judging.detectors.stats.fingerprint import (
     FALSE_HITS,
     NORMAL,
     WORD_POINTS,
-    Window,
+    SignWindow,
     places_alike,
     sureness,
 )
@@ -73,7 +73,7 @@ def search(own: Prints, others: Mapping[str, Prints]) -> list[Place]:
     total = sum(len(other.data) for other in others.values())
     if count < LEAST_POINTS or not total or not (own.data[-WORD_POINTS:] != ZERO).any():
         return []
-    least, window = NORMAL.inv_cdf(1 - FALSE_HITS / total), Window.of(own.data)
+    least, window = NORMAL.inv_cdf(1 - FALSE_HITS / total), SignWindow.of(own.data)
     found = []
     for name, other in others.items():
         if len(other.data) < LEAST_POINTS:

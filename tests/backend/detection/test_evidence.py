@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.judging.detection.evidence import Evidence
+from stabilitybackend.judging.detection.evidence import EvidenceCollector
 from stabilitybackend.judging.detectors.engine.base import Finding
 from stabilitybackend.judging.incidents.incidents import IncidentBook
 from stabilitybackend.judging.incidents.rollback_target import UsableOf
@@ -32,7 +32,7 @@ class Run:
 
     def __init__(self, frames: Iterable[Frame] = ()) -> None:
         self.fold, self.store, self.incidents = LineageFold(), RunStore(), IncidentBook("run")
-        self.evidence = Evidence()
+        self.evidence = EvidenceCollector()
         for frame in frames:
             self.take(frame)
 
@@ -228,12 +228,12 @@ def test_the_batches_around_the_onset_are_told_and_a_rollback_forgets_the_dead_o
 
 
 def test_batches_are_those_of_the_lowest_rank_bounded_and_kept_over_a_restart() -> None:
-    evidence = Evidence()
+    evidence = EvidenceCollector()
     evidence.batch(1, 5, {"fingerprint": "other"})
     for step in range(1_000):
         evidence.batch(0, step, {"fingerprint": "x" * 1_000})
     evidence.batch(1, 1_000, {"fingerprint": "other"})
-    for kept in (evidence, taken_over(evidence, Evidence())):
+    for kept in (evidence, taken_over(evidence, EvidenceCollector())):
         [batches, rank] = kept.saved_values()
         assert (rank, [step for step, _ in batches]) == (0, list(range(744, 1_000)))
         assert {len(mark) for _, mark in batches} == {NAME_CHARS}

@@ -12,7 +12,7 @@ from stabilitybackend.judging.detectors.stats.fingerprint import (
     MAX_PLACES,
     WORD_POINTS,
     Fingerprints,
-    Window,
+    SignWindow,
     places_alike,
     sign_words,
 )
@@ -37,7 +37,7 @@ def _batches(count: int, seed: int) -> list[float]:
 
 def test_of_a_curve_that_is_like_itself_everywhere_the_first_places_are_looked_at() -> None:
     data = np.full(4_000, 200, np.uint8)
-    assert places_alike(Window.of(data), sign_words(data), len(data)) == [
+    assert places_alike(SignWindow.of(data), sign_words(data), len(data)) == [
         (0, WORD_POINTS + at) for at in range(MAX_PLACES)
     ]
 

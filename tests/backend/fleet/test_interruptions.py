@@ -19,7 +19,7 @@ from stabilitybackend.fleet.interruptions import (
     shown,
     summed,
 )
-from stabilitybackend.schema.commands import Fence, Restart
+from stabilitybackend.schema.commands import CommandFence, Restart
 from stabilitybackend.schema.fleet import Correction, Interruption, RunNames, StoppedRun
 from stabilitybackend.schema.gpus import KernelLogLine
 from stabilitybackend.schema.incidents import Incident
@@ -280,7 +280,7 @@ def test_a_hang_that_people_end_by_hand_counts_by_the_hang() -> None:
 def test_a_restart_that_somebody_ordered_while_all_was_well_is_a_stop_by_hand() -> None:
     restart = Restart(
         command_id="c-1", run_id="run", issuer="ada", reason="new data", issued=1_102.0, expires=1_162.0,
-        fence=Fence(0, ""), world_size=1, plan={}, grace_s=10.0,
+        fence=CommandFence(0, ""), world_size=1, plan={}, grace_s=10.0,
     )  # fmt: skip
     one = _only(_story(restarts=[restart]))
     assert (one.category, one.counted) == ("user_stop", False)

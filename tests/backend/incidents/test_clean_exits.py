@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stabilitybackend.acting.commands.restart_plan import RestartFacts, make_plan
-from stabilitybackend.fleet.interruptions import Stop, judge
+from stabilitybackend.fleet.interruptions import JobStop, judge
 from stabilitybackend.judging.incidents.rollback_target import UsableOf
 from stabilitybackend.judging.incidents.suggest import suggest
 from stabilitybackend.schema.incidents import Incident
@@ -66,13 +66,13 @@ def test_of_a_rank_that_only_stands_no_field_says_that_it_left() -> None:
 
 
 def test_who_was_done_first_has_unequal_data_whatever_the_words() -> None:
-    category = judge(Stop(hangs=[hang(DONE_FIRST)])).category
+    category = judge(JobStop(hangs=[hang(DONE_FIRST)])).category
     assert ("as many batches" in advised(DONE_FIRST), category) == (True, "software_bug")
 
 
 @pytest.mark.parametrize("evidence", NOT_DONE)
 def test_nobody_is_called_done_by_words_beside_a_field_or_by_other_words(evidence: dict[str, Any]) -> None:
-    category = judge(Stop(hangs=[hang(evidence)])).category
+    category = judge(JobStop(hangs=[hang(evidence)])).category
     assert ("as many batches" in advised(evidence), category) == (False, "nccl_timeout")
 
 

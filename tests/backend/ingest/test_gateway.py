@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from stabilitybackend.access.auth import KeyRing
 from stabilitybackend.base.keys import RunKeys
-from stabilitybackend.schema.commands import Fence, StackDump
+from stabilitybackend.schema.commands import CommandFence, StackDump
 from stabilityclient.wire import (
     MAX_NAME_CHARS,
     MAX_STEP,
@@ -53,7 +53,7 @@ async def test_hello_is_answered_with_what_is_stored_and_what_waits(redis_url: s
     await redis.hset(KEYS.last_seq, SOURCE.source, 41)
     command = StackDump(
         command_id="c1", run_id="run-1", reason="", issuer="ada", issued=1.0, expires=16.0,
-        fence=Fence(0, ""), world_size=1,
+        fence=CommandFence(0, ""), world_size=1,
     )  # fmt: skip
     with RunningGateway(redis_url, RecordingServices([command])) as gateway:
         async with RawAgent(gateway.url) as agent:

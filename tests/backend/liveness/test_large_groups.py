@@ -6,9 +6,9 @@ from stabilitybackend.base.slices import at_once
 from stabilitybackend.judging.liveness.stacks.collectives import (
     RECORDERS_AT_ONCE,
     Active,
-    Group,
+    FlightRecorder,
     Joined,
-    Recorder,
+    ProcessGroup,
     finding_wavefront,
 )
 
@@ -25,8 +25,8 @@ class _Counted(int):
 
 def lookups(count: int) -> int:
     """Return how often a rank is looked up in a job of ``count``, every second of which waits and is known to."""
-    group = Group("0", "default_pg", tuple(map(_Counted, range(count))))
-    recorder = Recorder((Joined(group, 9, 8),), (Active(group, 9, "all_reduce", "[4]"),))
+    group = ProcessGroup("0", "default_pg", tuple(map(_Counted, range(count))))
+    recorder = FlightRecorder((Joined(group, 9, 8),), (Active(group, 9, "all_reduce", "[4]"),))
     _Counted.lookups = 0
     front = at_once(finding_wavefront(dict.fromkeys(group.ranks[::2], recorder)))
     assert front.silent == list(range(1, count, 2))
@@ -39,7 +39,7 @@ def test_four_times_the_ranks_are_looked_up_four_times_as_often() -> None:
 
 
 def test_thousands_of_recorders_are_compared_in_portions_between_which_others_are_served() -> None:
-    group = Group("0", "default_pg", tuple(range(4 * RECORDERS_AT_ONCE)))
-    recorder = Recorder((Joined(group, 9, 8),), (Active(group, 9, "all_reduce", "[4]"),))
+    group = ProcessGroup("0", "default_pg", tuple(range(4 * RECORDERS_AT_ONCE)))
+    recorder = FlightRecorder((Joined(group, 9, 8),), (Active(group, 9, "all_reduce", "[4]"),))
     portions = sum(1 for _ in finding_wavefront(dict.fromkeys(group.ranks, recorder)))
     assert portions > 4

@@ -17,7 +17,7 @@ from stabilitybackend.access.auth import ROLES, KeyRing
 from stabilitybackend.acting.commands.proposals import EXPIRES_S, Person, approved
 from stabilitybackend.base.api_client import ApiClient
 from stabilitybackend.base.errors import Conflict
-from stabilitybackend.schema.commands import Fence, Proposal
+from stabilitybackend.schema.commands import CommandFence, Proposal
 from stabilitybackend.server.stages import Runs
 from stabilitybackend.storage.redis_link import make_redis
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
@@ -240,7 +240,7 @@ def test_under_the_two_persons_rule_nobody_orders_or_approves_alone(strict: Boar
 def test_after_fifteen_minutes_nobody_can_approve() -> None:
     proposal = Proposal(
         proposal_id="p-1", run_id="r", what="", order=dict(ROLLBACK), proposer="assistant", proposed=0.0,
-        expires=EXPIRES_S, fence=Fence(0, ""),
+        expires=EXPIRES_S, fence=CommandFence(0, ""),
     )  # fmt: skip
     anna = Person("anna", "k1")
     assert approved(proposal, anna, EXPIRES_S, two_persons=True).state == "approved"

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from stabilitybackend.run_table.digest_updates import POINTS, curve, curve_metric, token_metric
 from stabilitybackend.run_table.rows import unit_of_speed
-from stabilitybackend.schema.pages.run_table import Curve
+from stabilitybackend.schema.pages.run_table import RunCurve
 from stabilitybackend.storage.query.query import select
 from stabilitybackend.storage.query.request import SeriesRequest
 from support.job_frames import Job
 from support.points.naive_store import NaiveRun
 
 
-def logged(rows: int, every: int, hole: range = range(0)) -> Curve:
+def logged(rows: int, every: int, hole: range = range(0)) -> RunCurve:
     """Return the curve of a run that logged ``rows`` rows, one each ``every`` steps, without those of a hole."""
     numbers = [row for row in range(rows) if row not in hole]
     noise = np.random.default_rng(rows).normal(0.0, 0.05, len(numbers))

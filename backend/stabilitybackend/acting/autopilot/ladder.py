@@ -26,7 +26,7 @@ from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.schema.lineage import Checkpoint
 from stabilitybackend.schema.resumes import ORDER_NOT_FOLLOWED
 
-__all__ = ["IDLE", "Decision", "Situation", "decide", "gave_up"]
+__all__ = ["IDLE", "PilotDecision", "PilotSituation", "decide", "gave_up"]
 
 #: New seeds are below this.
 _SEEDS = 1 << 31
@@ -42,7 +42,7 @@ _NEVER = "level_shift"
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class PilotSituation:
     """Input of a decision.
 
     Args:
@@ -70,7 +70,7 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class PilotDecision:
     """A decision.
 
     Args:
@@ -90,20 +90,20 @@ class Decision:
 
 
 #: The usual decision.
-IDLE = Decision("idle", "Nothing is open that one goes back for.")
+IDLE = PilotDecision("idle", "Nothing is open that one goes back for.")
 
 
-def decide(now: Situation, policy: Policy) -> Decision:
+def decide(now: PilotSituation, policy: Policy) -> PilotDecision:
     """Return the decision."""
     advice = advice_of(now.incidents, _usable(now, policy), now.now_step)
     if advice is None:
         return IDLE
     primary = advice.primary
     if (why := _held(now, policy, advice)) is not None:
-        return Decision(why[0], why[1], incident_id=primary.incident_id)
+        return PilotDecision(why[0], why[1], incident_id=primary.incident_id)
     known = [one for one in now.entries if one.dry_run == policy.dry_run]
     if (before := _answered(known, now)) is not None:
-        return Decision(before[0], before[1], incident_id=primary.incident_id)
+        return PilotDecision(before[0], before[1], incident_id=primary.incident_id)
     goes = _order(now, policy, advice, known)
     seen = _seen(advice, policy)
     until = max(seen + policy.wait_steps, advice.until or 0)
@@ -113,11 +113,11 @@ def decide(now: Situation, policy: Policy) -> Decision:
         then = f"asks people: {then}" if isinstance(goes, str) else then
         text = f"The {what} may pass: waits until step {until:,}, then {then}."
         to_step = None if isinstance(goes, str) else goes.to_step
-        return Decision("waits", text, until, to_step, primary.incident_id)
+        return PilotDecision("waits", text, until, to_step, primary.incident_id)
     patient = seen + _PATIENCE * max(policy.wait_steps, _usual(now, primary))
     if now.now_step < patient and _comes_back(now, primary):
         text = f"The {what} is coming back: waits for it, until step {patient:,} at most."
-        return Decision("waits", text, patient, None, primary.incident_id)
+        return PilotDecision("waits", text, patient, None, primary.incident_id)
     if isinstance(goes, str):
         return gave_up(now, policy, primary, goes)
     taken = next(one for one in now.checkpoints if one.step == goes.to_step and one.usable)
@@ -129,13 +129,13 @@ def decide(now: Situation, policy: Policy) -> Decision:
     )  # fmt: skip
     would = "Would roll" if policy.dry_run else "Rolls"
     text = f"{would} back to step {goes.to_step:,}{_changes(goes)}."
-    return Decision("under way", text, None, goes.to_step, primary.incident_id, entry, replace(goes, seed=seed))
+    return PilotDecision("under way", text, None, goes.to_step, primary.incident_id, entry, replace(goes, seed=seed))
 
 
-def gave_up(now: Situation, policy: Policy, primary: Incident, why: str) -> Decision:
+def gave_up(now: PilotSituation, policy: Policy, primary: Incident, why: str) -> PilotDecision:
     """Return the decision to leave an incident to people; why: a clause."""
     entry = _entry(now, policy, primary, "gave_up", why, None)
-    return Decision(
+    return PilotDecision(
         "handed over", f"Leaves the {_name(primary)} to people: {why}.", None, None, primary.incident_id, entry
     )
 
@@ -143,7 +143,7 @@ def gave_up(now: Situation, policy: Policy, primary: Incident, why: str) -> Deci
 # --- what holds it back --------------------------------------------------------------------------------------------
 
 
-def _held(now: Situation, policy: Policy, advice: Advice) -> tuple[PilotPhase, str] | None:
+def _held(now: PilotSituation, policy: Policy, advice: Advice) -> tuple[PilotPhase, str] | None:
     """Return the reason against any command, whatever the curves; None for none."""
     live = [one for one in now.incidents if one.state == "open" and not one.dead]
     for one in live:
@@ -161,7 +161,7 @@ def _held(now: Situation, policy: Policy, advice: Advice) -> tuple[PilotPhase, s
     return None
 
 
-def _answered(known: Sequence[PilotEntry], now: Situation) -> tuple[PilotPhase, str] | None:
+def _answered(known: Sequence[PilotEntry], now: PilotSituation) -> tuple[PilotPhase, str] | None:
     """Return the decision on earlier entries about open incidents, None for a new one."""
     live = {one.incident_id for one in now.incidents if one.state == "open" and not one.dead}
     for one in reversed(known):
@@ -178,7 +178,7 @@ def _answered(known: Sequence[PilotEntry], now: Situation) -> tuple[PilotPhase, 
 # --- the order ------------------------------------------------------------------------------------------------------
 
 
-def _order(now: Situation, policy: Policy, advice: Advice, known: Sequence[PilotEntry]) -> CommandRequest | str:
+def _order(now: PilotSituation, policy: Policy, advice: Advice, known: Sequence[PilotEntry]) -> CommandRequest | str:
     """Return the advised rollback, or a clause why people are asked."""
     if now.no_rollback:
         return now.no_rollback
@@ -221,7 +221,7 @@ def _order(now: Situation, policy: Policy, advice: Advice, known: Sequence[Pilot
     )
 
 
-def _failed(known: Sequence[PilotEntry], now: Situation) -> str | None:
+def _failed(known: Sequence[PilotEntry], now: PilotSituation) -> str | None:
     """Return a clause if the last command on this head failed, else None."""
     for one in reversed(known):
         state = now.outcomes.get(one.entry_id)
@@ -230,7 +230,7 @@ def _failed(known: Sequence[PilotEntry], now: Situation) -> str | None:
     return None
 
 
-def _usable(now: Situation, policy: Policy) -> UsableOf:
+def _usable(now: PilotSituation, policy: Policy) -> UsableOf:
     """Return the possible checkpoints: never one of an earlier rollback."""
     used = {(one.to_step, one.segment) for one in now.entries if one.action == "roll_back" and _done(one, now)}
     verified = policy.checkpoints == "verified"
@@ -239,12 +239,12 @@ def _usable(now: Situation, policy: Policy) -> UsableOf:
     )
 
 
-def _done(entry: PilotEntry, now: Situation) -> bool:
+def _done(entry: PilotEntry, now: PilotSituation) -> bool:
     """Return whether an entry's rollback happened, or is under way."""
     return not entry.dry_run and now.outcomes.get(entry.entry_id) not in NOT_CARRIED_OUT
 
 
-def _comes_back(now: Situation, incident: Incident) -> bool:
+def _comes_back(now: PilotSituation, incident: Incident) -> bool:
     """Return whether a spike gets smaller, or has just ended: bad data end from one step to the next."""
     level = facts(incident.evidence, CurveFacts).window.level
     if incident.kind != "spike" or level is None:
@@ -264,7 +264,7 @@ def _seen(advice: Advice, policy: Policy) -> int:
     )
 
 
-def _usual(now: Situation, incident: Incident) -> int:
+def _usual(now: PilotSituation, incident: Incident) -> int:
     """Return the steps that the advice waits for such a spike: in a log with few rows more than the policy's."""
     return usual_wait(incident, [one for one in now.incidents if one.incident_id != incident.incident_id])[0]
 
@@ -275,7 +275,7 @@ _WORDS = {"skip_batches": "leaving out batches", "lr_scale": "a lower learning r
 
 
 def _entry(
-    now: Situation, policy: Policy, primary: Incident, action: PilotAction, text: str, to_step: int | None
+    now: PilotSituation, policy: Policy, primary: Incident, action: PilotAction, text: str, to_step: int | None
 ) -> PilotEntry:
     parts = (now.run_id, now.head_key, action, primary.incident_id, str(to_step), str(policy.dry_run))
     entry_id = "p-" + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

@@ -19,7 +19,7 @@ from stabilitybackend.schema.commands import (
     OPEN_STATES,
     AgentCommand,
     Command,
-    Fence,
+    CommandFence,
     Kind,
     NodeState,
     Restart,
@@ -76,7 +76,7 @@ def new_restart(new: NewCommand, plan: Plan) -> Restart:
     request, job, checkpoint = new.request, new.job, plan.checkpoint
     starts = {node: f"{started:x}" for node, started in sorted(job.starts.items())}
     return Restart(
-        **new.fields() | {"fence": Fence(job.head, job.head_key, starts)},
+        **new.fields() | {"fence": CommandFence(job.head, job.head_key, starts)},
         to_step=request.to_step if checkpoint is None else checkpoint.step,
         lr_scale=plan.lr_scale,
         seed=None if plan.seed is UNSET else plan.seed,

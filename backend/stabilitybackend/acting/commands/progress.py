@@ -16,13 +16,13 @@ from stabilitybackend.schema.commands import (
     AgentCommand,
     CheckpointNow,
     Command,
+    CommandStage,
     NodeState,
     Progress,
     RankState,
     Restart,
     Rollback,
     ShowBatches,
-    Stage,
     StageState,
     Stop,
     Task,
@@ -82,12 +82,12 @@ def progress_of(command: Command) -> Progress:
     )
 
 
-def _each(command: Command, reports: Iterable[tuple[str, str, RankState | NodeState]]) -> Iterator[Stage]:
+def _each(command: Command, reports: Iterable[tuple[str, str, RankState | NodeState]]) -> Iterator[CommandStage]:
     """Yield a stage for each rank or node, given as (label, key, report)."""
-    yield Stage("pending", "Approved", "done", None)
+    yield CommandStage("pending", "Approved", "done", None)
     for name, key, report in islice(reports, _STAGES):
         label = f"{name}: {report.detail or _WORDS.get(report.state, report.state)}"
-        yield Stage(key, label, _LOOKS.get(report.state, "active"), max(0.0, report.time - command.issued))
+        yield CommandStage(key, label, _LOOKS.get(report.state, "active"), max(0.0, report.time - command.issued))
 
 
 # --- carried out by ranks ------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def _ranks_at(command: Command, state: str) -> int:
     return sum(rank.state in _ORDER[least:] for rank in command.ranks.values())
 
 
-def _rank_stages(command: Command) -> list[Stage]:
+def _rank_stages(command: Command) -> list[CommandStage]:
     size = command.world_size or len(command.ranks) or 1
     reached = _ORDER.index(command.state) if command.state in _ORDER else -1
     ready = max(_ranks_at(command, "ready"), size if reached >= 3 else 0)
@@ -121,7 +121,7 @@ def _rank_stages(command: Command) -> list[Stage]:
     stages = []
     for key, label, done in rows:
         after_s = _after_s(command, key) if done and key != "pending" else None
-        stages.append(Stage(key, label, "done" if done else here, after_s))
+        stages.append(CommandStage(key, label, "done" if done else here, after_s))
         if not done:
             here = "waiting"
     return stages
@@ -157,7 +157,7 @@ def _trouble(command: Command) -> str:
     return " ".join(filter(None, words))
 
 
-def _rank_line(command: Command, stages: list[Stage], trouble: str) -> str:
+def _rank_line(command: Command, stages: list[CommandStage], trouble: str) -> str:
     what = (
         f"Rollback to step {command.to_step:,}" if command.to_step is not None else _WHAT.get(command.kind, "Rollback")
     )

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from stabilitybackend.acting.commands.commands import CommandBook
 from stabilitybackend.acting.commands.request import JobView
 from stabilitybackend.base.errors import BadRequest, Conflict, Forbidden
-from stabilitybackend.schema.commands import END_STATES, KINDS, CommandRequest, Fence, Proposal
+from stabilitybackend.schema.commands import END_STATES, KINDS, CommandFence, CommandRequest, Proposal
 from stabilitybackend.schema.plan import Plan
 
 __all__ = ["EXPIRES_S", "Person", "approved", "check_alone", "check_fits", "declined", "in_words", "refusal"]
@@ -109,7 +109,7 @@ def _check_open(known: Proposal) -> None:
         )
 
 
-def refusal(proposal: Proposal, head: Fence) -> str:
+def refusal(proposal: Proposal, head: CommandFence) -> str:
     """Return why a proposal does not fit the present head, a sentence; "" where it does."""
     if proposal.fence == head:
         return ""

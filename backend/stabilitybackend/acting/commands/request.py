@@ -10,7 +10,7 @@ from typing import Any
 from stabilitybackend.acting.commands.abilities import Handlers
 from stabilitybackend.base.errors import BadRequest, Conflict
 from stabilitybackend.judging.incidents.affecting import damaged_by
-from stabilitybackend.schema.commands import KINDS, CommandRequest, Fence
+from stabilitybackend.schema.commands import KINDS, CommandFence, CommandRequest
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.json_data import NAME_CHARS, TEXT_CHARS
 from stabilitybackend.schema.lineage import Checkpoint
@@ -98,7 +98,7 @@ class NewCommand:
             "issuer": self.issuer,
             "issued": self.now,
             "expires": self.request.expires(self.now),
-            "fence": Fence(self.job.head, self.job.head_key),
+            "fence": CommandFence(self.job.head, self.job.head_key),
             "idempotency_key": self.request.idempotency_key,
         }
 

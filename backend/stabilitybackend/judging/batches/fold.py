@@ -23,7 +23,14 @@ from numpy.typing import NDArray
 from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.judging.batches.ids import BatchIds
 from stabilitybackend.judging.batches.positions import Position, Positions
-from stabilitybackend.judging.batches.repeats import CONFIRM_STEPS, DETECTOR, STUCK_STEPS, Boundary, Repeats, Seen
+from stabilitybackend.judging.batches.repeats import (
+    CONFIRM_STEPS,
+    DETECTOR,
+    STUCK_STEPS,
+    Repeats,
+    Resumption,
+    StepBatch,
+)
 from stabilitybackend.judging.detectors.engine.base import Finding, Severity, State
 from stabilitybackend.lineage.batch import Batch
 from stabilitybackend.lineage.changes import Forked, LineageEvent
@@ -324,11 +331,11 @@ class Reuse(Stateful):
     #: (step, samples, of these seen before): the newest steps, and those before the last start of a process.
     _newest: deque[tuple[int, int, int]] = fresh(deque, maxlen=STEPS + WINDOW)
     _before: list[tuple[int, int, int]] = fresh(list)
-    _boundary: Boundary | None = None
+    _boundary: Resumption | None = None
     events: list[Reused] = fresh(list)
     _lasts: bool = False
 
-    def began(self, boundary: Boundary) -> None:
+    def began(self, boundary: Resumption) -> None:
         """Take a new process or branch."""
         kept = [one for one in self._newest if one[0] < boundary.step]
         # A second start right after the first has no rate of its own: the rate from before both stays.
@@ -385,7 +392,7 @@ class Reuse(Stateful):
             return
         onset = next(at for at, _, seen in window if seen)
         resumed = self._boundary is not None and len(self._newest) <= STEPS
-        since = self._boundary if resumed and self._boundary is not None else Boundary(0, "the run's start")
+        since = self._boundary if resumed and self._boundary is not None else Resumption(0, "the run's start")
         later = [(samples, known) for at, samples, known in window if at > onset]
         whole = sum(known for _, known in later) > WHOLE * sum(samples for samples, _ in later)
         event = Reused(dataset, onset, step, step, since.text, since.step, resumed, share, before, *places, whole)
@@ -446,7 +453,7 @@ MAX_LAYOUTS, MAX_EPOCHS = 64, 4_096
 
 
 @dataclass
-class Layout:
+class IdLayout:
     """Layout of ids from a step on.
 
     Attributes:
@@ -459,7 +466,7 @@ class Layout:
     parts: int
     samples: int
 
-    def like(self, other: Layout) -> bool:
+    def like(self, other: IdLayout) -> bool:
         """Return whether ids of both are comparable."""
         return (self.of, self.parts, self.samples) == (other.of, other.parts, other.samples)
 
@@ -467,8 +474,8 @@ class Layout:
 class Coverage(Stateful):
     """Layouts, gaps and epochs of the judged steps of the effective path."""
 
-    layouts: list[Layout] = fresh(list)
-    _next: Layout | None = None
+    layouts: list[IdLayout] = fresh(list)
+    _next: IdLayout | None = None
     _nexts: int = 0
     #: The newest step with ids, the usual distance of two, and steps between two without any.
     last: int | None = None
@@ -484,7 +491,7 @@ class Coverage(Stateful):
             self._stride = min(self._stride or distance, distance)
             self.missing += distance // self._stride - 1
         self.last = step
-        new = Layout(step, of, parts, samples)
+        new = IdLayout(step, of, parts, samples)
         if not self.layouts:
             self.layouts.append(new)
         if self.layouts[-1].like(new):
@@ -568,7 +575,7 @@ Found = tuple[float, Finding]
 
 
 @dataclass
-class _Part:
+class _RankPart:
     """Part of one rank for a step; ``batch`` is None for an invalid id, and ``sets`` as in the event."""
 
     step: int
@@ -610,10 +617,10 @@ def batch_id(data: Mapping[str, Any]) -> int | None:
     return int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest(), "little")
 
 
-def _part_of(event: LineageEvent, step: int) -> _Part:
+def _part_of(event: LineageEvent, step: int) -> _RankPart:
     data = event.data
     sets = [(one.get("name", ""), one.get("shift", 0), one.get("kept", "")) for one in data.get("sets") or ()]
-    return _Part(
+    return _RankPart(
         step, batch_id(data), event.time, str(data.get("of") or "text")[:MAX_OF_CHARS], data.get("samples") or 0,
         data.get("tokens") or 0, data.get("epoch"), data.get("position"), sets,
     )  # fmt: skip
@@ -638,7 +645,7 @@ class BatchFold(Stateful, Consumer):
     _reported: list[int] = fresh(list)
     _said: bool = False
     #: Source -> its rank and its batches without a segment yet.
-    _waiting: dict[str, tuple[int, list[_Part]]] = fresh(dict)
+    _waiting: dict[str, tuple[int, list[_RankPart]]] = fresh(dict)
     #: Source -> segment and newest step of its batches.
     _at: dict[str, tuple[int, int]] = fresh(dict)
     #: The lowest rank with ids, and its process: another one continues at its first step.
@@ -739,7 +746,7 @@ class BatchFold(Stateful, Consumer):
         for part in self._waiting.pop(source, (rank, []))[1]:
             yield from self._take(source, rank, segment, part, fold)
 
-    def _take(self, source: str, rank: int, origin: int, part: _Part, fold: LineageFold) -> Iterator[Found]:
+    def _take(self, source: str, rank: int, origin: int, part: _RankPart, fold: LineageFold) -> Iterator[Found]:
         step, tree = part.step, fold.tree
         segment = tree.segment_at(origin, step)
         there, newest = self._at.pop(source, (segment, -1))
@@ -777,7 +784,7 @@ class BatchFold(Stateful, Consumer):
         before = None if old is None else self.coverage.epoch_at(path, old)[0]
         epoch = self.coverage.epoch_at(path, step)[0]
         other = None if before is None or epoch is None else epoch > before
-        seen = Seen(batch, known.parts, old, part.time, known.samples, known.tokens, other, part.of)
+        seen = StepBatch(batch, known.parts, old, part.time, known.samples, known.tokens, other, part.of)
         judged_to = self.repeats.judged_to
         yield from self.repeats.take(step, seen, lambda: self.ids.first_on(path))
         if step <= judged_to:

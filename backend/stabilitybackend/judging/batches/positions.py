@@ -23,7 +23,7 @@ PACE_POINTS = 64
 
 
 @dataclass
-class _Stretch:
+class _Interval:
     """Positions ``value``, ``value + by``, ... at the steps ``first``, ``first + stride``, ..., ``last``."""
 
     segment: int
@@ -66,7 +66,7 @@ class Pace:
 class Positions(Stateful):
     """The positions of one rank."""
 
-    _stretches: list[_Stretch] = fresh(list)
+    _stretches: list[_Interval] = fresh(list)
 
     def note(self, segment: int, step: int, value: Position) -> None:
         """Take the position of a step; of several for one step the last one counts."""
@@ -87,7 +87,7 @@ class Positions(Stateful):
             if step == last.last + last.stride and last.at(last.last) == value - last.by:
                 last.last = step
                 return
-        self._stretches.append(_Stretch(segment, step, step, value))
+        self._stretches.append(_Interval(segment, step, step, value))
         if len(self._stretches) > MAX_STRETCHES:
             del self._stretches[0]
 
@@ -152,7 +152,7 @@ class Positions(Stateful):
             if at is not None and at >= low and (value := stretch.at(at)) is not None:
                 yield at, value
 
-    def _parts(self, path: Sequence[PathRange]) -> Iterator[tuple[_Stretch, int, int]]:
+    def _parts(self, path: Sequence[PathRange]) -> Iterator[tuple[_Interval, int, int]]:
         """Yield the intervals of a path, and the range of their steps in it."""
         ranges = {part.segment: (part.first, MAX_STEP if part.last is None else part.last) for part in path}
         for stretch in self._stretches:

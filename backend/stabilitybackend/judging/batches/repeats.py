@@ -19,7 +19,7 @@ from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.judging.detectors.engine.base import Finding, Severity, State
 from stabilitybackend.schema.batches import RepeatWhat
 
-__all__ = ["CONFIRM_STEPS", "DETECTOR", "Boundary", "Repeats", "Seen"]
+__all__ = ["CONFIRM_STEPS", "DETECTOR", "Repeats", "Resumption", "StepBatch"]
 
 #: Source of the findings.
 DETECTOR = "batch_ids"
@@ -38,7 +38,7 @@ MAX_EVENTS = 64
 
 
 @dataclass(frozen=True)
-class Boundary:
+class Resumption:
     """The first step after a start of the job's processes or a rollback; ``text`` is a clause."""
 
     step: int
@@ -46,7 +46,7 @@ class Boundary:
 
 
 @dataclass
-class Seen:
+class StepBatch:
     """Facts of a step's batch.
 
     Attributes:
@@ -115,7 +115,7 @@ class Repeats(Stateful):
     """Follows the effective path step by step; ``fold.py`` looks up earlier ids."""
 
     #: Step -> its batch, the newest WAIT_STEPS.
-    recent: dict[int, Seen] = fresh(dict)
+    recent: dict[int, StepBatch] = fresh(dict)
     judged_to: int = -1
     _expected: int = 1
     _streak: list[int] = fresh(list)
@@ -123,7 +123,7 @@ class Repeats(Stateful):
     _same: int = 0
     _same_id: int = -1
     _had_others: bool = False
-    boundaries: list[Boundary] = fresh(list)
+    boundaries: list[Resumption] = fresh(list)
     #: The events of the run, newest last, and whether that one lasts.
     _lasts: bool = False
     events: list[Repeat] = fresh(list)
@@ -148,7 +148,7 @@ class Repeats(Stateful):
 
     def began(self, step: int, text: str) -> None:
         """Take a new process or a rollback, with ``step`` as its first step."""
-        self.boundaries = [*self.boundaries, Boundary(step, text)][-MAX_BOUNDARIES:]
+        self.boundaries = [*self.boundaries, Resumption(step, text)][-MAX_BOUNDARIES:]
         self._streak = []
 
     def went_back(self, fork_step: int, text: str) -> None:
@@ -168,7 +168,7 @@ class Repeats(Stateful):
         """Return whether an event of this step was reported, so that a finding in the loss is a duplicate."""
         return any(one.onset <= step and (one.ended is None or step <= one.ended) for one in self.events)
 
-    def take(self, step: int, seen: Seen, first: Callable[[], int | None]) -> Iterator[tuple[float, Finding]]:
+    def take(self, step: int, seen: StepBatch, first: Callable[[], int | None]) -> Iterator[tuple[float, Finding]]:
         """Take the batch of a step so far, and yield changed findings.
 
         Args:
@@ -199,7 +199,7 @@ class Repeats(Stateful):
 
     # --- one step ------------------------------------------------------------------------------------------------
 
-    def _judge(self, step: int, seen: Seen, first: Callable[[], int | None]) -> Iterator[tuple[float, Finding]]:
+    def _judge(self, step: int, seen: StepBatch, first: Callable[[], int | None]) -> Iterator[tuple[float, Finding]]:
         self.judged += 1
         self._had_others |= self._same > 0 and seen.batch != self._same_id
         self._same = self._same + 1 if seen.batch == self._same_id else 1
@@ -225,7 +225,7 @@ class Repeats(Stateful):
         ids = {self.recent[step].batch for step in steps if step in self.recent}
         return len(ids) == CONFIRM_STEPS
 
-    def _goes_on(self, event: Repeat, step: int, seen: Seen) -> bool:
+    def _goes_on(self, event: Repeat, step: int, seen: StepBatch) -> bool:
         """Return whether an earlier batch continues the open event."""
         if event.what == "same":
             return seen.batch == self._same_id and self._same > 1
@@ -248,11 +248,11 @@ class Repeats(Stateful):
 
     # --- events --------------------------------------------------------------------------------------------------
 
-    def _open(self, what: RepeatWhat, steps: list[int], seen: Seen, step: int) -> Iterator[tuple[float, Finding]]:
+    def _open(self, what: RepeatWhat, steps: list[int], seen: StepBatch, step: int) -> Iterator[tuple[float, Finding]]:
         if self.now is not None:
             yield from self._end(steps[0], step, seen.time)
         onset = steps[0]
-        since = next((one for one in reversed(self.boundaries) if one.step <= onset), Boundary(0, "the run's start"))
+        since = next((one for one in reversed(self.boundaries) if one.step <= onset), Resumption(0, "the run's start"))
         old = self.recent[onset].old if onset in self.recent else seen.old
         event = Repeat(what, onset, onset if old is None else old, step, step, since.text, since.step)
         told = any(one.what == what for one in self.events) and what in ("declared", "pass")
@@ -265,14 +265,14 @@ class Repeats(Stateful):
             yield seen.time, self._finding(event, step)
 
     @staticmethod
-    def _add(event: Repeat, step: int, seen: Seen) -> None:
+    def _add(event: Repeat, step: int, seen: StepBatch) -> None:
         event.steps += 1
         event.samples += seen.samples
         event.tokens += seen.tokens
         event.newest = step
         event.in_order &= seen.old is not None and step - seen.old == event.offset
 
-    def _count(self, event: Repeat, step: int, seen: Seen) -> Iterator[tuple[float, Finding]]:
+    def _count(self, event: Repeat, step: int, seen: StepBatch) -> Iterator[tuple[float, Finding]]:
         self._add(event, step, seen)
         # Report it each time that it doubles: a hundred reports in any run.
         if event.what in ("again", "same") and event.steps >= 2 * event.reported_at:

@@ -8,7 +8,7 @@ import numpy as np
 
 from stabilitybackend.judging.batches.fold import BatchFold
 from stabilitybackend.lineage.tree import PathRange
-from stabilitybackend.schema.batches import Batches, DatasetSamples, NewSamples, Overlap, Repeated, SharedData
+from stabilitybackend.schema.batches import Batches, DatasetSamples, NewSamples, Repeated, SampleOverlap, SharedData
 from stabilitybackend.schema.evidence import BY_OTHER_RUNS, SHARED_DATA, SharedDataFacts, facts
 from stabilitybackend.schema.incidents import Incident
 
@@ -188,7 +188,9 @@ def _new(hashes: np.ndarray, steps: np.ndarray, weights: np.ndarray) -> list[New
     return found
 
 
-def _overlap(hashes: np.ndarray, steps: np.ndarray, weights: np.ndarray, first: Stretch, second: Stretch) -> Overlap:
+def _overlap(
+    hashes: np.ndarray, steps: np.ndarray, weights: np.ndarray, first: Stretch, second: Stretch
+) -> SampleOverlap:
     def of(low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
         inside = (steps >= low) & (steps <= high)
         found, at = np.unique(hashes[inside], return_index=True)
@@ -197,4 +199,4 @@ def _overlap(hashes: np.ndarray, steps: np.ndarray, weights: np.ndarray, first: 
     one, of_one = of(*first)
     two, of_two = of(*second)
     both = of_one[np.isin(one, two, assume_unique=True)].sum()
-    return Overlap(first, second, int(of_one.sum()), int(of_two.sum()), int(both))
+    return SampleOverlap(first, second, int(of_one.sum()), int(of_two.sum()), int(both))

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from stabilitybackend.lineage.tree import FoldedSegment
     from stabilitybackend.storage.points.store import RunStore
 
-__all__ = ["Evidence", "onset_band"]
+__all__ = ["EvidenceCollector", "onset_band"]
 
 #: Points before the onset searched for an earlier climb.
 BAND_POINTS = 512
@@ -269,7 +269,7 @@ MAX_ASKED = 48
 Points = Sequence[tuple[int, float]]
 
 
-class Evidence(Stateful):
+class EvidenceCollector(Stateful):
     """Evidence and data sets for findings of one run. Holds only the newest batches' fingerprints."""
 
     _batches: deque[tuple[int, str]] = fresh(deque, maxlen=MAX_BATCHES)

@@ -85,7 +85,7 @@ class _Set:
 
 
 @dataclass(slots=True)
-class _Followed:
+class _FollowedMetric:
     """A metric that left its past: its curve, inverted for a fall.
 
     Attributes:
@@ -129,15 +129,15 @@ class Turn:
 
     step: int
     time: float
-    came: list[tuple[str, _Followed, CurveEvent]] = field(default_factory=list)
-    over: list[tuple[str, _Followed, CurveEvent]] = field(default_factory=list)
+    came: list[tuple[str, _FollowedMetric, CurveEvent]] = field(default_factory=list)
+    over: list[tuple[str, _FollowedMetric, CurveEvent]] = field(default_factory=list)
 
 
 class OtherMetrics(Stateful):
     """Follows the metrics of one run without a detector."""
 
     _sets: list[_Set] = fresh(list)
-    _followed: dict[str, _Followed] = fresh(dict)
+    _followed: dict[str, _FollowedMetric] = fresh(dict)
     #: Key -> open note.
     _notes: dict[str, _Note] = fresh(dict)
     _young: int = 0
@@ -256,7 +256,7 @@ class OtherMetrics(Stateful):
         curve = Curve()
         for value in past.tolist():
             curve.take(steps[0] - 1, sign * value)
-        self._followed[metric] = _Followed(curve, sign, len(lows) * BLOCK)
+        self._followed[metric] = _FollowedMetric(curve, sign, len(lows) * BLOCK)
         self._go_on(metric, block, steps, turn)
 
     def _go_on(self, metric: str, block: NDArray[np.float64], steps: Sequence[int], turn: Turn) -> None:
@@ -298,7 +298,7 @@ class OtherMetrics(Stateful):
         return found
 
     def _came(
-        self, metric: str, one: _Followed, event: CurveEvent, turn: Turn, context: Context, reach: float
+        self, metric: str, one: _FollowedMetric, event: CurveEvent, turn: Turn, context: Context, reach: float
     ) -> list[tuple[float, Finding]]:
         """Open a note, or add the metric to an open one, or to an event of a detector."""
         if _event_of(event.onset, context, reach):

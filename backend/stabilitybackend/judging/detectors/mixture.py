@@ -51,7 +51,7 @@ class _Off(Event):
 
 
 @dataclass(slots=True)
-class _Watch:
+class _DeclarationWatch:
     """One declaration: of tokens or of samples."""
 
     unit: str
@@ -114,7 +114,7 @@ class MixtureDetector(Detector):
         ),
     }
 
-    _watches: dict[str, _Watch] = fresh(dict)
+    _watches: dict[str, _DeclarationWatch] = fresh(dict)
     _newest: str = ""
     _fork: tuple[int, str] | None = None
 
@@ -144,7 +144,7 @@ class MixtureDetector(Detector):
     def _declared(self, mark: Mark) -> list[Finding]:
         unit, shares = str(mark.data["unit"]), dict(list(mark.data["shares"].items())[:MAX_DATASETS])
         before, self._newest = self._watches.get(unit), unit
-        watch = self._watches[unit] = _Watch(unit, shares, mark.step)
+        watch = self._watches[unit] = _DeclarationWatch(unit, shares, mark.step)
         if before is None:
             return []
         watch.taken.spreads, watch.measure = before.taken.spreads, before.measure
@@ -165,7 +165,7 @@ class MixtureDetector(Detector):
                 watch.row[dataset] = value if 0 <= value < LARGEST else math.nan
         return found
 
-    def _compares(self, watch: _Watch, measure: str) -> bool:
+    def _compares(self, watch: _DeclarationWatch, measure: str) -> bool:
         """Return whether a measure is the compared one, and begin anew for another one."""
         exact = watch.measure == watch.unit  # what is counted in the declared unit comes before a bare share
         if measure != watch.unit and (measure != RATIO or watch.unit != self._newest or exact):
@@ -174,7 +174,7 @@ class MixtureDetector(Detector):
             watch.measure, watch.row, watch.taken = measure, {}, Taken()
         return True
 
-    def _row(self, watch: _Watch) -> list[Finding]:
+    def _row(self, watch: _DeclarationWatch) -> list[Finding]:
         """Take the completed row."""
         row = watch.row
         total = sum(row.values())
@@ -187,14 +187,14 @@ class MixtureDetector(Detector):
 
     # --- one block ----------------------------------------------------------------------------------------------
 
-    def _datasets(self, watch: _Watch) -> dict[str, float]:
+    def _datasets(self, watch: _DeclarationWatch) -> dict[str, float]:
         """Return the declared share of each set, declared or taken."""
         return {**dict.fromkeys(watch.taken.spreads, 0.0), **watch.shares}
 
-    def _most(self, watch: _Watch, differences: int) -> float:
+    def _most(self, watch: _DeclarationWatch, differences: int) -> float:
         return limit(NATS + math.log(max(2, len(watch.shares))), differences) / self.settings["sensitivity"] ** 2
 
-    def _judge(self, watch: _Watch) -> list[Finding]:
+    def _judge(self, watch: _DeclarationWatch) -> list[Finding]:
         windows = watch.taken.due()
         worst, clearest = 0, 1.0
         # Window -> data set -> distance from its declared share there, of those certainly off.
@@ -223,7 +223,7 @@ class MixtureDetector(Detector):
         named = max(off, key=lambda one: (round(abs(off[one]), 2), off[one]))
         return self._open(watch, named, windows[worst].share(named), watch.row_step)
 
-    def _open(self, watch: _Watch, name: str, share: float, step: int) -> list[Finding]:
+    def _open(self, watch: _DeclarationWatch, name: str, share: float, step: int) -> list[Finding]:
         declared = self._datasets(watch)[name]
         above = share > declared
         onset = watch.taken.onset(name, declared, share)
@@ -233,7 +233,7 @@ class MixtureDetector(Detector):
         self.claim(metric, onset)
         return [self._finding(watch, watch.off, "open", step, None)]
 
-    def _follow(self, watch: _Watch, off: _Off) -> list[Finding]:
+    def _follow(self, watch: _DeclarationWatch, off: _Off) -> list[Finding]:
         """Advance the open event by a block."""
         since, newest = off.since, watch.taken.newest(BACK_BLOCKS)
         since.join(watch.taken.blocks[-1])
@@ -246,7 +246,7 @@ class MixtureDetector(Detector):
         off.reported_rows = since.rows
         return [self._finding(watch, off, "open", watch.row_step, None)]
 
-    def _end(self, watch: _Watch, state: State, step: int, back: int | None) -> list[Finding]:
+    def _end(self, watch: _DeclarationWatch, state: State, step: int, back: int | None) -> list[Finding]:
         off = watch.off
         if off is None:
             return []
@@ -258,7 +258,7 @@ class MixtureDetector(Detector):
 
     # --- what it says -------------------------------------------------------------------------------------------
 
-    def _finding(self, watch: _Watch, off: _Off, state: State, step: int, back: int | None) -> Finding:
+    def _finding(self, watch: _DeclarationWatch, off: _Off, state: State, step: int, back: int | None) -> Finding:
         since, sets = off.since, []
         for name, declared in self._datasets(watch).items():
             missing = since.of.get(name, 0.0) - declared * since.total
@@ -325,7 +325,7 @@ class MixtureDetector(Detector):
         strictness = self.settings["sensitivity"] ** 2
         return Bands(squares, BLOCK_ROWS, nats, strictness, self.settings["min_off"])
 
-    def _shares(self, watch: _Watch) -> list[ShownShare]:
+    def _shares(self, watch: _DeclarationWatch) -> list[ShownShare]:
         taken = watch.taken
         if not taken.blocks:
             return [ShownShare(name, p, math.nan, math.nan, 0.0, 1.0, off=False) for name, p in watch.shares.items()]

@@ -49,7 +49,7 @@ __all__ = ["ResumeArtifactDetector"]
 
 
 @dataclass(slots=True)
-class _Watch:
+class _ForkWatch:
     """The first points after a fork, and the state at it."""
 
     before: BeforeFork
@@ -137,7 +137,7 @@ class ResumeArtifactDetector(Detector):
     #: (step, loss, time) of usual points, newest last.
     _ring: deque[tuple[int, float, float]] = fresh(deque, maxlen=BEFORE_POINTS)
     _ratios: dict[str, deque[float]] = fresh(dict)
-    _watch: _Watch | None = None
+    _watch: _ForkWatch | None = None
     _event: _ResumeEvent | None = None
 
     def configured(self) -> None:
@@ -227,11 +227,11 @@ class ResumeArtifactDetector(Detector):
             self._watch.before.lr = jump.before
         return self._watch is not None
 
-    def _begin(self, step: int, text: str, data: Mapping[str, Any]) -> _Watch | None:
+    def _begin(self, step: int, text: str, data: Mapping[str, Any]) -> _ForkWatch | None:
         losses = [value for _, value, _ in self._ring]
         before = before_fork(step, text, data, losses, self._metric, self.context, left=2 * FORK_POINTS)
         ratios = {name: level_of(ring, 0.005) for name, ring in self._ratios.items() if len(ring) >= FORK_WINDOW}
-        return None if before is None else _Watch(before, ratios)
+        return None if before is None else _ForkWatch(before, ratios)
 
     # --- what comes after ----------------------------------------------------------------------------------------
 
@@ -273,7 +273,7 @@ class ResumeArtifactDetector(Detector):
         return far(rate, before.lr * before.lr_scale)
 
     def _open(
-        self, watch: _Watch, out: Sequence[tuple[int, float]], step: int, together: bool = False
+        self, watch: _ForkWatch, out: Sequence[tuple[int, float]], step: int, together: bool = False
     ) -> list[Finding]:
         """Open an event, unless the rise is not the resume's."""
         # A rate that is off shows late: equal branches before are no excuse then.
@@ -331,7 +331,7 @@ class ResumeArtifactDetector(Detector):
             return self._close(event, step, "resolved", None)
         return []
 
-    def _shares(self, watch: _Watch) -> dict[str, tuple[Level, list[float]]]:
+    def _shares(self, watch: _ForkWatch) -> dict[str, tuple[Level, list[float]]]:
         """Return level and newest values of each share of the data, possibly without this row's."""
         newest = max(1, min(watch.points - 1, LEVEL_POINTS))
         return {name: (level, list(self._ratios[name])[-newest:]) for name, level in watch.ratios.items()}

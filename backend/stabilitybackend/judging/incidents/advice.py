@@ -22,7 +22,7 @@ from stabilitybackend.judging.incidents.affecting import (
     rates_of,
 )
 from stabilitybackend.judging.incidents.rollback_target import (
-    Target,
+    RollbackTarget,
     Tried,
     Usable,
     bad_batches,
@@ -105,7 +105,7 @@ class Advice:
     again: tuple[Tried, ...]
     fix_first: Fix
     incurable: bool
-    back: Target | None
+    back: RollbackTarget | None
     sign: int
     affecting: tuple[Incident, ...]
     rates: tuple[Incident, ...]

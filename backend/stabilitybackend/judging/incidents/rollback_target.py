@@ -15,7 +15,17 @@ from stabilitybackend.schema.incidents import Incident, RolledBack
 from stabilitybackend.schema.kinds import kind_of
 from stabilitybackend.schema.lineage import Checkpoint, why_lost
 
-__all__ = ["GUARD_STEPS", "Target", "Tried", "Usable", "UsableOf", "bad_batches", "target", "tried", "usual_wait"]
+__all__ = [
+    "GUARD_STEPS",
+    "RollbackTarget",
+    "Tried",
+    "Usable",
+    "UsableOf",
+    "bad_batches",
+    "target",
+    "tried",
+    "usual_wait",
+]
 
 #: A checkpoint so close before the first sign may hold the first damage already.
 GUARD_STEPS = 2
@@ -36,7 +46,7 @@ RECOVERIES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RollbackTarget:
     """Target of a rollback.
 
     Args:
@@ -111,7 +121,7 @@ def target(
     below: float = math.inf,
     bad: tuple[int, int] | None = None,
     spoiled: Collection[tuple[int, int]] = (),
-) -> Target | None:
+) -> RollbackTarget | None:
     """Return the target of a rollback, None for none.
 
     A checkpoint on the effective path has whole files, and unchecked values. So its distance to the first sign makes it
@@ -135,7 +145,7 @@ def target(
         far = _outside(min(to_step, sign - PALM_BACK_STEPS), checkpoints, spoiled)
         to_step, source = _or(far, to_step), PALM
     passed = newest if any(first <= newest < over for first, over in spoiled) and newest > to_step else None
-    return Target(to_step, bad, max(0, now_step - to_step), source, passed)
+    return RollbackTarget(to_step, bad, max(0, now_step - to_step), source, passed)
 
 
 def _outside(limit: float, checkpoints: Usable, spoiled: Collection[tuple[int, int]]) -> int | None:

@@ -13,7 +13,7 @@ from stabilitybackend.judging.incidents import references as lit
 from stabilitybackend.judging.incidents.advice import Advice, advice_of, demand_of, jumped_rate
 from stabilitybackend.judging.incidents.affecting import accepted, in_one_dataset, interval_of, where_from
 from stabilitybackend.judging.incidents.recipe import recipe_checks
-from stabilitybackend.judging.incidents.rollback_target import GUARD_STEPS, Target, Usable
+from stabilitybackend.judging.incidents.rollback_target import GUARD_STEPS, RollbackTarget, Usable
 from stabilitybackend.judging.incidents.suggestion import Case, JobNow, over, suggestion
 from stabilitybackend.schema.evidence import (
     SHARED_DATA,
@@ -153,7 +153,7 @@ def _wait(advice: Advice) -> str:
     )
 
 
-def _back_to(advice: Advice, back: Target, no_rollback: str) -> str:
+def _back_to(advice: Advice, back: RollbackTarget, no_rollback: str) -> str:
     """Return the sentences about a rollback (of a job without any: restart), the first without a capital."""
     does = "start the job again from" if no_rollback else "roll back to"
     distance = advice.primary.onset_step - back.to_step
@@ -177,7 +177,7 @@ def _back_to(advice: Advice, back: Target, no_rollback: str) -> str:
     return f"{text} A rollback can't be ordered: {no_rollback}." if no_rollback else text
 
 
-def _again(back: Target) -> str:
+def _again(back: RollbackTarget) -> str:
     """Return the cost of a rollback, without numbers that grow with each step."""
     return f"The steps from {back.to_step + 1} on are trained again."
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from stabilitybackend.judging.incidents.recipe import Recipe
 from stabilitybackend.judging.incidents.references import RULE_OF_THUMB
-from stabilitybackend.judging.incidents.rollback_target import Target, Usable
+from stabilitybackend.judging.incidents.rollback_target import RollbackTarget, Usable
 from stabilitybackend.schema.evidence import CurveFacts, facts
 from stabilitybackend.schema.incidents import Action, Fix, Incident, Suggestion
 from stabilitybackend.schema.severity import IncidentStatus
@@ -61,7 +61,7 @@ class Case:
 def suggestion(
     action: Action,
     text: str,
-    back: Target | None = None,
+    back: RollbackTarget | None = None,
     *,
     lr_scale: float | None = None,
     reseed: bool = False,

@@ -69,7 +69,7 @@ class Silence:
 
 
 @dataclass(slots=True)
-class _Group:
+class _LostTogether:
     """Agents lost together, with their nodes, and the reported finding."""
 
     finding: Finding | None
@@ -84,7 +84,7 @@ class LostAgents:
     """The open incidents about agents of one run."""
 
     def __init__(self) -> None:
-        self._groups: list[_Group] = []
+        self._groups: list[_LostTogether] = []
 
     def __bool__(self) -> bool:
         return bool(self._groups)
@@ -95,7 +95,9 @@ class LostAgents:
         names, nodes = known.agents or [known.agent], known.nodes or [finding.node or ""]
         nodes = nodes + [""] * (len(names) - len(nodes))
         since = math.inf if known.last_word is None else known.last_word
-        self._groups.append(_Group(finding, dict(zip(names, nodes, strict=False)), (since, since), changed=False))
+        self._groups.append(
+            _LostTogether(finding, dict(zip(names, nodes, strict=False)), (since, since), changed=False)
+        )
 
     def tick(self, job: Silence) -> list[Finding]:
         """Return new findings about lost agents."""
@@ -108,14 +110,14 @@ class LostAgents:
         reported = (_reported(group, job) for group in self._groups)
         return [finding for finding in reported if finding is not None]
 
-    def _group_of(self, word: float) -> _Group:
+    def _group_of(self, word: float) -> _LostTogether:
         """Return the group of an agent with its last message at this time, or a new one."""
         for group in self._groups:
             first, last = group.last_words
             if first - TOGETHER_S <= word <= last + TOGETHER_S:
                 group.last_words, group.changed = (min(first, word), max(last, word)), True
                 return group
-        self._groups.append(_Group(None, {}, (word, word)))
+        self._groups.append(_LostTogether(None, {}, (word, word)))
         return self._groups[-1]
 
     def back(self, how: Mapping[str, tuple[bool, str]], newest_step: int) -> list[Finding]:
@@ -163,7 +165,7 @@ class LostAgents:
         return [(name, node) for group in self._groups for name, node in group.members.items()]
 
 
-def _reported(group: _Group, job: Silence) -> Finding | None:
+def _reported(group: _LostTogether, job: Silence) -> Finding | None:
     """Return the new findings of one group."""
     ranks = [watch for name in group.members for watch in job.lost.get(name, ())]
     if not ranks:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from stabilityclient import run_components
 
-__all__ = ["AFTER_LOOP", "LONG_FLOOR_S", "Budgets", "Limits", "Seen", "is_long"]
+__all__ = ["AFTER_LOOP", "LONG_FLOOR_S", "Budgets", "Limits", "LongestTime", "is_long"]
 
 #: Clients' phase of a rank that has left the loop of its steps: the same as no phase.
 AFTER_LOOP = run_components.AFTER_LOOP.decode()
@@ -94,7 +94,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Seen:
+class LongestTime:
     """The longest time of an action, its number of observations, and the last one (``at``, unix seconds)."""
 
     longest_s: float = 0.0
@@ -106,9 +106,9 @@ class Seen:
 class Budgets:
     """Observed times of the ranks of one run. Bounded; part of the run's snapshot."""
 
-    phases: dict[str, Seen] = field(default_factory=dict)
-    step: Seen = field(default_factory=Seen)
-    first_step: Seen = field(default_factory=Seen)
+    phases: dict[str, LongestTime] = field(default_factory=dict)
+    step: LongestTime = field(default_factory=LongestTime)
+    first_step: LongestTime = field(default_factory=LongestTime)
     _steps_s: deque[float] = field(default_factory=lambda: deque(maxlen=STEP_TIMES))
     _rows_s: deque[float] = field(default_factory=lambda: deque(maxlen=STEP_TIMES))
     #: Seconds between two rows, for any number of steps between them.
@@ -165,7 +165,7 @@ class Budgets:
         if seen is None:
             if len(self.phases) >= MAX_PHASES:
                 return
-            seen = self.phases[phase] = Seen()
+            seen = self.phases[phase] = LongestTime()
         elif _is_known(seen, took_s, now):
             return
         _take(seen, took_s, _long(seen) if is_long(phase) else self._budget_for(took_s, phase, limits), now)
@@ -194,7 +194,7 @@ class Budgets:
         self._rows_s.extend((took_s / steps).tolist())
         self._waits_s.extend(took_s.tolist())
 
-    def learn_stand(self, seen: Seen, took_s: float, now: float, limits: Limits, *, sparse: bool) -> None:
+    def learn_stand(self, seen: LongestTime, took_s: float, now: float, limits: Limits, *, sparse: bool) -> None:
         """Take the stall of a rank without a phase.
 
         Args:
@@ -214,19 +214,19 @@ def _floor(phase: str, limits: Limits) -> float:
     return limits.hang_floor_s * (1.0 if phase else UNNAMED_FACTOR)
 
 
-def _long(seen: Seen | None) -> float:
+def _long(seen: LongestTime | None) -> float:
     if seen is None or seen.times == 0:
         return LONG_FLOOR_S
     floor_s = LONG_FLOOR_S if seen.times < 2 else LONG_SEEN_FLOOR_S
     return min(max(floor_s, FACTOR * seen.longest_s), LONG_CEILING_S)
 
 
-def _is_known(seen: Seen, took_s: float, now: float) -> bool:
+def _is_known(seen: LongestTime, took_s: float, now: float) -> bool:
     """Return whether a time is no news, as nearly all of thousands of ranks in the same step."""
     return 0 <= took_s <= seen.longest_s and 0 <= now - seen.at < SAME_TIME_S
 
 
-def _take(seen: Seen, took_s: float, budget_s: float, now: float) -> bool:
+def _take(seen: LongestTime, took_s: float, budget_s: float, now: float) -> bool:
     """Record a time; return whether it was within its budget."""
     if not 0 <= took_s < math.inf:
         return False

@@ -21,7 +21,7 @@ from stabilitybackend.base.slices import at_once
 from stabilitybackend.base.stateful import Stateful, fresh
 from stabilitybackend.judging.detectors.engine.base import Finding
 from stabilitybackend.judging.liveness.agents import SILENT_AFTER_S, AgentBook
-from stabilitybackend.judging.liveness.budgets import Budgets, Limits, Seen
+from stabilitybackend.judging.liveness.budgets import Budgets, Limits, LongestTime
 from stabilitybackend.judging.liveness.death.causes import STOPPED_BY_HAND, known_beside
 from stabilitybackend.judging.liveness.death.monitor import DeathMonitor, reported_by
 from stabilitybackend.judging.liveness.format import gpus_of, name_nodes, name_ranks
@@ -683,7 +683,7 @@ class LivenessMonitor(Stateful):
         if watch is None and len(self._ranks) >= MAX_RANKS:
             self.ranks_not_followed += 1
             return None
-        stands = Seen() if watch is None else watch.stands
+        stands = LongestTime() if watch is None else watch.stands
         watch = self._ranks[rank] = RankWatch(rank, source, stands, dead=self._deaths.knows(source))
         return watch
 

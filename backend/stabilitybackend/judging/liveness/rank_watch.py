@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stabilitybackend.judging.liveness.budgets import Budgets, Limits, Seen, is_long
+from stabilitybackend.judging.liveness.budgets import Budgets, Limits, LongestTime, is_long
 from stabilitybackend.schema.health import GpuOfRank, PhaseTimes, Proc, RankHealth, WaitSamples
 from stabilitybackend.schema.json_data import NAME_CHARS
 
@@ -73,7 +73,7 @@ class RankWatch:
     rank: int
     source: str
     #: The longest stall of this rank without a phase, over its processes.
-    stands: Seen = field(default_factory=Seen)
+    stands: LongestTime = field(default_factory=LongestTime)
     #: It skips steps in its reports: the others made several while it was stalled (``hang/overdue.py``).
     sparse: bool = False
     #: It reported no step though the others made several: only its phase is known (``hang/overdue.py``).

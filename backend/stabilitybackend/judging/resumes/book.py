@@ -20,9 +20,9 @@ from stabilitybackend.judging.batches.positions import Positions
 from stabilitybackend.judging.detection.run_detection import Judge
 from stabilitybackend.judging.detectors.engine.base import Finding
 from stabilitybackend.judging.liveness.world_size import LaunchSizes
-from stabilitybackend.judging.resumes.branches import Branches, BranchReader, left_head
+from stabilitybackend.judging.resumes.branches import BranchReader, ForkBranches, left_head
 from stabilitybackend.judging.resumes.orders import not_followed, reported
-from stabilitybackend.judging.resumes.overlap import MAX_POINTS, Overlap, measure
+from stabilitybackend.judging.resumes.overlap import MAX_POINTS, ForkMeasures, measure
 from stabilitybackend.judging.resumes.parts import parts_of
 from stabilitybackend.judging.resumes.reported import EVENTS, Reported, environment_changes
 from stabilitybackend.judging.resumes.reported_parts import Reports
@@ -194,7 +194,7 @@ def order_finding(resume: Resume, applied: Mapping[str, Any] | None, newest: int
     )
 
 
-def numbers_of(seen: Overlap) -> Mapping[str, Any]:
+def numbers_of(seen: ForkMeasures) -> Mapping[str, Any]:
     """Return the measured fields of a resume."""
     gaps = sorted(abs(gap) for gap in seen.gap.tolist() if math.isfinite(gap))
     shift = None
@@ -237,7 +237,7 @@ Found = tuple[float, Finding]
 
 
 @dataclass(slots=True)
-class _Watch:
+class _ResumeWatch:
     """A resume under comparison.
 
     Attributes:
@@ -282,7 +282,7 @@ class ResumeBook(Stateful, Consumer):
     reported: Reported = fresh(Reported)
     #: Comparisons that failed by a defect here.
     failures: int = 0
-    _watch: _Watch | None = None
+    _watch: _ResumeWatch | None = None
     #: Segment of the resume with changes reported as not followed, until the next one begins.
     _denied: int | None = None
     #: Of the compared rank: process and segment of its newest row, its step, and the ranks of its launch.
@@ -395,7 +395,7 @@ class ResumeBook(Stateful, Consumer):
     def _begin(
         self, segment: int, fork_step: int, old: int | None, cause: str, created: float, declared: dict[str, Any]
     ) -> None:
-        self._watch = watch = _Watch(
+        self._watch = watch = _ResumeWatch(
             segment, fork_step, old, cause, created, self._world, self._layout(), self._source, declared
         )
         self.reported.went_back(self._judge.fold.launches.started_with(self._source))
@@ -424,10 +424,10 @@ class ResumeBook(Stateful, Consumer):
             _quiet.log(logging.ERROR, f"resume after step {watch.fork_step} can't be compared: {error}", error)
             return []
 
-    def _compare_now(self, watch: _Watch, run: BranchReader, time: float, *, last: bool) -> list[Found]:
+    def _compare_now(self, watch: _ResumeWatch, run: BranchReader, time: float, *, last: bool) -> list[Found]:
         seen = None
         if run.rank is not None and watch.points:
-            branches = Branches(run, watch.fork_step, watch.old, watch.segment, watch.newest)
+            branches = ForkBranches(run, watch.fork_step, watch.old, watch.segment, watch.newest)
             seen = measure(branches, watch.declared, search=watch.points >= SEARCH_POINTS)
         resume = self._resume(watch, seen, settled=False)
         over = (
@@ -441,7 +441,7 @@ class ResumeBook(Stateful, Consumer):
             self._watch = None
         return self._report(watch, seen, resume, time)
 
-    def _resume(self, watch: _Watch, seen: Overlap | None, *, settled: bool) -> Resume:
+    def _resume(self, watch: _ResumeWatch, seen: ForkMeasures | None, *, settled: bool) -> Resume:
         verdict = verdict_of(seen)
         exact = next((one for one in reversed(self._resumes) if one.exact and one.fork_step != watch.fork_step), None)
         reports = self._reports(watch)
@@ -474,7 +474,7 @@ class ResumeBook(Stateful, Consumer):
         )
         return resume if seen is None else replace(resume, skip=skip, **numbers_of(seen))
 
-    def _reports(self, watch: _Watch) -> Reports:
+    def _reports(self, watch: _ResumeWatch) -> Reports:
         """Return the reports of the processes of both sides."""
         fold = self._judge.fold
         position = check_position(
@@ -491,7 +491,7 @@ class ResumeBook(Stateful, Consumer):
         random = self.reported.random_states(fold.launches.started_with(self._source), watch.fork_step)
         return Reports(self._changes(watch), self._source == watch.process, random, position)
 
-    def _changes(self, watch: _Watch) -> list[Changed] | None:
+    def _changes(self, watch: _ResumeWatch) -> list[Changed] | None:
         """Return the changes of the environment, None without reports of one side."""
         if self._source == watch.process:
             return []
@@ -499,7 +499,7 @@ class ResumeBook(Stateful, Consumer):
         before, since = (fold.launches.started_with(process) for process in (watch.process, self._source))
         return environment_changes(reported.environments(before), reported.environments(since))
 
-    def _report(self, watch: _Watch, seen: Overlap | None, resume: Resume, time: float) -> list[Found]:
+    def _report(self, watch: _ResumeWatch, seen: ForkMeasures | None, resume: Resume, time: float) -> list[Found]:
         if seen is None:
             return []
         denied = resume.not_followed
@@ -525,7 +525,7 @@ class ResumeBook(Stateful, Consumer):
         newest = max(told.fork_step + 1, self._newest)
         return [(time, order_finding(told, self._applied(told), newest, over=True))]
 
-    def _applied(self, watch: _Watch | Resume) -> Mapping[str, Any] | None:
+    def _applied(self, watch: _ResumeWatch | Resume) -> Mapping[str, Any] | None:
         """Return the job's report of its changes: of a commanded rollback, another report follows later."""
         segment = self._judge.fold.tree[watch.segment]
         return segment.applied if segment.fork_step == watch.fork_step else None

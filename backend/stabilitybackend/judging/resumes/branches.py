@@ -18,7 +18,7 @@ from stabilitybackend.schema.metric_roles import LOSS, dataset_of, of_machine, r
 from stabilitybackend.storage.archive.series import SeriesKey
 from stabilitybackend.storage.points.store import RunStore
 
-__all__ = ["BranchReader", "Branches", "Curve", "changes_rate", "left_head", "lr_scale"]
+__all__ = ["BranchCurve", "BranchReader", "ForkBranches", "changes_rate", "left_head", "lr_scale"]
 
 #: Steps of a curve before the fork that are read at most, in points of the new branch's stride, and points after it of
 #: the discarded branch. Reading and comparing them takes 2 ms.
@@ -28,7 +28,7 @@ MAX_METRICS = 48
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class BranchCurve:
     """One metric along one path.
 
     Attributes:
@@ -42,15 +42,15 @@ class Curve:
     def __len__(self) -> int:
         return len(self.steps)
 
-    def after(self, step: int) -> Curve:
+    def after(self, step: int) -> BranchCurve:
         """Return the points with a greater step."""
         at = int(np.searchsorted(self.steps, step, side="right"))
-        return Curve(self.steps[at:], self.values[at:])
+        return BranchCurve(self.steps[at:], self.values[at:])
 
-    def up_to(self, step: int) -> Curve:
+    def up_to(self, step: int) -> BranchCurve:
         """Return the points up to a step."""
         at = int(np.searchsorted(self.steps, step, side="right"))
-        return Curve(self.steps[:at], self.values[:at])
+        return BranchCurve(self.steps[:at], self.values[:at])
 
 
 class BranchReader(NamedTuple):
@@ -93,7 +93,7 @@ class BranchReader(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Branches:
+class ForkBranches:
     """The two branches of a fork.
 
     Args:
@@ -129,28 +129,28 @@ class Branches:
         found = [lr_scale(tree[part.segment].changes) for part in tree.path(head)]
         return [scale for scale in found if scale != 1] or [1.0]
 
-    def before(self, metric: str, stride: int) -> Curve:
+    def before(self, metric: str, stride: int) -> BranchCurve:
         """Return the newest part of the common past."""
         first = max(0, self.fork_step - HISTORY_POINTS * stride)
         return self._read(metric, self.new, first, self.fork_step)
 
-    def newest(self, metric: str, stride: int, points: int) -> Curve:
+    def newest(self, metric: str, stride: int, points: int) -> BranchCurve:
         """Return the newest common points."""
         found = self._read(metric, self.new, max(0, self.fork_step - 2 * points * stride), self.fork_step)
-        return Curve(found.steps[-points:], found.values[-points:])
+        return BranchCurve(found.steps[-points:], found.values[-points:])
 
-    def left(self, metric: str, last: int | None) -> Curve:
+    def left(self, metric: str, last: int | None) -> BranchCurve:
         """Return the points of the discarded branch after the fork step, up to ``last``; None: its first points."""
         if self.old is None:
-            return Curve(np.empty(0, np.int64), np.empty(0))
+            return BranchCurve(np.empty(0, np.int64), np.empty(0))
         found = self._read(metric, self.old, self.fork_step + 1, last)
-        return Curve(found.steps[:HISTORY_POINTS], found.values[:HISTORY_POINTS])
+        return BranchCurve(found.steps[:HISTORY_POINTS], found.values[:HISTORY_POINTS])
 
-    def again(self, metric: str) -> Curve:
+    def again(self, metric: str) -> BranchCurve:
         """Return the points of the new branch after the fork step."""
         return self._read(metric, self.new, self.fork_step + 1, self.last_step)
 
-    def _read(self, metric: str, head: int, first: int, last: int | None) -> Curve:
+    def _read(self, metric: str, head: int, first: int, last: int | None) -> BranchCurve:
         steps, values = [], []
         for segment, low, high in self._ranges(head, first, last):
             rows = self.run.store.rows(SeriesKey(metric, segment, self.run.rank, ""), low, high)
@@ -158,8 +158,8 @@ class Branches:
             steps.append(rows.steps[newest])
             values.append(rows.values[newest])
         if not steps:
-            return Curve(np.empty(0, np.int64), np.empty(0))
-        return Curve(np.concatenate(steps), np.concatenate(values))
+            return BranchCurve(np.empty(0, np.int64), np.empty(0))
+        return BranchCurve(np.concatenate(steps), np.concatenate(values))
 
     def _ranges(self, head: int, first: int, last: int | None) -> Iterator[tuple[int, int, int | None]]:
         for part in self.run.fold.tree.path(head, since=first):

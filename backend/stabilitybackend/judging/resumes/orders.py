@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stabilitybackend.judging.resumes.branches import changes_rate, lr_scale
-from stabilitybackend.judging.resumes.overlap import Overlap
+from stabilitybackend.judging.resumes.overlap import ForkMeasures
 from stabilitybackend.judging.resumes.parts import RATE_EQUAL, RATE_NEAR, RATE_POINTS, rate_ratios
 from stabilitybackend.judging.resumes.residuals import median_of
 from stabilitybackend.schema.resumes import Change, NotFollowed, SkipCheck
@@ -24,7 +24,9 @@ _SKIPS: tuple[Change, ...] = ("skip_batches", "skip_range")
 _CHANGES: tuple[Change, ...] = ("lr_scale", "seed", *_SKIPS)
 
 
-def not_followed(seen: Overlap | None, applied: Mapping[str, Any] | None, skip: SkipCheck | None) -> list[NotFollowed]:
+def not_followed(
+    seen: ForkMeasures | None, applied: Mapping[str, Any] | None, skip: SkipCheck | None
+) -> list[NotFollowed]:
     """Return the changes that certainly did not happen, in a fixed order; empty for none, or for unknown.
 
     Measurements count more than the job's report. A reported refusal with a reason is no such case.
@@ -66,7 +68,7 @@ def _refused(said: Any, ordered: Any) -> bool:
     return isinstance(said, str) and said != DIFFERING and said != str(ordered)
 
 
-def _rate(seen: Overlap) -> list[NotFollowed] | None:
+def _rate(seen: ForkMeasures) -> list[NotFollowed] | None:
     """Return whether the rate differs from the requested one (a list of one); None for unknown.
 
     Compared with the rate of the discarded branch at the same steps, so that warm-up and decay are in both. Only a

@@ -18,11 +18,11 @@ from stabilitybackend.judging.detectors.stats.left_range import (
     left_range,
 )
 from stabilitybackend.judging.detectors.stats.robust import MAD_TO_SIGMA
-from stabilitybackend.judging.resumes.branches import Branches, Curve
+from stabilitybackend.judging.resumes.branches import BranchCurve, ForkBranches
 from stabilitybackend.judging.resumes.residuals import (
     LEAST_POINTS,
     Agreement,
-    Found,
+    RepeatedAt,
     laid,
     median_of,
     noise_of,
@@ -33,7 +33,7 @@ from stabilitybackend.schema.metric_roles import LR, role_of
 from stabilitybackend.schema.resumes import Compared
 from stabilityclient.wire import MAX_STEP
 
-__all__ = ["EARLY_POINTS", "Overlap", "measure"]
+__all__ = ["EARLY_POINTS", "ForkMeasures", "measure"]
 
 #: Steps since the fork whose ids are compared: effects of a resume on the data are in the first of them.
 MAX_STEPS = 128
@@ -63,7 +63,7 @@ class IdsCompared:
     met: Mapping[int, int]
 
 
-def compare_ids(branches: Branches) -> IdsCompared | None:
+def compare_ids(branches: ForkBranches) -> IdsCompared | None:
     """Return the comparison of ids after the fork step with the old path, None where it has none.
 
     Only steps of both branches count: later ones may be a new epoch.
@@ -112,7 +112,7 @@ EXACT_DIGITS, EXACT_BITS = 10, 30
 
 
 @dataclass(frozen=True, slots=True)
-class Overlap:
+class ForkMeasures:
     """Measures of a fork.
 
     Attributes:
@@ -145,7 +145,7 @@ class Overlap:
     skip: tuple[int, int] | None
     same: Agreement | None
     kept: Agreement | None
-    elsewhere: Found | None
+    elsewhere: RepeatedAt | None
     ordered: Agreement | None
     plain_epochs: bool
     ids: IdsCompared | None
@@ -161,7 +161,7 @@ class Overlap:
         return self.equal > 0 and self.chance**self.equal <= 1e-4
 
 
-def measure(branches: Branches, declared: Mapping[str, Any], *, search: bool) -> Overlap | None:
+def measure(branches: ForkBranches, declared: Mapping[str, Any], *, search: bool) -> ForkMeasures | None:
     """Return the measures of a fork, None without a loss after it.
 
     Args:
@@ -175,7 +175,7 @@ def measure(branches: Branches, declared: Mapping[str, Any], *, search: bool) ->
     new = branches.again(loss)
     if not len(new):
         return None
-    new = Curve(new.steps[:MAX_POINTS], new.values[:MAX_POINTS])
+    new = BranchCurve(new.steps[:MAX_POINTS], new.values[:MAX_POINTS])
     last = int(new.steps[-1])
     left = branches.left(loss, None)
     apart = np.diff(new.steps if len(new) > 1 else left.steps)
@@ -186,13 +186,13 @@ def measure(branches: Branches, declared: Mapping[str, Any], *, search: bool) ->
         other = branches.again(name)
         if len(other):
             common[name] = _common(
-                branches.left(name, last), Curve(other.steps[:MAX_POINTS], other.values[:MAX_POINTS])
+                branches.left(name, last), BranchCurve(other.steps[:MAX_POINTS], other.values[:MAX_POINTS])
             )
     steps, was, now = common[loss]
     same = was == now
     equal = len(same) if same.all() else int(np.argmin(same))
     sigma = noise_of(before)
-    recent = Curve(before.steps[-TREND_BEFORE:], before.values[-TREND_BEFORE:])
+    recent = BranchCurve(before.steps[-TREND_BEFORE:], before.values[-TREND_BEFORE:])
     path, mine = on_grid(before, left, sigma), on_grid(recent, new, sigma)
     agreed = kept = ordered = elsewhere = None
     skip = left_out(declared, branches.fork_step)
@@ -210,7 +210,7 @@ def measure(branches: Branches, declared: Mapping[str, Any], *, search: bool) ->
             before_fork = laid(path, path, int(past[0]), int(past[-1]))
             back = None if before_fork is None else before_fork.agreement(elsewhere.steps)
             plain = back is not None and back.r > 0.5 * elsewhere.r
-    return Overlap(
+    return ForkMeasures(
         loss=loss,
         new_points=len(new),
         last_step=last,
@@ -236,7 +236,7 @@ def measure(branches: Branches, declared: Mapping[str, Any], *, search: bool) ->
     )
 
 
-def _inputs(branches: Branches, names: Mapping[str, str], loss: str, stride: int) -> list[Left]:
+def _inputs(branches: ForkBranches, names: Mapping[str, str], loss: str, stride: int) -> list[Left]:
     found = []
     for name in names:
         since = branches.again(name)
@@ -249,11 +249,11 @@ def _inputs(branches: Branches, names: Mapping[str, str], loss: str, stride: int
     return inputs_that_left(found, loss)
 
 
-def _pairs(curve: Curve) -> list[tuple[int, float]]:
+def _pairs(curve: BranchCurve) -> list[tuple[int, float]]:
     return list(zip(curve.steps.tolist(), curve.values.tolist(), strict=True))
 
 
-def _common(left: Curve, new: Curve) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+def _common(left: BranchCurve, new: BranchCurve) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
     steps, at_left, at_new = np.intersect1d(left.steps, new.steps, assume_unique=True, return_indices=True)
     return steps, left.values[at_left], new.values[at_new]
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stabilitybackend.judging.resumes.branches import lr_scale
-from stabilitybackend.judging.resumes.overlap import EARLY_POINTS, Overlap
+from stabilitybackend.judging.resumes.overlap import EARLY_POINTS, ForkMeasures
 from stabilitybackend.judging.resumes.reported_parts import Reports, environment_of, loader_of, rng_of
 from stabilitybackend.judging.resumes.residuals import SAME_R, median_of
 from stabilitybackend.schema.metric_roles import GRAD_NORM, LR, SHARE_OF, role_of
@@ -40,7 +40,7 @@ MAX_INPUTS = 4
 SHARE_ERRORS, SHARE_FRACTION = 5.0, 0.03
 
 
-def parts_of(seen: Overlap | None, verdict: ResumeVerdict, reports: Reports) -> list[PartSeen]:
+def parts_of(seen: ForkMeasures | None, verdict: ResumeVerdict, reports: Reports) -> list[PartSeen]:
     """Return all seven parts, in their order."""
     if seen is None or not len(seen.common):
         why = "no step was trained on both branches"
@@ -62,7 +62,7 @@ def parts_of(seen: Overlap | None, verdict: ResumeVerdict, reports: Reports) -> 
     ]
 
 
-def _ratio_of_rates(seen: Overlap) -> tuple[float, int, bool] | None:
+def _ratio_of_rates(seen: ForkMeasures) -> tuple[float, int, bool] | None:
     """Return (median of new over old rate at the same steps, count, whether all are equal); None without any."""
     ratios = rate_ratios(seen)
     if ratios is None:
@@ -70,7 +70,7 @@ def _ratio_of_rates(seen: Overlap) -> tuple[float, int, bool] | None:
     return median_of(ratios), len(ratios), bool(np.abs(ratios - 1).max() <= RATE_EQUAL)
 
 
-def rate_ratios(seen: Overlap) -> NDArray[np.float64] | None:
+def rate_ratios(seen: ForkMeasures) -> NDArray[np.float64] | None:
     """Return new over old rate at each common step, float64[n > 0]; None unless logged on both branches."""
     for name, (_, old, new) in seen.curves.items():
         if role_of(name) == LR:
@@ -80,11 +80,11 @@ def rate_ratios(seen: Overlap) -> NDArray[np.float64] | None:
     return None
 
 
-def _on_same_data(seen: Overlap, verdict: ResumeVerdict) -> bool:
+def _on_same_data(seen: ForkMeasures, verdict: ResumeVerdict) -> bool:
     return verdict in ("identical", "same_data")
 
 
-def _weights(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
+def _weights(seen: ForkMeasures, verdict: ResumeVerdict) -> PartSeen:
     first = int(seen.common[0])
     if seen.surely_equal:
         return PartSeen("weights", "equal", f"the loss at step {first} is bit-equal")
@@ -110,7 +110,7 @@ def _weights(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
     )
 
 
-def _certainly_same(seen: Overlap) -> bool:
+def _certainly_same(seen: ForkMeasures) -> bool:
     """Return whether neither data nor numerics can explain other losses.
 
     A part of each batch is enough for correlated losses; the same batch needs an equal id, or all of its noise.
@@ -123,7 +123,7 @@ def _certainly_same(seen: Overlap) -> bool:
     return seen.same is not None and seen.same.r >= SURE_R
 
 
-def _same_gradient(seen: Overlap) -> bool:
+def _same_gradient(seen: ForkMeasures) -> bool:
     """Return whether the gradient norm of the first common step is equal within numerics, where it is logged."""
     for name, (steps, old, new) in seen.curves.items():
         if role_of(name) == GRAD_NORM and len(steps) and steps[0] == seen.common[0]:
@@ -131,7 +131,7 @@ def _same_gradient(seen: Overlap) -> bool:
     return True
 
 
-def off_of(seen: Overlap) -> float | None:
+def off_of(seen: ForkMeasures) -> float | None:
     """Return the distance of the first losses from the old branch's, None for no clear one."""
     gaps = seen.gap[np.isfinite(seen.gap)]
     early = gaps[:EARLY_POINTS]
@@ -142,7 +142,7 @@ def off_of(seen: Overlap) -> float | None:
     return mean if abs(mean) > OFF_ERRORS * error and abs(mean) > seen.noise * 10 * NUMERICS else None
 
 
-def _optimizer(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
+def _optimizer(seen: ForkMeasures, verdict: ResumeVerdict) -> PartSeen:
     if seen.surely_equal and seen.equal >= 2:
         why = f"the losses of the first {seen.equal} steps are bit-equal, so were the updates between them"
         return PartSeen("optimizer", "equal", why)
@@ -166,7 +166,7 @@ def _optimizer(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
     return PartSeen("optimizer", "not_seen", f"from the second step on the loss differs by {gap:.3g}: within numerics")
 
 
-def _rate(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
+def _rate(seen: ForkMeasures, verdict: ResumeVerdict) -> PartSeen:
     rate, scale = _ratio_of_rates(seen), lr_scale(seen.declared)
     if rate is None:
         return PartSeen("learning_rate", "not_seen", "it is not logged on both branches")
@@ -180,7 +180,7 @@ def _rate(seen: Overlap, verdict: ResumeVerdict) -> PartSeen:
     return PartSeen("learning_rate", "different", f"times {ratio:.4g} {at}; {declared}")
 
 
-def _rng(seen: Overlap, reports: Reports) -> PartSeen:
+def _rng(seen: ForkMeasures, reports: Reports) -> PartSeen:
     if seen.declared.get("seed") is not None:
         return PartSeen("rng", "different", f"seed {seen.declared['seed']} was ordered", ordered=True)
     reported = rng_of(reports)
@@ -193,7 +193,7 @@ def _no_mixture(why: str) -> PartSeen:
     return PartSeen("mixture", "not_seen", why)
 
 
-def mixture_of(seen: Overlap) -> PartSeen:
+def mixture_of(seen: ForkMeasures) -> PartSeen:
     """Return whether the training's input equals that of the discarded branch, at the same steps, and of before."""
     if seen.inputs:
         return PartSeen("mixture", "different", "; ".join(one.clause for one in seen.inputs[:MAX_INPUTS]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from stabilitybackend.judging.resumes.overlap import Overlap
+from stabilitybackend.judging.resumes.overlap import ForkMeasures
 from stabilitybackend.judging.resumes.reported import RandomStates
 from stabilitybackend.schema.resumes import Changed, Known, PartSeen, PositionCheck, ResumeVerdict, Went
 
@@ -91,7 +91,7 @@ def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {shown}{more}"
 
 
-def loader_of(seen: Overlap | None, verdict: ResumeVerdict, position: PositionCheck | None) -> PartSeen:
+def loader_of(seen: ForkMeasures | None, verdict: ResumeVerdict, position: PositionCheck | None) -> PartSeen:
     """Return the state of the loader, by its batches, else by its own position."""
     by_batches = _by_batches(seen, verdict)
     if position is None or position.went == "not_seen":
@@ -104,7 +104,7 @@ def loader_of(seen: Overlap | None, verdict: ResumeVerdict, position: PositionCh
     return PartSeen("loader", by_batches.known, why, by_batches.ordered)
 
 
-def _by_batches(seen: Overlap | None, verdict: ResumeVerdict) -> PartSeen:
+def _by_batches(seen: ForkMeasures | None, verdict: ResumeVerdict) -> PartSeen:
     if seen is None:
         return PartSeen("loader", "not_seen", "nothing was logged since")
     if verdict in ("identical", "same_data"):

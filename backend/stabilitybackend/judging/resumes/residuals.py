@@ -15,12 +15,12 @@ from numpy.fft import irfft, rfft  # here: it takes 10 ms, which nobody waits fo
 from numpy.typing import NDArray
 
 from stabilitybackend.judging.detectors.stats.robust import MAD_TO_SIGMA
-from stabilitybackend.judging.resumes.branches import Curve
+from stabilitybackend.judging.resumes.branches import BranchCurve
 
 #: The largest correlation with a finite arctanh.
 ALMOST_ONE = 1 - 1e-12
 
-__all__ = ["LEAST_POINTS", "SAME_R", "Agreement", "Found", "laid", "median_of", "noise_of", "on_grid"]
+__all__ = ["LEAST_POINTS", "SAME_R", "Agreement", "RepeatedAt", "laid", "median_of", "noise_of", "on_grid"]
 
 #: Points of the running median under a residual. Shorter ones absorb the batch's own part: of white noise 1/9.
 TREND_POINTS = 9
@@ -74,7 +74,7 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RepeatedAt:
     """An interval repeated by the newest one: it is ``steps`` further on (below 0: back)."""
 
     steps: int
@@ -83,7 +83,7 @@ class Found:
     points: int
 
 
-def noise_of(before: Curve) -> float:
+def noise_of(before: BranchCurve) -> float:
     """Return one sigma of a loss from batch to batch, 0 for unknown."""
     if len(before) < LEAST_POINTS:
         return 0.0
@@ -99,7 +99,7 @@ def median_of(values: NDArray[Any]) -> float:
     return float(ordered[half]) if len(ordered) % 2 else float(ordered[half - 1] + ordered[half]) / 2
 
 
-def on_grid(before: Curve, since: Curve, sigma: float) -> Grid | None:
+def on_grid(before: BranchCurve, since: BranchCurve, sigma: float) -> Grid | None:
     """Return the residuals of a path, those after the fork measured from the trend before it as well.
 
     None for steps without a common stride, or without noise.
@@ -146,7 +146,7 @@ class Laid:
         below = np.arctanh(min(self.rs[at], ALMOST_ONE)) + certain < np.arctanh(SAME_R)
         return Agreement(float(self.rs[at]), int(self.counts[at]), float(sigmas[at]), bool(below))
 
-    def elsewhere(self) -> Found | None:
+    def elsewhere(self) -> RepeatedAt | None:
         """Return the other matches on the old path, most sigmas first.
 
         Only a correlation of at least SAME_R counts; the caller judges its sigmas.
@@ -158,7 +158,7 @@ class Laid:
             return None
         high = np.where(rs >= SAME_R, _sigmas(rs, self.counts, own)[0], -np.inf)
         at = int(np.argmax(high))
-        return Found((at - own) * self.old.stride, float(rs[at]), float(high[at]), int(self.counts[at]))
+        return RepeatedAt((at - own) * self.old.stride, float(rs[at]), float(high[at]), int(self.counts[at]))
 
 
 def laid(old: Grid, new: Grid, first: int, last: int) -> Laid | None:

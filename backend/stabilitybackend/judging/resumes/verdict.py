@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from stabilitybackend.judging.resumes.branches import changes_rate, lr_scale
-from stabilitybackend.judging.resumes.overlap import Overlap
+from stabilitybackend.judging.resumes.overlap import ForkMeasures
 from stabilitybackend.judging.resumes.parts import RATE_POINTS, mixture_of, off_of, rate_ratios
 from stabilitybackend.judging.resumes.reported_parts import Reports, changes_text
 from stabilitybackend.judging.resumes.residuals import LEAST_POINTS, SAME_R, Agreement, median_of
@@ -31,7 +31,7 @@ MOST = 0.5
 LEAST_IDS = 3
 
 
-def verdict_of(seen: Overlap | None) -> ResumeVerdict:
+def verdict_of(seen: ForkMeasures | None) -> ResumeVerdict:
     """Return the verdict: by batch ids where reported, else by the loss alone."""
     if seen is None:
         return "not_comparable"
@@ -54,7 +54,7 @@ def verdict_of(seen: Overlap | None) -> ResumeVerdict:
     return "same_data" if seen.surely_equal else "not_comparable"
 
 
-def _identical(seen: Overlap) -> bool:
+def _identical(seen: ForkMeasures) -> bool:
     return seen.surely_equal and seen.equal == len(seen.common)
 
 
@@ -62,7 +62,7 @@ def _same(agreed: Agreement | None, sigmas: float) -> bool:
     return agreed is not None and agreed.r >= SAME_R and agreed.sigmas >= sigmas
 
 
-def _by_ids(seen: Overlap) -> ResumeVerdict | None:
+def _by_ids(seen: ForkMeasures) -> ResumeVerdict | None:
     ids = seen.ids
     if ids is not None and seen.skip is not None:
         first, last = seen.skip
@@ -81,7 +81,7 @@ def _by_ids(seen: Overlap) -> ResumeVerdict | None:
     return "other_data" if ids.missing > LEAST_IDS else None  # a rank may not have reported its part yet
 
 
-def check_skip(seen: Overlap | None, verdict: ResumeVerdict) -> SkipCheck | None:
+def check_skip(seen: ForkMeasures | None, verdict: ResumeVerdict) -> SkipCheck | None:
     """Return whether the batches to skip were skipped; None for none."""
     if seen is None or seen.skip is None:
         return None
@@ -115,11 +115,11 @@ def check_skip(seen: Overlap | None, verdict: ResumeVerdict) -> SkipCheck | None
     return SkipCheck(skip, "not_seen", "the branch that was left holds too little of what came after them, and no ids")
 
 
-def _count(seen: Overlap) -> int:
+def _count(seen: ForkMeasures) -> int:
     return 0 if seen.skip is None else seen.skip[1] - seen.skip[0] + 1
 
 
-def wrongs_of(seen: Overlap | None, verdict: ResumeVerdict, denied: Sequence[NotFollowed]) -> list[str]:
+def wrongs_of(seen: ForkMeasures | None, verdict: ResumeVerdict, denied: Sequence[NotFollowed]) -> list[str]:
     """Return the certain faults besides ``denied`` changes, each as one clause; empty for none."""
     if seen is None:
         return []
@@ -156,7 +156,9 @@ def _came(one: NotFollowed) -> str:
     return f"is {one.observed}" if one.change == "lr_scale" and one.observed[0] == "×" else one.observed
 
 
-def grade_of(seen: Overlap | None, verdict: ResumeVerdict, parts: Sequence[PartSeen], wrongs: Sequence[str]) -> Grade:
+def grade_of(
+    seen: ForkMeasures | None, verdict: ResumeVerdict, parts: Sequence[PartSeen], wrongs: Sequence[str]
+) -> Grade:
     """Return the grade of a resume."""
     if wrongs:
         return "wrong"
@@ -170,7 +172,7 @@ def grade_of(seen: Overlap | None, verdict: ResumeVerdict, parts: Sequence[PartS
 
 
 def sentence_of(
-    seen: Overlap | None,
+    seen: ForkMeasures | None,
     verdict: ResumeVerdict,
     skip: SkipCheck | None,
     wrongs: Sequence[str],
@@ -192,7 +194,7 @@ def sentence_of(
     return text + "".join(f" Wrong: {wrong}." for wrong in shown)
 
 
-def _verdict_text(seen: Overlap | None, verdict: ResumeVerdict) -> str:
+def _verdict_text(seen: ForkMeasures | None, verdict: ResumeVerdict) -> str:
     if seen is None:
         return "Nothing was logged since."
     points, steps = len(seen.common), f"{len(seen.common)} common {'step' if len(seen.common) == 1 else 'steps'}"
@@ -251,10 +253,10 @@ def _r(agreed: Agreement | None) -> str:
     return "too few for a correlation" if agreed is None else f"r {agreed.r:.2f}, {agreed.sigmas:.1f} sigmas"
 
 
-def _typical(seen: Overlap) -> float:
+def _typical(seen: ForkMeasures) -> float:
     gaps = sorted(abs(gap) for gap in seen.gap.tolist() if math.isfinite(gap))
     return gaps[len(gaps) // 2] if gaps else 0.0
 
 
-def _share(seen: Overlap) -> str:
+def _share(seen: ForkMeasures) -> str:
     return f"{100 * _typical(seen) / seen.noise:.3g} %" if seen.noise > 0 else "an unknown part"

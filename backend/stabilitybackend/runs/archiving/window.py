@@ -18,7 +18,7 @@ from stabilitybackend.runs.archiving.archiver import PartsChanged, RunArchive
 from stabilitybackend.runs.journal import Journal
 from stabilitybackend.runs.ownership.fence import NotOwner
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.schema.server import ColdPoints, HotPoints, Storage
+from stabilitybackend.schema.server import ColdPoints, HotPoints, RunStorage
 from stabilitybackend.storage.points.store import RunStore, series_of
 from stabilitybackend.storage.points.unloaded import LOADING
 
@@ -363,7 +363,7 @@ class RunWindow:
 
     # --- what people ask -----------------------------------------------------------------------------------------
 
-    def facts(self, store: RunStore) -> Storage:
+    def facts(self, store: RunStore) -> RunStorage:
         """Return where the run's points are."""
         hot = store.hot_bytes + max(self._ahead, self._behind)
         full = hot >= FULL_AT_WINDOWS * self.limit_bytes
@@ -372,7 +372,7 @@ class RunWindow:
         waits = self.full if self.full_since is not None else LOADING if store.loading else None
         state: Literal["ok", "loading", "archiving", "behind"]
         state = "loading" if store.loading else "behind" if full else "archiving" if busy else "ok"
-        return Storage(
+        return RunStorage(
             hot=HotPoints(
                 bytes=hot,
                 limit_bytes=self.limit_bytes,

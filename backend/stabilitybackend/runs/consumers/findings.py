@@ -9,7 +9,7 @@ from typing import Any
 from stabilitybackend.base.stateful import Stateful
 from stabilitybackend.judging.batches.fold import BatchFold
 from stabilitybackend.judging.batches.kept import KeptBatches
-from stabilitybackend.judging.detection.evidence import Evidence
+from stabilitybackend.judging.detection.evidence import EvidenceCollector
 from stabilitybackend.judging.detection.run_detection import Judge
 from stabilitybackend.judging.detectors.engine.base import Finding
 from stabilitybackend.judging.incidents.incidents import alert_finding
@@ -44,7 +44,7 @@ class Findings(Consumer):
     ) -> None:  # fmt: skip
         self._given, self._lineage, self._judge, self._batches, self._kept = given, lineage, judge, batches, kept
         self._commands, self._liveness, self._incidents, self._job = commands, liveness, incidents, job
-        self._evidence = Evidence()
+        self._evidence = EvidenceCollector()
         self._config: Mapping[str, Any] = {}
         self._recipe = Recipe()
 

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import asdict, replace
 from redis.exceptions import RedisError
 
-from stabilitybackend.acting.autopilot.ladder import IDLE, Decision, Situation, decide, gave_up
+from stabilitybackend.acting.autopilot.ladder import IDLE, PilotDecision, PilotSituation, decide, gave_up
 from stabilitybackend.acting.autopilot.policy import Policy, read_policy
 from stabilitybackend.base.errors import BadRequest, Conflict
 from stabilitybackend.base.keys import RunKeys
@@ -48,7 +48,7 @@ KIND = "autopilot_gave_up"
 SHOWN_ENTRIES = 200
 #: Steps of a curve that are read: several times the longest wait that anybody sets.
 CURVE_STEPS = 50_000
-_OFF = Decision("off", "Nothing is ordered without a person.")
+_OFF = PilotDecision("off", "Nothing is ordered without a person.")
 
 _log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class RunAutopilot:
             except BadRequest as error:  # of another version: what nobody can read orders nothing
                 _log.error("run %s: the stored policy is passed over: %s", self._run_id, error)
         if change != self._set:
-            self._now = _OFF if policy is None else Decision("idle", "It looks with the next second.")
+            self._now = _OFF if policy is None else PilotDecision("idle", "It looks with the next second.")
         self._set, self._policy = change, policy
 
     async def put(self, text: str | None, who: str, file: str = "policy.yaml") -> None:
@@ -166,7 +166,7 @@ class RunAutopilot:
         for finding in _over(state):
             state.found(finding, now, changes)
         if (ended := state.liveness.ended(now)) is not None:
-            self._now = Decision("idle", f"The job is over: {ended[1]}")
+            self._now = PilotDecision("idle", f"The job is over: {ended[1]}")
             return
         if not state.incidents.open_count():
             self._now = IDLE
@@ -174,7 +174,9 @@ class RunAutopilot:
         facts = situation(state, list(self._entries.values()))
         self._now = self._done(state, facts, decide(facts, self._policy), now, changes)
 
-    def _done(self, state: RunState, now: Situation, decision: Decision, time: float, changes: Effects) -> Decision:
+    def _done(
+        self, state: RunState, now: PilotSituation, decision: PilotDecision, time: float, changes: Effects
+    ) -> PilotDecision:
         """Carry out a decision; return it, or the one in its place where the job is not ready for the order."""
         assert self._policy is not None
         entry, request = decision.entry, decision.request
@@ -228,15 +230,15 @@ class RunAutopilot:
             self._channel.publish({"type": "autopilot", "autopilot": shown})
 
 
-def _not_now(decision: Decision, text: str) -> Decision:
+def _not_now(decision: PilotDecision, text: str) -> PilotDecision:
     """Return a decision that has to wait until the job can take the order."""
-    return Decision("held", text, None, decision.to_step, decision.incident_id)
+    return PilotDecision("held", text, None, decision.to_step, decision.incident_id)
 
 
-def situation(state: RunState, entries: list[PilotEntry]) -> Situation:
+def situation(state: RunState, entries: list[PilotEntry]) -> PilotSituation:
     """Return what a decision is made from; entries: what it did before, oldest first."""
     known = {one.entry_id: state.commands.get(one.entry_id) for one in entries}
-    return Situation(
+    return PilotSituation(
         run_id=state.run_id,
         incidents=state.incidents.all()[::-1],
         checkpoints=state.job.checkpoints(),

@@ -68,7 +68,7 @@ class Mutes(msgspec.Struct):
     mutes: list[MuteShown]
 
 
-class Alerting(msgspec.Struct):
+class AlertingStatus(msgspec.Struct):
     """State of alerting.
 
     Attributes:

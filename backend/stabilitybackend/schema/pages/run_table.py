@@ -40,7 +40,7 @@ class ColumnFacts(msgspec.Struct, omit_defaults=True):
     gone: bool = False
 
 
-class Curve(msgspec.Struct):
+class RunCurve(msgspec.Struct):
     """Curve of the loss, or the metric shown instead, over the whole run: extremes of up to 60 buckets of steps.
 
     Attributes:
@@ -76,7 +76,7 @@ class RunDigest(msgspec.Struct, kw_only=True):
     head: int
     status: str
     made: float
-    curve: Curve | None = None
+    curve: RunCurve | None = None
     speed: float | None = None
     speed_unit: str = ""
     tokens: float | None = None
@@ -124,7 +124,7 @@ class TableRow(msgspec.Struct, kw_only=True):
     created: float = 0.0
     updated: float = 0.0
     progress: float | None = None
-    curve: Curve | None = None
+    curve: RunCurve | None = None
     curve_why: str = ""
     cells: list[Cell] = []
 

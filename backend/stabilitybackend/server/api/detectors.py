@@ -18,7 +18,7 @@ from stabilitybackend.schema.detectors import Detectors, ListedRunDetectors, Run
 from stabilitybackend.schema.kinds import IncidentKinds, served
 from stabilitybackend.schema.mixture import Mixture
 from stabilitybackend.schema.pages.headline import Headline
-from stabilitybackend.schema.watched import Watched
+from stabilitybackend.schema.watched import WatchedMetrics
 from stabilitybackend.server.api.access import Commander, Reader, Recorded, Worker
 from stabilitybackend.server.api.answers import answer, answers
 from stabilitybackend.server.api.reading import Threads
@@ -70,7 +70,7 @@ async def set_detectors(body: SettingsBody, commander: Commander, worker: Worker
     return answer(found, 202 if worker.fence.reads_only else 200)
 
 
-@router.get("/runs/{run_id}/watched", responses=answers(Watched))
+@router.get("/runs/{run_id}/watched", responses=answers(WatchedMetrics))
 async def watched(reader: Reader, worker: Worker) -> Response:
     """Watched metrics of the run with role and reason, and the unwatched ones."""
     state = worker.state

@@ -13,12 +13,12 @@ from stabilitybackend.fleet.incident_list import IncidentFilter
 from stabilitybackend.fleet.name_search import MAX_CHARS, best
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.schema.fleet import (
-    Found,
     FoundIncident,
     FoundMachine,
     FoundRun,
     IncidentPage,
     ListedIncident,
+    SearchResults,
 )
 from stabilitybackend.server.api.access import Manager, Reader, check_project
 from stabilitybackend.server.api.answers import answer, answers
@@ -57,7 +57,7 @@ async def incidents(
     return answer(manager.fleet.incidents.page(wanted, limit, cursor))
 
 
-@router.get("/search", responses=answers(Found))
+@router.get("/search", responses=answers(SearchResults))
 async def search(
     manager: Manager,
     reader: Reader,
@@ -75,8 +75,8 @@ async def search(
     runs, listed = fleet.catalog.runs(project), list(fleet.incidents.all(project)) if words else []
     machines = _machines(manager, reader) if words else []
 
-    def find() -> Found:
-        return Found(
+    def find() -> SearchResults:
+        return SearchResults(
             q=q,
             runs=best(words, runs, _run_text, limit),
             metrics=best(words, metrics, str, limit),

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from stabilitybackend.schema.server import Deleted, Retained, Storage
+from stabilitybackend.schema.server import Deleted, Retained, RunStorage
 from stabilitybackend.server.api.access import Administrator, Commander, Manager, Reader, Worker, audit
 from stabilitybackend.server.api.answers import answer, answers
 from stabilitybackend.server.stage import part
@@ -17,13 +17,13 @@ __all__ = ["router"]
 router = APIRouter(prefix="/api/v1", tags=["storage"])
 
 
-@router.get("/runs/{run_id}/storage", responses=answers(Storage))
+@router.get("/runs/{run_id}/storage", responses=answers(RunStorage))
 async def storage(reader: Reader, worker: Worker) -> Response:
     """How much of the run is in Redis and how much in files."""
     return answer(worker.window.facts(worker.state.store))
 
 
-@router.post("/runs/{run_id}/compact", responses=answers(Storage))
+@router.post("/runs/{run_id}/compact", responses=answers(RunStorage))
 async def compact(run_id: str, commander: Commander, manager: Manager) -> Response:
     """Merge the small files of the run; an ended run is archived whole first."""
     return answer(await manager.compact_run(run_id))

@@ -58,7 +58,7 @@ const OF_TWO = new Set(["rollback", "restart", "stop"]);
 const TWO_PERSONS =
   "This server requires two persons: you propose, and another operator or admin approves on the run's page.";
 
-/** The stages of a command as a list. @param {import("../../../types/api").Stage[]} stages */
+/** The stages of a command as a list. @param {import("../../../types/api").CommandStage[]} stages */
 export const stageList = (stages) =>
   h(
     "ol.stages",

@@ -27,7 +27,7 @@ from stabilitybackend.schema.metric_roles import (
     words_of,
 )
 from stabilitybackend.schema.pages.headline import Headline, HeadlineCell, HeadlineChart
-from stabilitybackend.schema.watched import Watched, WatchedMetric
+from stabilitybackend.schema.watched import WatchedMetric, WatchedMetrics
 
 __all__ = ["MAX_CELLS", "MAX_CHARTS", "headline_of", "main_of", "unit_of"]
 
@@ -145,7 +145,7 @@ def common_role_of(metric: str) -> str:
     return next((role for role, sets in _COMMON if any(words.issuperset(one) for one in sets)), "")
 
 
-def headline_of(watched: Watched, metrics: Sequence[str]) -> Headline:
+def headline_of(watched: WatchedMetrics, metrics: Sequence[str]) -> Headline:
     """Return the headline of a run that logs ``metrics``.
 
     Args:
@@ -254,7 +254,7 @@ def _chart(cell: HeadlineCell) -> HeadlineChart:
     return HeadlineChart(cell.id, cell.metric, [cell.metric], cell.unit, per_rank=cell.role == STEP_TIME)
 
 
-def _families(watched: Watched, logged: Sequence[str]) -> list[HeadlineChart]:
+def _families(watched: WatchedMetrics, logged: Sequence[str]) -> list[HeadlineChart]:
     """Return the charts with a line for each data set."""
     charts = []
     losses = [one for one in watched.watched if one.role == LOSS and one.dataset is not None]

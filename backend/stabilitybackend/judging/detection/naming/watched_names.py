@@ -228,7 +228,7 @@ MISSING_ROWS = 100
 _OURS = "ratio/*"
 
 
-class Judged(NamedTuple):
+class JudgedRows(NamedTuple):
     """Rows under the detectors' names.
 
     Args:
@@ -239,7 +239,7 @@ class Judged(NamedTuple):
     columns: NDArray[np.float64] | list[NDArray[np.float64]]
 
 
-class _Group(NamedTuple):
+class _NamedSet(NamedTuple):
     family: str
     places: list[int]
     metrics: list[str]
@@ -250,7 +250,7 @@ class _Plan(NamedTuple):
     plain: list[tuple[int, str]]
     places: list[int]
     names: tuple[str, ...]
-    groups: list[_Group]
+    groups: list[_NamedSet]
     as_logged: bool
 
 
@@ -413,7 +413,7 @@ class WatchedNames(Stateful):
 
     # --- what detectors get --------------------------------------------------------------------------------------
 
-    def judged(self, names: Sequence[str], values: NDArray[np.float64]) -> Judged:
+    def judged(self, names: Sequence[str], values: NDArray[np.float64]) -> JudgedRows:
         """Return rows of float64 (m, n) for detectors, without unjudged metrics."""
         row = key_of(names)
         plan = self._plans.get(row)
@@ -422,9 +422,9 @@ class WatchedNames(Stateful):
                 self._plans = {}
             plan = self._plans[row] = self._plan(row)
         if plan.as_logged:
-            return Judged(row, values)
+            return JudgedRows(row, values)
         if not plan.groups:
-            return Judged(plan.names, values[plan.places])
+            return JudgedRows(plan.names, values[plan.places])
         found = {name: values[place] for place, name in plan.plain}
         for group in plan.groups:
             family = self.families[group.family]
@@ -438,7 +438,7 @@ class WatchedNames(Stateful):
                 found.update({
                     f"{TAKEN}{measure}/{one}": column for one, column in zip(group.datasets, taken, strict=True)
                 })  # fmt: skip
-        return Judged(tuple(found), list(found.values()))
+        return JudgedRows(tuple(found), list(found.values()))
 
     def _plan(self, row: tuple[str, ...]) -> _Plan:
         plain = [(place, known) for place, name in enumerate(row) if (known := self.known_as(name)) is not None]
@@ -448,7 +448,7 @@ class WatchedNames(Stateful):
             alone = len(own) == 1 and family.are in (COUNTS, GROWING)  # of one count there is no share
             if own and not alone and family.is_mixture and (key == self._ratios or self.mixture):
                 places, metrics = [place for place, _ in own], [name for _, name in own]
-                groups.append(_Group(key, places, metrics, [family.members[name] for name in metrics]))
+                groups.append(_NamedSet(key, places, metrics, [family.members[name] for name in metrics]))
         as_logged = not groups and plain == list(enumerate(row))
         return _Plan(plain, [place for place, _ in plain], NameKey(name for _, name in plain), groups, as_logged)
 

@@ -10,7 +10,7 @@ from stabilitybackend.judging.detectors.curve.detector import CurvesDetector
 from stabilitybackend.judging.detectors.registry import DETECTORS
 from stabilitybackend.schema.json_data import MAX_NAMED
 from stabilitybackend.schema.metric_roles import LOSS, RATIO, TAKEN, dataset_of, role_of
-from stabilitybackend.schema.watched import Watched, WatchedMetric, Why
+from stabilitybackend.schema.watched import WatchedMetric, WatchedMetrics, Why
 
 __all__ = ["missing_text", "watched_of"]
 
@@ -26,7 +26,7 @@ _TAKEN = {
 }
 
 
-def watched_of(names: WatchedNames, metrics: Iterable[str], followed: Collection[str] = ()) -> Watched:
+def watched_of(names: WatchedNames, metrics: Iterable[str], followed: Collection[str] = ()) -> WatchedMetrics:
     """Return the report on ``metrics``; ``followed``: those without a role."""
     logged = [name for name in metrics if not name.startswith(_READINGS)]
     # A detector that compares ranks takes any metric, and none of one rank alone.
@@ -40,7 +40,7 @@ def watched_of(names: WatchedNames, metrics: Iterable[str], followed: Collection
     unwatched = [name for name in others if name not in left]
     notes = [*_missing(names), *_unsure(names, others)]
     incomplete = len(names.first_steps) >= MAX_NAMES
-    return Watched(found, unwatched[:MAX_UNWATCHED], len(unwatched), notes, incomplete, names.mixture)
+    return WatchedMetrics(found, unwatched[:MAX_UNWATCHED], len(unwatched), notes, incomplete, names.mixture)
 
 
 def missing_text(names: WatchedNames) -> str:

@@ -28,7 +28,7 @@ from stabilitybackend.judging.detectors.engine.context import EXCUSE_POINTS
 from stabilitybackend.judging.detectors.engine.row_blocks import QuietRows, quiet_from
 from stabilitybackend.judging.detectors.stats.levels import percent
 from stabilitybackend.judging.detectors.stats.robust import MEDIAN_ERROR, median, robust_sigma
-from stabilitybackend.judging.detectors.stats.together import MEAN_ERRORS, Moved, moved_alone
+from stabilitybackend.judging.detectors.stats.together import MEAN_ERRORS, CurveMove, moved_alone
 from stabilitybackend.schema.metric_roles import GRAD_NORM, LOSS, RATIO, dataset_of, role_of
 
 __all__ = ["CurvesDetector", "Flatness"]
@@ -277,7 +277,7 @@ OVER = ("back", "regained")
 
 
 @dataclass(slots=True)
-class Incident:
+class CurveIncident:
     """One incident, from its report until its curve, and those of the data sets in it, are back.
 
     Attributes:
@@ -371,7 +371,7 @@ class CurvesDetector(Detector):
     _shares: dict[str, float] = fresh(dict)
     _declared: bool = False
     #: ``metric:onset`` -> incident.
-    _incidents: dict[str, Incident] = fresh(dict)
+    _incidents: dict[str, CurveIncident] = fresh(dict)
     #: Metric of a data set, or the gradient norm -> its event, held until the whole loss decides.
     _held: dict[str, CurveEvent] = fresh(dict)
     #: Metric -> onset of its unreported event.
@@ -527,10 +527,10 @@ class CurvesDetector(Detector):
     # --- one incident -----------------------------------------------------------------------------------------------
 
     def _open(
-        self, metric: str, event: CurveEvent, step: int, explained: list[str], whole: Moved | None = None
+        self, metric: str, event: CurveEvent, step: int, explained: list[str], whole: CurveMove | None = None
     ) -> Finding:
         """Open the incident of an event; of several data sets with their joint move in ``whole``."""
-        one = Incident(metric, event, whole is not None, "info", explained)
+        one = CurveIncident(metric, event, whole is not None, "info", explained)
         if whole is not None:
             one.before, one.after, one.error = whole
         if metric == self._whole and not event.lone:
@@ -540,7 +540,7 @@ class CurvesDetector(Detector):
             del self._incidents[next(iter(self._incidents))]
         return self._report(one, step)
 
-    def _advance(self, one: Incident, event: CurveEvent, step: int) -> list[Finding]:
+    def _advance(self, one: CurveIncident, event: CurveEvent, step: int) -> list[Finding]:
         """Report an incident again after a change."""
         one.event = event
         kind, severity, state = self._kind(one), self._severity(one), self._state(one)
@@ -561,7 +561,7 @@ class CurvesDetector(Detector):
         one.peaks += 1
         return [self._report(one, step)]
 
-    def _report(self, one: Incident, step: int) -> Finding:
+    def _report(self, one: CurveIncident, step: int) -> Finding:
         """Return the finding of an incident, and record the report."""
         event = one.event
         one.severity = self._severity(one)
@@ -578,22 +578,22 @@ class CurvesDetector(Detector):
         one.event = replace(event, values=deque(), steps=deque())
         return finding
 
-    def _now(self, one: Incident) -> CurveEvent:
+    def _now(self, one: CurveIncident) -> CurveEvent:
         """Return the present event of an incident."""
         event = self._curves[one.metric].event
         return event if event is not None and event.onset == one.event.onset else one.event
 
-    def _kind(self, one: Incident) -> str:
+    def _kind(self, one: CurveIncident) -> str:
         return "grad_norm" if one.metric == self._norm else one.event.kind
 
-    def _state(self, one: Incident) -> State:
+    def _state(self, one: CurveIncident) -> State:
         event = one.event
         if event.life in OVER:
             return "open" if one.waits else "recovered" if event.life == "back" else "resolved"
         # A lasting note ends here; damage does not end because statistics got used to it.
         return "resolved" if event.recovery == "none" and self._severity(one) == "info" else "open"
 
-    def _severity(self, one: Incident) -> Severity:
+    def _severity(self, one: CurveIncident) -> Severity:
         """Return the severity earned so far; it never falls."""
         event = one.event
         if one.metric == self._norm or (event.lone and not event.outdone):
@@ -608,7 +608,7 @@ class CurvesDetector(Detector):
             now = event.severity
         return max(now, one.severity, key=SEVERITIES.index)
 
-    def _finding(self, one: Incident, kind: str, state: State, step: int) -> Finding:
+    def _finding(self, one: CurveIncident, kind: str, state: State, step: int) -> Finding:
         event, dataset = one.event, dataset_of(one.metric)
         what = "gradient norm" if one.metric == self._norm else f"loss of {dataset}" if dataset else "loss"
         waits = [dataset_of(metric) or metric for metric in one.waits]
@@ -736,7 +736,7 @@ class CurvesDetector(Detector):
         sets = sum(1 for metric in self._curves if dataset_of(metric))
         return self._shares.get(f"{RATIO}/{name}", 1 / max(1, sets))
 
-    def _moves_the_whole(self, one: Incident) -> bool:
+    def _moves_the_whole(self, one: CurveIncident) -> bool:
         """Return whether an event of data sets visibly moves the whole loss."""
         if one.of_all:
             return one.after - one.before >= SHOWN_IN_THE_WHOLE * abs(one.before)
@@ -754,11 +754,11 @@ class CurvesDetector(Detector):
         return sum(share * level for share, level in parts) / (sum(share for share, _ in parts) or 1.0)
 
     @staticmethod
-    def _as_moved(moved: tuple[float, float]) -> Moved:
+    def _as_moved(moved: tuple[float, float]) -> CurveMove:
         rise, error = moved
-        return Moved(1.0, math.exp(min(rise, 50.0)), max(error, 1e-9))
+        return CurveMove(1.0, math.exp(min(rise, 50.0)), max(error, 1e-9))
 
-    def _summed(self, every: Mapping[str, Moved]) -> Moved:
+    def _summed(self, every: Mapping[str, CurveMove]) -> CurveMove:
         """Return the move of the whole loss, from the data sets' levels and shares."""
         parts = [
             (self._share(dataset_of(metric) or "") * abs(self._curves[metric].usual()[0]), moved)
@@ -767,9 +767,9 @@ class CurvesDetector(Detector):
         total = sum(self._share(dataset_of(metric) or "") for metric in every) or 1.0
         before = sum(part for part, _ in parts) / total
         after = sum(part * moved.after for part, moved in parts) / total
-        return Moved(before, after, math.hypot(*(part * moved.error for part, moved in parts)) / total or 1e-12)
+        return CurveMove(before, after, math.hypot(*(part * moved.error for part, moved in parts)) / total or 1e-12)
 
-    def _of_all(self, one: Incident, made: Finding) -> Finding:
+    def _of_all(self, one: CurveIncident, made: Finding) -> Finding:
         """Return a finding about all data sets, in the numbers of the whole loss."""
         metric, onset = self._whole or LOSS, one.event.onset
         size = percent(one.after, one.before)

@@ -162,7 +162,7 @@ class CurveEvent:
 
 
 @dataclass(slots=True)
-class Evidence:
+class Rarity:
     """Evidence of a height in nats: by its rarity in this run, and in others.
 
     Args:
@@ -252,13 +252,13 @@ class Curve:
     #: The excursion: steps, values, heights; and its proof so far.
     excursion: list[tuple[int, float, float]] = field(default_factory=list)
     proof: float = 0.0
-    evidence: Evidence = field(default_factory=Evidence)
+    evidence: Rarity = field(default_factory=Rarity)
     #: Rises of the newest lone high points; the steps of the last ones, and their rank among those before.
     tops: deque[float] = field(default_factory=lambda: deque(maxlen=2 * WINDOW))
     ranks: list[int] = field(default_factory=list)
     ranks_proof: float = 0.0
     #: The same of blocks, and the points of the newest one.
-    slow: Evidence = field(default_factory=lambda: Evidence(PRIOR_POINTS / CLIMB_BLOCK))
+    slow: Rarity = field(default_factory=lambda: Rarity(PRIOR_POINTS / CLIMB_BLOCK))
     slow_proof: float = 0.0
     climb: list[float] = field(default_factory=list)
     climb_step: int = -1
@@ -542,11 +542,11 @@ class Curve:
         """Return the standard error of the level in sigmas: correlated neighbours count as fewer."""
         return MEDIAN_ERROR * math.sqrt((1 + self.neighbours) / (1 - self.neighbours) / SHORT)
 
-    def _proves(self, evidence: Evidence, height: float, before: float | None, least: float = 0.0) -> float:
+    def _proves(self, evidence: Rarity, height: float, before: float | None, least: float = 0.0) -> float:
         """Return the proof of one point of an excursion: noise shared with its neighbour proves less.
 
         Args:
-            before: height of the point before it in the excursion, None for its first. least: as of ``Evidence.nats``.
+            before: height of the point before it in the excursion, None for its first. least: as of ``Rarity.nats``.
         """
         share = self.neighbours
         if before is None:

@@ -40,7 +40,7 @@ class LawBroken(AssertionError):
     """A detector breaks the law. The text names the check, expected and actual values."""
 
 
-class Raised(LawBroken):
+class DetectorRaised(LawBroken):
     """A detector raises: further checks are meaningless."""
 
 
@@ -48,7 +48,7 @@ class _Bank(DetectorBank):
     """A bank without replacement of failed detectors."""
 
     def _failed(self, detector: Detector, error: Exception) -> NoReturn:
-        raise Raised(f"no exception: {detector.name} raised {where(detector, error)}") from error
+        raise DetectorRaised(f"no exception: {detector.name} raised {where(detector, error)}") from error
 
 
 def where(detector: Detector, error: Exception) -> str:
@@ -59,7 +59,7 @@ def where(detector: Detector, error: Exception) -> str:
 
 
 def checked_bank(make: Factory) -> DetectorBank:
-    """Return a bank of one detector, which raises ``Raised`` where the detector raises."""
+    """Return a bank of one detector, which raises ``DetectorRaised`` where the detector raises."""
     return _Bank({make().name: make}, in_order=not make().every_rank)
 
 
@@ -69,8 +69,8 @@ def given(bank: DetectorBank, series: Iterable[Row | Mark]) -> list[Finding]:
     for item in series:
         try:
             found += bank.mark(item) if isinstance(item, Mark) else bank.feed_row(item)
-        except Raised as error:
-            raise Raised(f"{error} at step {item.step}") from error.__cause__
+        except DetectorRaised as error:
+            raise DetectorRaised(f"{error} at step {item.step}") from error.__cause__
     return found
 
 
@@ -373,7 +373,7 @@ def check_all(make: Factory) -> None:
     for check in CHECKS:
         try:
             check(make)
-        except Raised as error:
+        except DetectorRaised as error:
             raise LawBroken("\n".join([*broken, str(error)])) from error
         except LawBroken as error:
             broken[str(error)] = None

@@ -54,7 +54,7 @@ __all__ = [
     "FALSE_HITS",
     "NORMAL",
     "Fingerprints",
-    "Window",
+    "SignWindow",
     "correlation",
     "places_alike",
     "sign_words",
@@ -193,7 +193,7 @@ def step_of(past: LongPast, place: int) -> int:
     return steps[block] + round(at * apart)
 
 
-class Window(NamedTuple):
+class SignWindow(NamedTuple):
     """The newest 64 points as a word of signs, and those that end up to 15 points earlier.
 
     Args:
@@ -203,20 +203,20 @@ class Window(NamedTuple):
     words: NDArray[np.uint64]
 
     @classmethod
-    def of(cls, data: NDArray[np.uint8]) -> Window:
+    def of(cls, data: NDArray[np.uint8]) -> SignWindow:
         """Return the window of the last points of ``data``, WORD_POINTS + PAST_BLOCK at least."""
         [window] = _windows(sign_words(data[-WORD_POINTS - PAST_BLOCK :]), [WORD_POINTS + PAST_BLOCK])
         return window
 
 
-def _windows(words: NDArray[np.uint64], ends: Sequence[int]) -> list[Window]:
+def _windows(words: NDArray[np.uint64], ends: Sequence[int]) -> list[SignWindow]:
     """Return the windows at some ends of blocks of a past, from its ``sign_words``."""
     last = np.array(ends) // PAST_BLOCK - WORD_BLOCKS
     before, newest = words[last - 1, None] >> _EARLIER, words[last, None] >> np.uint64(WORD_POINTS - PAST_BLOCK)
-    return list(map(Window, before | newest << np.uint64(WORD_POINTS) - _EARLIER))
+    return list(map(SignWindow, before | newest << np.uint64(WORD_POINTS) - _EARLIER))
 
 
-def places_alike(window: Window, words: NDArray[np.uint64], points: int) -> list[tuple[int, int]]:
+def places_alike(window: SignWindow, words: NDArray[np.uint64], points: int) -> list[tuple[int, int]]:
     """Return (differing signs, index after the last point) of the places in a past most similar to a window.
 
     Args:

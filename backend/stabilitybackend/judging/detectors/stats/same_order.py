@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from stabilitybackend.judging.detectors.engine.long_past import PAST_BLOCK, LongPast
 
-from .fingerprint import DIFFERS, FALSE_HITS, NORMAL, Window, places_alike, sign_words, step_of, sureness
+from .fingerprint import DIFFERS, FALSE_HITS, NORMAL, SignWindow, places_alike, sign_words, step_of, sureness
 
 #: Windows of a run searched in the other one, spread evenly: an interval shorter than their distance may be missed.
 SEARCHES = 32
@@ -52,7 +52,7 @@ def same_order(own: LongPast, other: LongPast) -> list[SameStretch]:
     every = max(1, (count - POINTS) // PAST_BLOCK // SEARCHES) * PAST_BLOCK
     found: list[tuple[int, int, float]] = []  # (end of the window, how much further the other one was, r)
     for end in range(POINTS + PAST_BLOCK, count + 1, every):
-        alike = places_alike(Window.of(mine[:end]), words, there)
+        alike = places_alike(SignWindow.of(mine[:end]), words, there)
         shift, r = max(_at_each(mine, theirs, end, [at - end for _, at in alike]), key=_by_r, default=(0, 0.0))
         beside = [shift + by for by in range(-BESIDE, BESIDE + 1) if by]
         _, structure = max(_at_each(mine, theirs, end, beside), key=_by_r, default=(0, 0.0))

@@ -13,10 +13,10 @@ COMPANION_SHARE = 0.25
 #: Least distance of two different means, standard errors.
 MEAN_ERRORS = 2.0
 
-__all__ = ["COMPANION_SHARE", "MEAN_ERRORS", "Moved", "moved_alone"]
+__all__ = ["COMPANION_SHARE", "MEAN_ERRORS", "CurveMove", "moved_alone"]
 
 
-class Moved(NamedTuple):
+class CurveMove(NamedTuple):
     """Move of one curve since a step.
 
     Args:
@@ -34,7 +34,7 @@ class Moved(NamedTuple):
         return (self.after - self.before) / self.error
 
 
-def moved_alone(mine: Moved, others: Sequence[Moved]) -> bool:
+def moved_alone(mine: CurveMove, others: Sequence[CurveMove]) -> bool:
     """Return whether the others stayed while this one moved; False where their noise hides it.
 
     Alone it is where the others' mean distance in their own errors is less than COMPANION_SHARE of its own, and where

@@ -29,10 +29,10 @@ _SAME_SIZES = frozenset({"all_reduce", "allreduce", "broadcast", "reduce", "barr
 #: Operations between two ranks: their numbers do not show a missing one.
 _BETWEEN_TWO = re.compile(r"^(i?send|i?recv|batch_isend_irecv|coalesced)\b|[ _](send|recv)\b")
 
-__all__ = ["Active", "Group", "Joined", "Wavefront", "finding_wavefront", "read"]
+__all__ = ["Active", "Joined", "ProcessGroup", "Wavefront", "finding_wavefront", "read"]
 
 
-class Group(NamedTuple):
+class ProcessGroup(NamedTuple):
     """A process group in one rank's report: its key, description and its members' global ranks, sorted.
 
     Description and members are empty where unreported: gloo names them with its entries only.
@@ -55,7 +55,7 @@ class Group(NamedTuple):
 class Active(NamedTuple):
     """A collective that a rank has entered and not left."""
 
-    group: Group
+    group: ProcessGroup
     number: int
     op: str
     sizes: str
@@ -64,12 +64,12 @@ class Active(NamedTuple):
 class Joined(NamedTuple):
     """Progress of one rank in one group: numbers of the newest collective that it enqueued and completed."""
 
-    group: Group
+    group: ProcessGroup
     enqueued: int
     completed: int
 
 
-class Recorder(NamedTuple):
+class FlightRecorder(NamedTuple):
     """The Flight Recorder of one rank."""
 
     groups: tuple[Joined, ...]
@@ -80,7 +80,7 @@ class Recorder(NamedTuple):
 class Collective:
     """One stuck collective."""
 
-    group: Group
+    group: ProcessGroup
     number: int
     op: str
     joined: list[int] = field(default_factory=list)
@@ -131,7 +131,7 @@ class Wavefront:
         return bool(self.stuck) and not any(one.missing or one.unknown for one in self.stuck)
 
 
-def read(report: object, shared: dict[Group, Group]) -> Recorder | None:
+def read(report: object, shared: dict[ProcessGroup, ProcessGroup]) -> FlightRecorder | None:
     """Return a rank's ``collectives`` (docs/wire.md), None for unreadable ones.
 
     Args:
@@ -140,13 +140,13 @@ def read(report: object, shared: dict[Group, Group]) -> Recorder | None:
     """
     if not isinstance(report, Mapping):
         return None
-    by_name: dict[str, Group] = {}
+    by_name: dict[str, ProcessGroup] = {}
     joined = []
     for one in _entries(report.get("pgs"), MAX_GROUPS):
         key, desc = str(one.get("name") or "")[:NAME_CHARS], str(one.get("desc") or "")[:NAME_CHARS]
         given = one.get("ranks")
         members = tuple(given[:MAX_RANKS]) if isinstance(given, list) else ()
-        group = Group(key, "" if desc == "undefined" else desc, members)
+        group = ProcessGroup(key, "" if desc == "undefined" else desc, members)
         try:
             known = shared.get(group)  # as all other members of a large group reported it
         except TypeError:
@@ -167,18 +167,18 @@ def read(report: object, shared: dict[Group, Group]) -> Recorder | None:
         if of is not None and at >= 0:
             op = re.sub(r"^\w+:", "", str(one.get("op") or ""))[:NAME_CHARS]
             active.append(Active(of, at, op, str(one.get("sizes"))[:NAME_CHARS]))
-    return Recorder(tuple(joined), tuple(active)) if joined else None
+    return FlightRecorder(tuple(joined), tuple(active)) if joined else None
 
 
 def _entries(value: object, most: int) -> Iterable[Mapping[str, Any]]:
     return [one for one in value[:most] if isinstance(one, Mapping)] if isinstance(value, list) else []
 
 
-def finding_wavefront(recorders: Mapping[int, Recorder]) -> Generator[None, None, Wavefront]:
+def finding_wavefront(recorders: Mapping[int, FlightRecorder]) -> Generator[None, None, Wavefront]:
     """Return the stuck collectives of a job, by rank -> Flight Recorder. Yields where others may be served."""
     found = Wavefront()
-    members: dict[Group, dict[int, Joined]] = {}
-    active: dict[Group, dict[int, Active]] = {}
+    members: dict[ProcessGroup, dict[int, Joined]] = {}
+    active: dict[ProcessGroup, dict[int, Active]] = {}
     same = _same_groups(recorders.values())
     yield
     for count, (rank, recorder) in enumerate(sorted(recorders.items())):
@@ -202,23 +202,23 @@ def finding_wavefront(recorders: Mapping[int, Recorder]) -> Generator[None, None
     return found
 
 
-def _same_groups(recorders: Iterable[Recorder]) -> Callable[[Group, int], Group]:
+def _same_groups(recorders: Iterable[FlightRecorder]) -> Callable[[ProcessGroup, int], ProcessGroup]:
     """Return the identity of a group for all its members, with any amount of facts."""
     known: dict[str, dict[tuple[int, ...], str]] = {}
     for group in {joined.group for recorder in recorders for joined in recorder.groups}:
         by_ranks = known.setdefault(group.key, {})
         by_ranks[group.ranks] = max(by_ranks.get(group.ranks, ""), group.desc)
 
-    whole: dict[Group, Group] = {}
+    whole: dict[ProcessGroup, ProcessGroup] = {}
 
-    def same(group: Group, rank: int) -> Group:
+    def same(group: ProcessGroup, rank: int) -> ProcessGroup:
         found = whole.get(group)
         if found is None:
             by_ranks = known[group.key]
             ranks = group.ranks
             if not ranks:  # those that name their members know more
                 ranks = min((other for other in by_ranks if rank in other), key=len, default=max(by_ranks, key=len))
-            found = Group(group.key, by_ranks[ranks] or max(by_ranks.values()), ranks)
+            found = ProcessGroup(group.key, by_ranks[ranks] or max(by_ranks.values()), ranks)
             found = whole.setdefault(found, found)
             if group.ranks:  # else it may be another group for another rank
                 whole[group] = found
@@ -227,7 +227,7 @@ def _same_groups(recorders: Iterable[Recorder]) -> Callable[[Group, int], Group]
     return same
 
 
-def _stuck(group: Group, ranks: Mapping[int, Joined], active: Mapping[int, Active]) -> Collective | None:
+def _stuck(group: ProcessGroup, ranks: Mapping[int, Joined], active: Mapping[int, Active]) -> Collective | None:
     """Return the lowest collective of a group with a waiting member, None for none."""
     waiting = {rank: one for rank, one in active.items() if not _BETWEEN_TWO.search(one.op)}
     if not waiting:
@@ -246,7 +246,7 @@ def _stuck(group: Group, ranks: Mapping[int, Joined], active: Mapping[int, Activ
     return found
 
 
-def _desync(group: Group, active: Mapping[int, Active], found: Wavefront) -> None:
+def _desync(group: ProcessGroup, active: Mapping[int, Active], found: Wavefront) -> None:
     """Record ranks with different collectives under one number."""
     by_number: dict[int, dict[tuple[str, str], list[int]]] = {}
     for rank, one in active.items():

@@ -15,9 +15,9 @@ from stabilitybackend.judging.liveness.rank_watch import MAX_RANK, number
 from stabilitybackend.judging.liveness.stacks.collectives import (
     MAX_GROUPS,
     Active,
-    Group,
+    FlightRecorder,
     Joined,
-    Recorder,
+    ProcessGroup,
     Wavefront,
     finding_wavefront,
     read,
@@ -165,7 +165,7 @@ class RankSample:
     missing: str
     proc: str
     slot: str
-    recorder: Recorder | None
+    recorder: FlightRecorder | None
 
 
 @dataclass(slots=True)
@@ -195,7 +195,7 @@ class Dump:
     bytes: int = 0
     not_kept: int = 0
     _text_chars: int = 0
-    _groups: dict[Group, Group] = field(default_factory=dict)
+    _groups: dict[ProcessGroup, ProcessGroup] = field(default_factory=dict)
     _known: dict[tuple[tuple[ParsedFrame, ...], str, str], int] = field(default_factory=dict)
 
     @property
@@ -334,7 +334,7 @@ class _Saved:
     """A saved dump: thousands of ranks name a group of thousands of ranks by its number."""
 
     dump: Dump
-    groups: list[Group]
+    groups: list[ProcessGroup]
     #: Rank -> (group, enqueued, completed) of each group, (group, number, op, sizes) of each active collective.
     recorders: dict[int, tuple[list[tuple[int, int, int]], list[tuple[int, int, str, str]]]]
 
@@ -357,7 +357,7 @@ class _Saved:
         for rank, (groups, active) in self.recorders.items():
             joined = tuple(Joined(self.groups[at], *numbers) for at, *numbers in groups)
             entered = tuple(Active(self.groups[at], *facts) for at, *facts in active)  # type: ignore[arg-type]
-            self.dump.samples[rank].recorder = Recorder(joined, entered)
+            self.dump.samples[rank].recorder = FlightRecorder(joined, entered)
         return self.dump
 
 

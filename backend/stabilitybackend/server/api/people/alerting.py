@@ -18,7 +18,7 @@ from stabilitybackend.base.errors import Forbidden, NotFound
 from stabilitybackend.base.keys import RunKeys
 from stabilitybackend.base.yaml_file import MAX_YAML_CHARS
 from stabilitybackend.schema.pages.alerting import (
-    Alerting,
+    AlertingStatus,
     AlertPreview,
     Mutes,
     Receiver,
@@ -66,7 +66,7 @@ class PreviewBody(BaseModel):
     text: str | None = Field(None, max_length=MAX_YAML_CHARS, description="YAML to try; left out: the routes of now")
 
 
-@router.get("", responses=answers(Alerting))
+@router.get("", responses=answers(AlertingStatus))
 async def alerting(request: Request, reader: Reader) -> Response:
     """Receivers with counts of their alerts by outcome, routes and mutes."""
     service, rules = _service(request), _rules(request)
@@ -79,7 +79,7 @@ async def alerting(request: Request, reader: Reader) -> Response:
     if reader.project is not None:
         routes = structs.replace(routes, text="")
     return answer(
-        Alerting(
+        AlertingStatus(
             receivers,
             status["sending"],
             status["unreadable"],
