@@ -39,7 +39,7 @@ from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Frame, PointsBlock, SourceInfo, decode_message, encode_message
 from stabilityplugins.backtest.sources import read_files
 from stabilityplugins.importers.jsonl import JsonlImporter
-from stabilityplugins.importers.troubles import Reading
+from stabilityplugins.importers.problems import Reading
 
 METRICS = (
     "loss", "grad_norm", "lr", "loss/text", "loss/image", "tokens_per_s", "step_time_s", "ratio/image_text",

@@ -10,7 +10,7 @@ from typing import ClassVar
 from stabilitybackend.hooks import hook
 from stabilityplugins.importers.base import Importer
 from stabilityplugins.importers.batches import Batch, Grouper, Who
-from stabilityplugins.importers.troubles import Reading
+from stabilityplugins.importers.problems import Reading
 
 _LINE = re.compile(r"iter (\d+): loss (\S+), time (\S+)ms")
 
@@ -39,7 +39,7 @@ class TextLogImporter(Importer):
             try:
                 loss, seconds = float(found[2]), float(found[3]) / 1000
             except ValueError as error:
-                reading.trouble(path, f"line {item}", str(error))
+                reading.problem(path, f"line {item}", str(error))
                 continue
             time += seconds
             yield from groups.add(Who(number, rank), item, names, int(found[1]), time, [loss, seconds])

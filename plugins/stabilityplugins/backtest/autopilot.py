@@ -48,7 +48,7 @@ class Would:
     Attributes:
         entry: step, checkpoint, changes and reason.
         seen_step: at which the alarm was raised. person_step: at which a person would have been at it.
-        end: what became of the trouble in the log, in words.
+        end: what became of the problem in the log, in words.
         steps: won (above 0) or lost (below 0), None where it only asked people.
         gpu_hours: the same in GPU-hours.
     """
@@ -185,7 +185,7 @@ def _ended(open_ones: Sequence[Would], state: RunState, step: int | None) -> lis
 
 
 def _decided(one: Would, incident: Incident | None, step: int | None) -> bool:
-    """Work out what became of the trouble, where that is known by now."""
+    """Work out what became of the problem, where that is known by now."""
     at, to_step = one.entry.step, one.entry.to_step or 0
     late = one.person_step - at
     if incident is not None and incident.dead:

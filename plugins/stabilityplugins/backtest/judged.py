@@ -14,7 +14,7 @@ from stabilitybackend.schema.incidents import Incident, as_json
 from stabilitybackend.schema.watched import WatchedMetrics
 from stabilityplugins.backtest.curves import Curve, curves_of
 from stabilityplugins.backtest.sources import Log
-from stabilityplugins.importers.troubles import Reading
+from stabilityplugins.importers.problems import Reading
 
 __all__ = ["Filter", "Judged", "judge"]
 

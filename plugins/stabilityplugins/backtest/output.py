@@ -41,7 +41,7 @@ _STYLES = {"critical": "bold red", "warning": "yellow", "info": "dim"}
 
 def report(judged: Judged, as_json: bool) -> bool:
     """Print what became of one log; return whether it could be judged."""
-    _report_troubles(judged)
+    _report_problems(judged)
     if judged.error:
         hint = f" ({judged.hint})" if judged.hint else ""
         echo(f"{judged.name}: can't be judged: {judged.error}{hint}", err=True)
@@ -162,7 +162,7 @@ def _as(one: WatchedMetric) -> str:
     return one.metric if plain else f"{one.metric} ({told}{why})"
 
 
-def _report_troubles(judged: Judged) -> None:
+def _report_problems(judged: Judged) -> None:
     reading = judged.reading
     for note in reading.notes:
         echo(f"note: {note}", err=True)

@@ -20,8 +20,8 @@ from stabilityplugins.importers.detect import find_plans
 from stabilityplugins.importers.formats import FORMATS
 from stabilityplugins.importers.frames import ROWS_WITH_NOTES
 from stabilityplugins.importers.job import ImportJob, Options
+from stabilityplugins.importers.problems import Reading
 from stabilityplugins.importers.rows.lanes import SIDE_BY_SIDE_ROWS
-from stabilityplugins.importers.troubles import Reading
 
 __all__ = ["Log", "read_files"]
 

@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 from stabilitybackend.base.errors import StabilityBoardError
 from stabilityplugins.importers.base import FilePart, Importer, ImportPlan
 from stabilityplugins.importers.batches import Batch, Grouper, Who
+from stabilityplugins.importers.problems import Reading
 from stabilityplugins.importers.rows.cells import NotAStep, as_step, row_of
-from stabilityplugins.importers.troubles import Reading
 
 __all__ = ["AimImporter"]
 
@@ -67,7 +67,7 @@ class AimImporter(Importer):
                 try:
                     step = as_step(at)
                 except NotAStep as error:
-                    reading.trouble(path, name, str(error))
+                    reading.problem(path, name, str(error))
                     continue
                 rows[step][prefix + name] = value
                 times[step] = max(time, times.get(step, time))

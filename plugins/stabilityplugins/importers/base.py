@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 from stabilitybackend.base.errors import StabilityBoardError
 from stabilityplugins.importers.batches import PAUSE, Batch
-from stabilityplugins.importers.troubles import Reading, Trouble
+from stabilityplugins.importers.problems import Problem, Reading
 
-__all__ = ["FilePart", "ImportPlan", "Importer", "message_class", "name_below", "together"]
+__all__ = ["FilePart", "ImportPlan", "Importer", "in_turn", "message_class", "name_below"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class ImportPlan:
     project: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    refused: list[Trouble] = field(default_factory=list)
+    refused: list[Problem] = field(default_factory=list)
     exported: dict[str, Any] | None = None
 
     @property
@@ -122,7 +122,7 @@ class Importer:
     def batches(self, prepared: Any, reading: Reading, step_key: str | None) -> Iterator[Batch]:
         """Yield the rows of a run, from the beginning, as often as it is called."""
         reading.parts = prepared
-        return together((self._whole(part, at, reading, step_key) for at, part in enumerate(prepared)), reading)
+        return in_turn((self._whole(part, at, reading, step_key) for at, part in enumerate(prepared)), reading)
 
     def _whole(self, part: FilePart, number: int, reading: Reading, step_key: str | None) -> Iterator[Batch]:
         of_run = {"run": part.run} if part.run else {}  # only formats with several runs in a file know it
@@ -137,7 +137,7 @@ class Importer:
 
         Args:
             number: of the file in its run. rank: whose rows these are. prefix: put before every name.
-            reading: takes what could not be read (``trouble``), what was decided (``note``), how far it is.
+            reading: takes what could not be read (``problem``), what was decided (``note``), how far it is.
             step_key: the column that holds the step; None: the usual ones.
 
         Raises:
@@ -158,7 +158,7 @@ class Importer:
         return None
 
 
-def together(readers: Iterable[Iterator[Batch]], reading: Reading) -> Iterator[Batch]:
+def in_turn(readers: Iterable[Iterator[Batch]], reading: Reading) -> Iterator[Batch]:
     """Yield the rows of several files, one file after the other; of files that are followed, from end to end in turn.
 
     ``PAUSE`` comes once all of them are at their ends.

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from stabilityplugins.importers.troubles import Reading
+    from stabilityplugins.importers.problems import Reading
 
 __all__ = ["BATCH_ROWS", "PAUSE", "Batch", "Fork", "Grouper", "Note", "Who", "bare"]
 

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, ClassVar
 from stabilitybackend.base.errors import BadRequest
 from stabilityplugins.importers.base import FilePart, Importer, ImportPlan, name_below
 from stabilityplugins.importers.batches import Batch
+from stabilityplugins.importers.problems import Reading, shown
 from stabilityplugins.importers.rows.cells import NotAStep, as_step
 from stabilityplugins.importers.rows.lanes import RANK, by_lane
 from stabilityplugins.importers.rows.layout import ROW_NUMBER, Group, Layout, groups_of, is_step, layout_of
@@ -24,7 +25,6 @@ from stabilityplugins.importers.rows.opened import MAX_LINE_BYTES, count_lines, 
 from stabilityplugins.importers.rows.table import TableRows
 from stabilityplugins.importers.rows.wide_runs import name_of_file, side_by_side_runs
 from stabilityplugins.importers.text_logs import row_in
-from stabilityplugins.importers.troubles import Reading, shown
 
 __all__ = ["CsvImporter", "sniff_columns"]
 
@@ -222,7 +222,7 @@ class CsvImporter(Importer):
         rows.close()
         twice = next((name for name in table.keys if name and table.keys.count(name) > 1), None)
         if twice is not None:
-            reading.trouble(path, "line 1", f"the column {shown(twice)} is there twice; the last one is stored")
+            reading.problem(path, "line 1", f"the column {shown(twice)} is there twice; the last one is stored")
 
 
 class _Table:
@@ -286,7 +286,7 @@ class _Table:
                     reading.note(f"{path}: the first line is there again, at line {self._before + rows.line_num}")
                 elif cells:
                     what = f"{len(cells)} cells, expected {width} as in the first line"
-                    reading.trouble(path, f"line {self._before + rows.line_num}", what)
+                    reading.problem(path, f"line {self._before + rows.line_num}", what)
 
     def _lines(self, rows: Any) -> Iterator[list[str] | None]:
         """Yield the cells of each line of a reader of CSV; None where a followed file has nothing more for now."""
@@ -298,7 +298,7 @@ class _Table:
                     return
                 yield None
             except csv.Error as error:
-                self.reading.trouble(self.path, f"line {self._before + rows.line_num}", f"no CSV: {error}")
+                self.reading.problem(self.path, f"line {self._before + rows.line_num}", f"no CSV: {error}")
 
 
 class _Again:
@@ -351,11 +351,11 @@ class _Texts:
             data = self._rest + new
             end = data.rfind(b"\n") + 1
             if broken:
-                self._reading.trouble(self._path, "its end", f"the rest can't be read: {broken}")
+                self._reading.problem(self._path, "its end", f"the rest can't be read: {broken}")
             elif not new and not self._reading.following:
                 end = len(data)
             elif len(data) - end > MAX_LINE_BYTES:
-                self._reading.trouble(self._path, "a line", f"longer than {MAX_LINE_BYTES >> 20} MiB")
+                self._reading.problem(self._path, "a line", f"longer than {MAX_LINE_BYTES >> 20} MiB")
                 data, end = b"", 0
             self._rest = data[end:]
             if end or not new:

@@ -13,8 +13,8 @@ from typing import ClassVar
 from stabilitybackend.base.errors import BadRequest, StabilityBoardError
 from stabilityplugins.importers.base import FilePart, Importer, ImportPlan
 from stabilityplugins.importers.formats import FORMATS, known
+from stabilityplugins.importers.problems import Problem, Reading
 from stabilityplugins.importers.rows.opened import head_of, is_inside, unreadable
-from stabilityplugins.importers.troubles import Reading, Trouble
 
 __all__ = ["find_plans", "list_files", "slug"]
 
@@ -72,7 +72,7 @@ def find_plans(
         joined = importer.joined(found)
         if joined is not found:
             plans = [plan for plan in plans if plan.kind != importer.name] + joined
-    plans[0].refused += [_trouble(path, error) for path, error in refused]
+    plans[0].refused += [_problem(path, error) for path, error in refused]
     if run_id is None:
         return plans
     return [_merged(plans, run_id)]
@@ -99,13 +99,13 @@ def _of_folder(folder: Path, formats: Sequence[Importer]) -> list[ImportPlan]:
     return plans
 
 
-def _formats_in(folder: Path, formats: Sequence[Importer]) -> tuple[dict[Importer, list[Path]], list[Trouble]]:
+def _formats_in(folder: Path, formats: Sequence[Importer]) -> tuple[dict[Importer, list[Path]], list[Problem]]:
     """Return the files of a folder by their formats, and those that can't be read.
 
     Files whose names say little (``log.txt``) are looked at only where no other file is known.
     """
     by_format: dict[Importer, list[Path]] = {}
-    refused: list[Trouble] = []
+    refused: list[Problem] = []
     doubtful: list[Path] = []
     for path in list_files(folder):
         try:
@@ -113,7 +113,7 @@ def _formats_in(folder: Path, formats: Sequence[Importer]) -> tuple[dict[Importe
             if importer is not None:
                 importer.sniff(path)
         except BadRequest as error:
-            refused.append(_trouble(path, error))
+            refused.append(_problem(path, error))
         else:
             if importer is not None:
                 by_format.setdefault(importer, []).append(path)
@@ -133,8 +133,8 @@ def _has_rows(importer: Importer, path: Path) -> bool:
     return any(len(batch) and batch.names for batch in batches)
 
 
-def _trouble(path: Path, error: BadRequest) -> Trouble:
-    return Trouble(path, "the whole file", error.message.removeprefix(f"{path} "))
+def _problem(path: Path, error: BadRequest) -> Problem:
+    return Problem(path, "the whole file", error.message.removeprefix(f"{path} "))
 
 
 def list_files(folder: Path) -> Iterator[Path]:
@@ -228,7 +228,7 @@ def _merged(plans: list[ImportPlan], run_id: str) -> ImportPlan:
             parts.append(replace(part, rank=rank or 0, prefix=prefix))
     merged.parts, merged.run_id = parts, run_id
     merged.notes = [note for plan in plans for note in plan.notes]
-    merged.refused = [trouble for plan in plans for trouble in plan.refused]
+    merged.refused = [problem for plan in plans for problem in plan.refused]
     if len(plans) > 1 and by_folder:
         merged.name = common.name
     return merged

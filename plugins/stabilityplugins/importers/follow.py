@@ -160,7 +160,7 @@ class Follower:
         self._marks = FileMarks(plan)
         self._config: dict[str, Any] = {}
         self._left_at = time.monotonic()
-        self._troubles = 0
+        self._problems = 0
         # Silence and pauses, seconds.
         self._changed = False
         #: When all was sent that the files had at the start, unix seconds.
@@ -186,7 +186,7 @@ class Follower:
             return True
         good, before = True, None
         while True:
-            self._job, self._next, self._troubles, self._sent, self._changed = job, None, 0, 0, False
+            self._job, self._next, self._problems, self._sent, self._changed = job, None, 0, 0, False
             stored = await asyncio.to_thread(self._known, job, before)
             self._longest_s = max(self._longest_s, Followed.of(stored or {}).longest_pause_s)
             hello = job.hello(stored)
@@ -247,7 +247,7 @@ class Follower:
         job = self._job
         first = self._caught_up is None
         self._measure_silence()
-        self._tell_troubles()
+        self._tell_problems()
         code = job.reading.ended.get(len(self.plan.parts) - 1)
         until = self._asked.until_quiet_s
         if code is not None:
@@ -291,11 +291,11 @@ class Follower:
         state = {"started": self._started, "log": log}
         return Health(job.agent, os.uname().nodename, now, ranks, state)
 
-    def connection(self, trouble: str | None) -> None:
+    def connection(self, problem: str | None) -> None:
         """Tell people when the server can't be reached, and when it can again."""
         self._looked = None
         run = self._job.run_id
-        self._tell("server", None if trouble is None else f"{run}: trying again: {trouble}", f"{run}: connected again")
+        self._tell("server", None if problem is None else f"{run}: trying again: {problem}", f"{run}: connected again")
 
     # --- the rest ---------------------------------------------------------------------------------------------------
 
@@ -328,11 +328,11 @@ class Follower:
         quiet = f"{self._job.run_id}: nothing new in {self._name} for {self._limit_s:.0f} s"
         self._tell("quiet", quiet if self._quiet_s > self._limit_s else None, f"{self._job.run_id}: new rows again")
 
-    def _tell_troubles(self) -> None:
+    def _tell_problems(self) -> None:
         reading = self._job.reading
-        if reading.count > self._troubles:
+        if reading.count > self._problems:
             self._say(f"{self._job.run_id}: could not be read: {reading.named[-1]} ({reading.count} in all)")
-            self._troubles = reading.count
+            self._problems = reading.count
 
     def _start_over(self, intact: bool) -> bool:
         """Read the files that are there now: as the same run where they begin as before, else as another one."""

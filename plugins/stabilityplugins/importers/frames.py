@@ -18,7 +18,7 @@ from stabilityclient.wire import FRAME_TARGET_BYTES, EventBlock, Frame, PointsBl
 from stabilityplugins.importers.batches import PAUSE, Batch, Who
 from stabilityplugins.importers.checks import RowCheck
 from stabilityplugins.importers.names import Names
-from stabilityplugins.importers.troubles import Reading
+from stabilityplugins.importers.problems import Reading
 
 __all__ = ["ROWS_WITH_NOTES", "FrameMaker", "fingerprint"]
 

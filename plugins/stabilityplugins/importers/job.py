@@ -20,9 +20,9 @@ from stabilityplugins.importers.checks import CHECK_KEY, MAX_CHECKS, stored_chec
 from stabilityplugins.importers.detect import slug
 from stabilityplugins.importers.frames import FrameMaker, fingerprint
 from stabilityplugins.importers.names import Names, usual_names
+from stabilityplugins.importers.problems import Reading
 from stabilityplugins.importers.rows.opened import unreadable
 from stabilityplugins.importers.sender import deliver
-from stabilityplugins.importers.troubles import Reading
 
 __all__ = ["SNIFFED_ROWS", "ImportJob", "ImportResult", "Options"]
 
@@ -276,8 +276,8 @@ class ImportJob:
 
     def _begin(self) -> None:
         self.reading = Reading(notes=list(self._plan.notes), following=self._following)
-        for trouble in self._plan.refused:
-            self.reading.trouble(trouble.file, trouble.place, trouble.reason)
+        for problem in self._plan.refused:
+            self.reading.problem(problem.file, problem.place, problem.reason)
 
     def _check_run(self, sources: Iterable[str]) -> None:
         """Refuse to mix files into a run that did not come from such: its points would stand there twice, its name and

@@ -11,8 +11,8 @@ from stabilitybackend.base.errors import BadRequest
 from stabilityplugins.importers.base import Importer
 from stabilityplugins.importers.batches import Batch
 from stabilityplugins.importers.jsonl import objects_in
+from stabilityplugins.importers.problems import Reading
 from stabilityplugins.importers.rows.document import document_in, rows_of, table_of
-from stabilityplugins.importers.troubles import Reading
 
 __all__ = ["JsonListImporter"]
 

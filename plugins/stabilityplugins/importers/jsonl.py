@@ -22,6 +22,7 @@ import orjson
 from stabilityplugins.importers.base import Importer, ImportPlan
 from stabilityplugins.importers.batches import Batch
 from stabilityplugins.importers.lineage import ExportedLineage, header_of, named_by_export
+from stabilityplugins.importers.problems import Reading, shown
 from stabilityplugins.importers.rows.lanes import by_lane
 from stabilityplugins.importers.rows.layout import EXPORT_LAYOUT, Group, groups_of, is_axis, layout_of
 from stabilityplugins.importers.rows.opened import (
@@ -32,7 +33,6 @@ from stabilityplugins.importers.rows.opened import (
     read_piece,
 )
 from stabilityplugins.importers.rows.table import FINGERPRINT, TableRows
-from stabilityplugins.importers.troubles import Reading, shown
 
 __all__ = ["JsonlImporter", "export_header", "flat", "objects_in"]
 
@@ -201,7 +201,7 @@ class _Lines:
             if data:
                 yield from self._decoded(data)
             if broken:
-                reading.trouble(self.path, f"after line {self._count}", f"the rest can't be read: {broken}")
+                reading.problem(self.path, f"after line {self._count}", f"the rest can't be read: {broken}")
 
     def _too_long(self, file: BinaryIO) -> bytes:
         """Pass over the rest of a line that is no row of metrics; return what is in its place, and what follows."""
@@ -248,12 +248,12 @@ class _Lines:
                 is_cut = number == first + len(lines) - 1
                 what = "the last line is cut" if is_cut else "no JSON"
                 self._count -= is_cut  # the file may still grow
-                self.reading.trouble(self.path, f"line {number}", f"{what}: {shown(_text(line))}")
+                self.reading.problem(self.path, f"line {number}", f"{what}: {shown(_text(line))}")
                 continue
             if isinstance(row, dict):
                 yield number, row
             else:
-                self.reading.trouble(self.path, f"line {number}", f"{shown(row)} is no JSON object")
+                self.reading.problem(self.path, f"line {number}", f"{shown(row)} is no JSON object")
 
     def _one(self, line: bytes) -> Any:
         """Return the content of one line. Raises ValueError or RecursionError where it is no JSON of Python."""

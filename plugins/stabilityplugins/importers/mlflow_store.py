@@ -14,9 +14,9 @@ from typing import ClassVar
 from stabilitybackend.base.errors import BadRequest
 from stabilityplugins.importers.base import FilePart, Importer, ImportPlan
 from stabilityplugins.importers.batches import PAUSE, Batch, Grouper, Who
+from stabilityplugins.importers.problems import Reading
 from stabilityplugins.importers.rows.cells import NotAStep, as_step, as_time, row_of
 from stabilityplugins.importers.rows.opened import is_inside, open_bytes
-from stabilityplugins.importers.troubles import Reading
 
 __all__ = ["MlflowImporter"]
 
@@ -122,7 +122,7 @@ class _Metrics:
                 yield time, step, row
             else:
                 for name in row:
-                    self._reading.trouble(
+                    self._reading.problem(
                         self._folder / name, f"step {step}", "written after later values had been sent"
                     )
 
@@ -144,7 +144,7 @@ class _Metrics:
                 number += 1
                 self._read[file] = start = start + len(line)
                 if len(line) >= MAX_LINE_CHARS:
-                    reading.trouble(file, f"line {number}", f"longer than {MAX_LINE_CHARS} bytes; the rest is not read")
+                    reading.problem(file, f"line {number}", f"longer than {MAX_LINE_CHARS} bytes; the rest is not read")
                     self._read[file] = size
                     break
                 self._take(file, number, line.decode("utf-8", "replace"))
@@ -156,14 +156,14 @@ class _Metrics:
         words, place = line.split(), f"line {number}"
         try:
             if len(words) < 3:
-                self._reading.trouble(file, place, f"{len(words)} columns, expected time, value and step")
+                self._reading.problem(file, place, f"{len(words)} columns, expected time, value and step")
                 return
             time, value, step = as_time(words[0]), float(words[1]), as_step(int(words[2]))
         except (NotAStep, ValueError) as error:
-            self._reading.trouble(file, place, str(error))
+            self._reading.problem(file, place, str(error))
             return
         if time is None:
-            self._reading.trouble(file, place, f"{line[:80]!r}, expected time, value and step")
+            self._reading.problem(file, place, f"{line[:80]!r}, expected time, value and step")
             return
         # Of two values of one millisecond and step the later one is MLflow's too.
         name = self._prefix + str(file.relative_to(self._folder))

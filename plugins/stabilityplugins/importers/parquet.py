@@ -23,10 +23,10 @@ from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP
 from stabilityplugins.importers.base import Importer, ImportPlan
 from stabilityplugins.importers.batches import Batch, Who, bare
 from stabilityplugins.importers.lineage import ExportedLineage, header_of, named_by_export
+from stabilityplugins.importers.problems import Reading
 from stabilityplugins.importers.rows.cells import MAX_RANK, MAX_TIME, TIME_UNITS, as_number, as_time
 from stabilityplugins.importers.rows.lanes import RANK
 from stabilityplugins.importers.rows.layout import LEFT_OUT, Group, Layout, is_axis, layout_of
-from stabilityplugins.importers.troubles import Reading
 
 __all__ = ["EXPORT_KEY", "LONG_COLUMNS", "ParquetImporter", "parquet_header"]
 
@@ -79,7 +79,7 @@ class ParquetImporter(Importer):
         try:
             yield from table.batches(rank, prefix, step_key)
         except _ERRORS as error:
-            reading.trouble(path, table.place, f"can't be read from here on: {_first_line(error)}")
+            reading.problem(path, table.place, f"can't be read from here on: {_first_line(error)}")
         reading.bytes_read = before + path.stat().st_size
 
 
@@ -109,7 +109,7 @@ class _Wide:
     def _report(self, items: Any, wrong: Any, name: str, values: Any, expected: str) -> None:
         for row in np.flatnonzero(wrong).tolist():
             what = f"the {name} is {values[row]}, expected {expected}"
-            self._reading.trouble(self._path, f"row {items[row]}", what)
+            self._reading.problem(self._path, f"row {items[row]}", what)
 
     def batches(self, rank: int, prefix: str, step_key: str | None) -> Iterator[Batch]:
         layout = layout_of(self._path, self._axes(step_key), step_key)

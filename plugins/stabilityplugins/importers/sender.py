@@ -1,4 +1,4 @@
-"""Carries an import's frames through the gateway: a window of frames on their way, again after trouble, once
+"""Carries an import's frames through the gateway: a window of frames on their way, again after problem, once
 each."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["MAX_SILENCE_S", "POLL_S", "Following", "deliver"]
 WINDOW = 16
 #: An import gives up when nothing was confirmed for so long, seconds.
 MAX_SILENCE_S = 60.0
-#: Pause before the next attempt after trouble, seconds.
+#: Pause before the next attempt after problem, seconds.
 RETRY_S = 0.5
 #: Seconds for the connection and for the Welcome.
 CONNECT_TIMEOUT_S = 10.0
@@ -62,7 +62,7 @@ class Following(Protocol):
     def health(self) -> Health:
         """Return what the server shall hear now."""
 
-    def connection(self, trouble: str | None) -> None:
+    def connection(self, problem: str | None) -> None:
         """Take note of what keeps the server from being reached, None once it is."""
 
 

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP
-from stabilityplugins.importers.base import FilePart, Importer, ImportPlan, message_class, name_below, together
+from stabilityplugins.importers.base import FilePart, Importer, ImportPlan, in_turn, message_class, name_below
 from stabilityplugins.importers.batches import PAUSE, Batch, Fork, Grouper, Who
+from stabilityplugins.importers.problems import Reading
 from stabilityplugins.importers.rows.tfrecords import is_event_file, read_records
-from stabilityplugins.importers.troubles import Reading
 
 __all__ = ["TensorBoardImporter", "event_class"]
 
-#: Two files of one folder whose times overlap by more are two writers at work together and not a restart, seconds.
+#: Two files of one folder whose times overlap by more are two writers at work in_turn and not a restart, seconds.
 OVERLAP_S = 60.0
 _START = 1  # SessionLog.START
 _NAME = re.compile(r"events\.out\.tfevents\.\d+\.(?P<host>.+?)\.(?P<pid>\d+)\.\d+")
@@ -105,7 +105,7 @@ class TensorBoardImporter(Importer):
 
     def batches(self, prepared: Sequence[_EventFile], reading: Reading, step_key: str | None) -> Iterator[Batch]:
         folder = _Folder()
-        return together((_File(file, reading, folder).rows() for file in prepared), reading)
+        return in_turn((_File(file, reading, folder).rows() for file in prepared), reading)
 
     def place(self, plan: ImportPlan) -> Path:
         return plan.paths[0].parent
@@ -146,7 +146,7 @@ class _File:
             try:
                 event = event_of(record.data)
             except Exception as error:  # protobuf's DecodeError; its class moved between versions
-                reading.trouble(path, f"byte {record.offset}", f"record {record.number} is no event: {error}")
+                reading.problem(path, f"byte {record.offset}", f"record {record.number} is no event: {error}")
                 continue
             for value in event.summary.value:
                 yield from self._scalar(record.number, event, value, f"byte {record.offset}")
@@ -176,7 +176,7 @@ class _File:
         step, name = event.step, self._file.prefix + value.tag
         if not 0 <= step <= MAX_STEP or not 1 <= len(name) <= MAX_NAME_CHARS or not math.isfinite(event.wall_time):
             what = f"step {step}, time {event.wall_time}, tag {name[:40]!r}"
-            self._reading.trouble(self._file.path, place, f"{what}: one of them can't be stored")
+            self._reading.problem(self._file.path, place, f"{what}: one of them can't be stored")
             return
         cut = self._last in self._reading.cut.get(self._file.number, ())
         if step != self._step or name in self._names or cut:

@@ -19,11 +19,11 @@ from typing import Any, ClassVar
 from stabilitybackend.base.errors import BadRequest
 from stabilityplugins.importers.base import Importer
 from stabilityplugins.importers.batches import Batch
+from stabilityplugins.importers.problems import Reading
 from stabilityplugins.importers.rows.cells import NotAStep, as_step
 from stabilityplugins.importers.rows.layout import Group, Layout, groups_of, is_axis, is_step, layout_of
 from stabilityplugins.importers.rows.opened import MAX_LINE_BYTES, count_lines, open_text
 from stabilityplugins.importers.rows.table import TableRows
-from stabilityplugins.importers.troubles import Reading
 
 __all__ = ["TextLogImporter", "row_in"]
 

@@ -12,8 +12,8 @@ from stabilitybackend.base.errors import BadRequest
 from stabilityplugins.importers.base import FilePart, Importer, ImportPlan, name_below
 from stabilityplugins.importers.batches import Batch
 from stabilityplugins.importers.jsonl import objects_in
+from stabilityplugins.importers.problems import Reading
 from stabilityplugins.importers.rows.document import document_in, table_of
-from stabilityplugins.importers.troubles import Reading
 
 __all__ = ["TrainerStateImporter", "trainer_state"]
 

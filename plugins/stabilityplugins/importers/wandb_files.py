@@ -22,9 +22,9 @@ from stabilitybackend.base.errors import BadRequest
 from stabilityclient.step_names import STEP_NAMES, names_steps, whole
 from stabilityplugins.importers.base import FilePart, Importer, ImportPlan, message_class
 from stabilityplugins.importers.batches import PAUSE, Batch, Grouper, Who
+from stabilityplugins.importers.problems import Reading
 from stabilityplugins.importers.rows.cells import NotAStep, as_number, as_step, as_time, row_of
 from stabilityplugins.importers.rows.opened import open_bytes
-from stabilityplugins.importers.troubles import Reading
 
 __all__ = ["WandbImporter"]
 
@@ -134,7 +134,7 @@ class WandbImporter(Importer):
             try:
                 record = record_of(data)
             except Exception as error:  # protobuf's DecodeError; its class moved between versions
-                reading.trouble(path, f"byte {offset}", f"record {item} is no W&B record: {error}")
+                reading.problem(path, f"byte {offset}", f"record {item} is no W&B record: {error}")
                 continue
             kind = record.WhichOneof("record_type")
             if kind == "exit":
@@ -151,7 +151,7 @@ class WandbImporter(Importer):
             try:
                 step = as_step(given)
             except NotAStep as error:
-                reading.trouble(path, place, str(error))
+                reading.problem(path, place, str(error))
                 continue
             time = as_time(row.pop(_TIME, None)) or time
             # Sorted: W&B writes the keys of each row in another order.
@@ -230,7 +230,7 @@ class _Parts:
             return self.drop()
         if sum(map(len, self._parts)) > MAX_MESSAGE_BYTES:
             what = f"a record of more than {MAX_MESSAGE_BYTES >> 20} MiB"
-            self._reading.trouble(self._path, f"byte {self.begun}", what)
+            self._reading.problem(self._path, f"byte {self.begun}", what)
             self.drop()
         return None
 
@@ -243,7 +243,7 @@ class _Parts:
     def end(self) -> None:
         """Report a record that the file ends in."""
         if self._parts:
-            self._reading.trouble(self._path, f"byte {self.begun}", "the last record is cut")
+            self._reading.problem(self._path, f"byte {self.begun}", "the last record is cut")
 
 
 def _first_block(path: Path, file: Any) -> bytes:
@@ -275,7 +275,7 @@ def _messages(path: Path, reading: Reading) -> Iterator[tuple[int, int, bytes | 
                     break  # the rest of the block is empty
                 if len(data) < length and newest:
                     if not reading.following:
-                        reading.trouble(
+                        reading.problem(
                             path, f"byte {offset}", f"the last record is cut: {len(data)} of {length} bytes"
                         )
                         parts.drop()
@@ -285,7 +285,7 @@ def _messages(path: Path, reading: Reading) -> Iterator[tuple[int, int, bytes | 
                     if newest and reading.following:
                         break  # not all of it is written, maybe
                     number += 1
-                    reading.trouble(path, f"byte {offset}", f"damaged; skipped to byte {base + len(block)}")
+                    reading.problem(path, f"byte {offset}", f"damaged; skipped to byte {base + len(block)}")
                     parts.drop()
                     break
                 at += _PIECE.size + length

@@ -47,7 +47,7 @@ KINDS = """
 
 def truth(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """Return the numbers in W&B's files, read with the reader of our imports, and named as W&B's tables name them."""
-    from stabilityplugins.importers.troubles import Reading
+    from stabilityplugins.importers.problems import Reading
     from stabilityplugins.importers.wandb_files import _messages, _record_class
 
     found: dict[str, list[tuple[int, float]]] = {}

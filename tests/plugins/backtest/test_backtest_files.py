@@ -80,10 +80,10 @@ def test_a_bad_line_is_named_and_the_others_are_judged(tmp_path: Path) -> None:
         {"step": 9, "loss": 2.0},
     )
     assert line(judged(log)) == {1: 2.0, 9: 2.0}
-    assert sorted(trouble.place for trouble in log.reading.named) == [
+    assert sorted(problem.place for problem in log.reading.named) == [
         "line 2", "line 4", "line 5", "line 6", "line 7", "line 8, loss"
     ]  # fmt: skip
-    assert "no step" in next(str(trouble) for trouble in log.reading.named if trouble.place == "line 4")
+    assert "no step" in next(str(problem) for problem in log.reading.named if problem.place == "line 4")
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,14 @@ def test_a_gzip_that_is_cut_is_judged_up_to_the_cut(tmp_path: Path) -> None:
     found = judged(log)
     assert 5_000 < found.rows < 20_000
     assert sorted(line(found)) == list(range(found.rows))
-    assert [trouble.place.split()[0] for trouble in log.reading.named] == ["after"]
+    assert [problem.place.split()[0] for problem in log.reading.named] == ["after"]
 
 
 def test_a_line_longer_than_any_row_is_passed_over(tmp_path: Path) -> None:
     long = json.dumps({"step": 2, "text": "x" * (20 << 20)}) + "\n"
     log = log_of(tmp_path, {"step": 1, "loss": 1.0}, long, {"step": 3, "loss": 3.0})
     assert line(judged(log)) == {1: 1.0, 3: 3.0}
-    assert [trouble.place for trouble in log.reading.named] == ["line 2"]
+    assert [problem.place for problem in log.reading.named] == ["line 2"]
 
 
 def test_steps_that_go_back_and_go_on_are_a_branch_and_a_stray_one_is_none(tmp_path: Path) -> None:

@@ -350,7 +350,7 @@ def test_an_odd_file_of_a_folder_leaves_the_others_whole(tmp_path: Path) -> None
     result = run.take(tmp_path)
 
     assert run.line() == CURVE
-    assert {trouble.file.name for trouble in result.reading.named} == {"bar.csv", "deep.jsonl", "noise.csv"}
+    assert {problem.file.name for problem in result.reading.named} == {"bar.csv", "deep.jsonl", "noise.csv"}
 
 
 def test_a_progress_bar_is_nothing_that_can_be_imported(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_no_link_leads_out_of_the_folder_that_was_given(tmp_path: Path) -> None:
     result = imported.take(logs)
 
     assert imported.store.metrics() == ["loss"]
-    assert [(trouble.file.name, "is a link out of" in trouble.reason) for trouble in result.reading.named] == [
+    assert [(problem.file.name, "is a link out of" in problem.reason) for problem in result.reading.named] == [
         ("link.jsonl", True)
     ]
 
@@ -64,7 +64,7 @@ def test_a_metric_that_is_a_hole_of_40_gib_is_named_and_the_others_are_read(tmp_
     result = imported.take(tmp_path)
 
     assert len(imported.line()) == 20
-    assert [(trouble.file.name, trouble.place) for trouble in result.reading.named] == [("big", "line 1")]
+    assert [(problem.file.name, problem.place) for problem in result.reading.named] == [("big", "line 1")]
 
 
 def test_a_line_that_is_nested_too_deeply_is_named_and_the_next_is_read(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_line_that_is_nested_too_deeply_is_named_and_the_next_is_read(tmp_path
     result = run.take(tmp_path / "a.jsonl")
 
     assert len(run.line()) == 20
-    assert [trouble.place for trouble in result.reading.named] == ["line 1"]
+    assert [problem.place for problem in result.reading.named] == ["line 1"]
 
 
 _NAMES = (

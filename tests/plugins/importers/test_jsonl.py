@@ -102,7 +102,7 @@ def test_every_line_that_cannot_be_read_is_named_and_the_others_are_imported(tmp
 
     assert run.line() == {0: 1.0, 2: 2.0}
     assert run.line("lr") == {1: 1.0}
-    found = {trouble.place: trouble.reason for trouble in result.reading.named}
+    found = {problem.place: problem.reason for problem in result.reading.named}
     assert found == {
         "line 2": "no JSON: 'this is no JSON'",
         "line 3": "the step is 'soon', expected a whole number",
@@ -312,7 +312,7 @@ def test_a_line_that_no_wire_can_carry_is_named_and_the_next_is_imported(tmp_pat
     result = run.take(file)
 
     assert run.line() == {0: 0.0, 2: 2.0}
-    assert [trouble.place for trouble in result.reading.named] == ["line 2"]
+    assert [problem.place for problem in result.reading.named] == ["line 2"]
 
 
 def test_bare_nan_and_milliseconds_are_no_seconds(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def test_a_first_line_that_is_damaged_costs_only_itself(tmp_path: Path, damaged:
     run = ImportedRun()
     result = run.take(write(tmp_path / "log.jsonl", damaged, {"step": 9, "t": 1700000009, "loss": 1.0}))
     assert run.line() == {9: 1.0}
-    assert [trouble.place for trouble in result.reading.named] == ["line 1"]
+    assert [problem.place for problem in result.reading.named] == ["line 1"]
 
 
 def test_a_first_line_of_ten_thousand_metrics_is_json_lines(tmp_path: Path) -> None:
@@ -355,7 +355,7 @@ def test_damaged_files_of_a_folder_are_named_and_the_rest_is_imported(tmp_path: 
     result = run.take(tmp_path)
 
     assert run.line() == {0: 1.0}
-    assert [trouble.file.name for trouble in result.reading.named] == [
+    assert [problem.file.name for problem in result.reading.named] == [
         "empty.jsonl",
         "half.wandb",
         "link.csv",

@@ -9,6 +9,6 @@ from stabilityplugins.importers.base import message_class
 
 
 def test_a_missing_package_is_named_with_the_way_to_install_it() -> None:
-    with pytest.raises(StabilityBoardError, match="read with the package not_installed, which is not there") as trouble:
+    with pytest.raises(StabilityBoardError, match="read with the package not_installed, which is not there") as problem:
         message_class("not_installed.event_pb2", "Event", "event files")
-    assert "stabilityboard[import]" in trouble.value.hint
+    assert "stabilityboard[import]" in problem.value.hint

@@ -21,7 +21,7 @@ from stabilityplugins.importers.batches import Batch, Grouper, Who
 from stabilityplugins.importers.csv_files import CsvImporter
 from stabilityplugins.importers.detect import find_plans
 from stabilityplugins.importers.job import ImportJob, Options
-from stabilityplugins.importers.troubles import Reading
+from stabilityplugins.importers.problems import Reading
 from support.imported_run import ImportedRun
 
 
@@ -261,7 +261,7 @@ def test_a_trainer_state_that_was_cut_leaves_those_of_older_checkpoints(tmp_path
     result = run.take(tmp_path)
 
     assert list(run.line()) == [1, 2, 3, 4]
-    assert [trouble.file for trouble in result.reading.named] == [cut]
+    assert [problem.file for problem in result.reading.named] == [cut]
 
 
 def test_a_table_without_a_column_of_numbers_is_refused_with_its_columns(tmp_path: Path) -> None:

@@ -140,9 +140,9 @@ def test_a_file_cut_in_a_record_is_imported_up_to_it_and_goes_on_when_it_has_gro
 
     path.write_bytes(whole[: len(whole) // 2 + 5])
     result = run.take(path)
-    [trouble] = result.reading.named
-    assert "the last record is cut" in trouble.reason
-    assert trouble.place.startswith("byte ")
+    [problem] = result.reading.named
+    assert "the last record is cut" in problem.reason
+    assert problem.place.startswith("byte ")
     assert 0 < len(run.line()) < 50
     path.write_bytes(whole)
     assert run.take(path).reading.count == 0

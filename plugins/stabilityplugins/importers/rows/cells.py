@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP
-from stabilityplugins.importers.troubles import Reading, shown
+from stabilityplugins.importers.problems import Reading, shown
 
 __all__ = [
     "MAX_RANK",
@@ -144,9 +144,9 @@ def row_of(
             if not is_missing(value):
                 reading.odd_value(file, place, key, value)
         elif not is_text(key):
-            reading.trouble(file, place, f"the metric name {shown(key)} is no text: half of a character pair")
+            reading.problem(file, place, f"the metric name {shown(key)} is no text: half of a character pair")
         elif not 1 <= len(key) <= MAX_NAME_CHARS:
-            reading.trouble(
+            reading.problem(
                 file, place, f"the metric name {shown(key)} has {len(key)} characters, expected 1 to {MAX_NAME_CHARS}"
             )
         else:

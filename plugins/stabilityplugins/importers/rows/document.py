@@ -11,12 +11,12 @@ from typing import Any
 from stabilitybackend.base.errors import BadRequest
 from stabilityplugins.importers.batches import PAUSE, Batch
 from stabilityplugins.importers.jsonl import flat
+from stabilityplugins.importers.problems import Reading, shown
 from stabilityplugins.importers.rows.lanes import by_lane
 from stabilityplugins.importers.rows.layout import ROW_NUMBER, Group, groups_of, layout_of, names_loss
 from stabilityplugins.importers.rows.opened import open_text, read_piece
 from stabilityplugins.importers.rows.table import TableRows
 from stabilityplugins.importers.rows.wide_runs import CURVE_COLUMNS, curve_name
-from stabilityplugins.importers.troubles import Reading, shown
 
 __all__ = ["MAX_FILE_BYTES", "document_in", "rows_of", "table_of"]
 
@@ -93,7 +93,7 @@ def table_of(
     place = f"{what}[{{}}]".format
     for at, entry in enumerate(entries):
         if not isinstance(entry, dict):
-            reading.trouble(path, place(at), f"{shown(entry)} is no object")
+            reading.problem(path, place(at), f"{shown(entry)} is no object")
     layout = layout_of(path, _groups(entries, rank), step_key)
     base = 0.0 if layout.time is not None else reading.base(number, path, len(entries))
     rows = TableRows(

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from stabilitybackend.base.errors import BadRequest
 from stabilityclient.step_names import names_steps
+from stabilityplugins.importers.problems import Reading
 from stabilityplugins.importers.rows.cells import NotAStep, as_number, as_rank, as_step, is_missing
 from stabilityplugins.importers.rows.lanes import RANK
 from stabilityplugins.importers.rows.moments import TIME_KEYS, ReadTime, clock_of
-from stabilityplugins.importers.troubles import Reading
 
 __all__ = [
     "EXPORT_LAYOUT",

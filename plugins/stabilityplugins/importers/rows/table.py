@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP
 from stabilityplugins.importers.batches import PAUSE, Batch, Fork, Note, Who, bare
 from stabilityplugins.importers.lineage import ExportedLineage
+from stabilityplugins.importers.problems import Reading, shown
 from stabilityplugins.importers.rows.cells import (
     TIME_UNITS,
     NotAStep,
@@ -30,7 +31,6 @@ from stabilityplugins.importers.rows.cells import (
 from stabilityplugins.importers.rows.lanes import NODE, RANK
 from stabilityplugins.importers.rows.layout import LEFT_OUT, Group, Layout
 from stabilityplugins.importers.rows.moments import MIN_TIME
-from stabilityplugins.importers.troubles import Reading, shown
 
 __all__ = ["FINGERPRINT", "TableRows"]
 
@@ -232,17 +232,17 @@ class TableRows:
                     who = Who(self._number, as_rank(value))
             except NotAStep as error:
                 rows.good[at], who = False, own
-                self._trouble(rows.group, at, str(error))
+                self._problem(rows.group, at, str(error))
             rows.owners[at] = places.setdefault(who, len(places))
         rows.lanes = list(places)
 
     def _is_name(self, group: Group, key: str) -> bool:
         name = self._prefix + key
         if not is_text(name):
-            self._trouble(group, 0, f"the metric name {shown(name)} is no text: half of a character pair")
+            self._problem(group, 0, f"the metric name {shown(name)} is no text: half of a character pair")
         elif not 1 <= len(name) <= MAX_NAME_CHARS:
             what = f"the metric name {shown(name)} has {len(name)} characters, expected 1 to {MAX_NAME_CHARS}"
-            self._trouble(group, 0, what)
+            self._problem(group, 0, what)
         else:
             return True
         return False
@@ -305,7 +305,7 @@ class TableRows:
                 continue
             rows.good[at] = False
             if names and before is not None:
-                self._trouble(rows.group, at, f"no {self._layout.step}, as other rows with {names[0]} have")
+                self._problem(rows.group, at, f"no {self._layout.step}, as other rows with {names[0]} have")
             elif names:
                 self._early += 1
 
@@ -333,7 +333,7 @@ class TableRows:
                 rows.steps[at] = as_step(value)
             except NotAStep as error:
                 rows.good[at] = False
-                self._trouble(rows.group, at, str(error))
+                self._problem(rows.group, at, str(error))
         return there
 
     def _whole_step(self, value: Any) -> Any:
@@ -365,8 +365,8 @@ class TableRows:
         self._time = float(times[-1])
         return times
 
-    def _trouble(self, group: Group, at: int, reason: str) -> None:
-        self._reading.trouble(self._path, self._name(group.numbers[at]), reason)
+    def _problem(self, group: Group, at: int, reason: str) -> None:
+        self._reading.problem(self._path, self._name(group.numbers[at]), reason)
 
 
 @dataclass(slots=True)

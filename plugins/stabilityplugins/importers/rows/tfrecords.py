@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stabilityplugins.importers.problems import Reading
 from stabilityplugins.importers.rows.opened import open_bytes
-from stabilityplugins.importers.troubles import Reading
 
 __all__ = ["EventRecord", "crc32c", "is_event_file", "read_records"]
 
@@ -88,7 +88,7 @@ def read_records(path: Path, reading: Reading) -> Iterator[EventRecord | None]:
                         break
                     skipped = (found if found is not None else len(data)) - at
                     number += 1
-                    reading.trouble(
+                    reading.problem(
                         path, f"byte {base + at}", f"damaged; {skipped} bytes are skipped to the next whole record"
                     )
                     at += skipped
@@ -106,7 +106,7 @@ def read_records(path: Path, reading: Reading) -> Iterator[EventRecord | None]:
             elif not more:
                 break
         if at < len(data):
-            reading.trouble(
+            reading.problem(
                 path, f"byte {base + at}", f"the last record is cut: {len(data) - at} bytes of it are there"
             )
     reading.bytes_read = before + base + len(data)
@@ -150,7 +150,7 @@ def _checked(path: Path, records: list[tuple[int, int, bytes]], reading: Reading
         bad.update(places[i] for i in np.flatnonzero(wrong).tolist())
     for at, (number, offset, data) in enumerate(records):
         if at in bad:
-            reading.trouble(path, f"byte {offset}", f"record {number} has a wrong checksum")
+            reading.problem(path, f"byte {offset}", f"record {number} has a wrong checksum")
         else:
             yield EventRecord(number, offset, data[:-_FOOTER_BYTES])
 

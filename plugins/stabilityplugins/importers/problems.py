@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stabilityplugins.importers.base import FilePart
     from stabilityplugins.importers.batches import Batch, Grouper
 
-__all__ = ["MAX_NAMED", "Reading", "Trouble"]
+__all__ = ["MAX_NAMED", "Problem", "Reading"]
 
 #: Places named one by one per run; the others are counted. A terminal shows so many, and memory stays bounded.
 MAX_NAMED = 20
@@ -25,7 +25,7 @@ _SHOWN_CHARS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class Problem:
     """Something in a file that could not be read.
 
     Args:
@@ -43,10 +43,10 @@ class Trouble:
 
 @dataclass(slots=True)
 class _Column:
-    """Cells of one key that are no number: whether that is trouble depends on what else the key holds."""
+    """Cells of one key that are no number: whether that is problem depends on what else the key holds."""
 
     odd: int = 0
-    places: list[Trouble] = field(default_factory=list)
+    places: list[Problem] = field(default_factory=list)
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Reading:
     """What a reader notes while it reads one run.
 
     Attributes:
-        named: the first MAX_NAMED troubles. count: all of them.
+        named: the first MAX_NAMED problems. count: all of them.
         notes: what was left out on purpose, or decided, in words for people.
         bytes_read: how far the files are read, for the progress bar.
         cut: file number -> record numbers after which a row that is put together of several records has to end,
@@ -66,7 +66,7 @@ class Reading:
         parts: the files of the run, in order. untimed: files without times, and why what is called a time is none.
     """
 
-    named: list[Trouble] = field(default_factory=list)
+    named: list[Problem] = field(default_factory=list)
     count: int = 0
     notes: list[str] = field(default_factory=list)
     bytes_read: int = 0
@@ -79,11 +79,11 @@ class Reading:
     _columns: dict[tuple[Path, str], _Column] = field(default_factory=dict)
     _sizes: dict[Path, int] = field(default_factory=dict)
 
-    def trouble(self, file: Path, place: str, reason: str) -> None:
+    def problem(self, file: Path, place: str, reason: str) -> None:
         """Note what could not be read; reading goes on."""
         self.count += 1
         if len(self.named) < MAX_NAMED:
-            self.named.append(Trouble(file, place, reason))
+            self.named.append(Problem(file, place, reason))
 
     def note(self, text: str) -> None:
         """Say something once."""
@@ -91,11 +91,11 @@ class Reading:
             self.notes.append(text)
 
     def odd_value(self, file: Path, place: str, key: str, value: object) -> None:
-        """Note a value that is no number. It is trouble only if other values of the same key are numbers."""
+        """Note a value that is no number. It is problem only if other values of the same key are numbers."""
         column = self._column(file, key)
         column.odd += 1
         if len(column.places) < MAX_NAMED:
-            column.places.append(Trouble(file, f"{place}, {key}", f"{shown(value)} is no number"))
+            column.places.append(Problem(file, f"{place}, {key}", f"{shown(value)} is no number"))
 
     def end_of_file(self, file: Path, numeric: set[str]) -> None:
         """Decide about the odd values of a file.
@@ -109,8 +109,8 @@ class Reading:
                 continue
             del self._columns[place]
             if place[1] in numeric:
-                for trouble in column.places:
-                    self.trouble(trouble.file, trouble.place, trouble.reason)
+                for problem in column.places:
+                    self.problem(problem.file, problem.place, problem.reason)
                 self.count += column.odd - len(column.places)
             else:
                 texts.append(place[1])
@@ -148,7 +148,7 @@ class Reading:
 
     def lines(self) -> list[str]:
         """Return what could not be read for people: the first ones by file and place, and how many more there are."""
-        found = [str(trouble) for trouble in sorted(self.named, key=_by_place)]
+        found = [str(problem) for problem in sorted(self.named, key=_by_place)]
         return found if self.count == len(found) else [*found, f"and {self.count - len(found)} more"]
 
     def _column(self, file: Path, key: str) -> _Column:
@@ -160,10 +160,10 @@ class Reading:
         return known
 
 
-def _by_place(trouble: Trouble) -> tuple[str, int]:
+def _by_place(problem: Problem) -> tuple[str, int]:
     """Return the file, and the number of the line or row, 0 for none."""
-    found = re.search(r"\d+", trouble.place)
-    return str(trouble.file), int(found[0]) if found else 0
+    found = re.search(r"\d+", problem.place)
+    return str(problem.file), int(found[0]) if found else 0
 
 
 def shown(value: object) -> str:
