@@ -27,7 +27,7 @@ from stabilityplugins.importers.rows.tfrecords import is_event_file, read_record
 
 __all__ = ["TensorBoardImporter", "event_class"]
 
-#: Two files of one folder whose times overlap by more are two writers at work in_turn and not a restart, seconds.
+#: Two files of one folder whose times overlap by more are two writers at work together and not a restart, seconds.
 OVERLAP_S = 60.0
 _START = 1  # SessionLog.START
 _NAME = re.compile(r"events\.out\.tfevents\.\d+\.(?P<host>.+?)\.(?P<pid>\d+)\.\d+")
