@@ -35,7 +35,7 @@ _DRIVER = "/proc/driver/nvidia/version"
 
 
 def environment(environ: Mapping[str, str], world_size: int, git: str) -> dict[str, dict[str, str]]:
-    """Return ``entries`` (what is known, name -> text) and ``variables`` (those of VARIABLES that are set).
+    """Return ``entries`` (the facts, name -> text) and ``variables`` (those of VARIABLES that are set).
 
     Args:
         git: the commit of the script's checkout, "" for none.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["init"]
 
-#: Seconds that the end of a run that was still open waits for its delivery: its agent goes on without it.
+#: Seconds that the end of a run that was still open waits for its delivery: its agent continues without it.
 ENDS_S = 5.0
 
 

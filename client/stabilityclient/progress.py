@@ -5,7 +5,7 @@ watchdog in Python, and as a command for all others::
 
     python -m stabilityclient.progress FILE --stuck-after 900
 
-Exit codes: 0 it makes progress, pauses on order, or is over; 1 it is stuck; 2 unknown. Standard library only.
+Exit codes: 0 it makes progress, pauses on command, or has ended; 1 it is stuck; 2 unknown. Standard library only.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class Run:
         self._skip_rule: SkipRule | None = None
         self._lineage = RankLineage(self._event)
         self._restoring = Restoring(self._event, guard)
-        #: Whether this process reported the state from which it goes on.
+        #: Whether this process reported the state from which it continues.
         self._reported_restored = False
         #: Phases that save -> seconds spent in them up to the last checkpoint.
         self._saving: Mapping[PhaseEntry, float] = {}
@@ -585,7 +585,7 @@ class Run:
         return {"took_s": round(took, 3)} if took >= 0.001 else {}
 
     def _continue_from(self, step: int, *, again: bool = False) -> None:
-        """Report the state from which this rank goes on, at the start of its process or (``again``) later."""
+        """Report the state from which this rank continues, at the start of its process or (``again``) later."""
         try:
             if self._components is not None and step >= 0 and (again or not self._reported_restored):
                 self._report_restored(step)

@@ -109,7 +109,7 @@ class RunComponents:
             self.slot.show(AFTER_LOOP, time.time(), 0.0)
 
     def close(self) -> None:
-        """Stop the thread and close the files; the agent goes on by itself."""
+        """Stop the thread and close the files; the agent continues by itself."""
         self.heartbeat.stop()
         self.spool.close()
         self.slot.close()

@@ -149,7 +149,7 @@ class Sidecar:
         """Start an agent if none lives."""
         with self._tending:
             # One that we started and that still runs has the lock, will have it in a moment, or is on its way out.
-            # The poll also keeps a dead agent of ours from staying a zombie.
+            # The poll also keeps a dead agent of this package from staying a zombie.
             if self._process is not None:
                 if self._process.poll() is None:
                     return
@@ -167,7 +167,7 @@ class Sidecar:
         return f"the agent died {times} in a row, each time within {STEADY_S:.0f} s: {self._died_of}"
 
     def _note_end(self, process: Popen[bytes]) -> None:
-        """Count the end of an agent of ours, unless it left or lived long enough to have worked."""
+        """Count the end of an agent of this package, unless it left or lived long enough to have worked."""
         self._process = None
         state = self.state()
         left = state.get("pid") == process.pid and state.get("state") in ("left", "done")

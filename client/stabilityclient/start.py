@@ -136,7 +136,7 @@ def start_ticks(pid: int) -> int:
 
 
 def pid_namespace() -> str:
-    """Return in which space of process ids this process lives, empty where that is not known."""
+    """Return in which space of process ids this process lives, empty if unknown."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:

@@ -19,7 +19,7 @@ _OTHERS = re.compile(r"(^|[_/.])(val|valid|validation|eval|test)[_/.]")
 
 
 def names_steps(name: str) -> bool:
-    """Say whether a metric's name is that of a count of training steps: ``custom_step``, and not ``val/step``."""
+    """Return whether a metric's name is that of a count of training steps: ``custom_step``, and not ``val/step``."""
     return _COUNTS.search(name) is not None and _OTHERS.search(name) is None
 
 

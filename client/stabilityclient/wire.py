@@ -227,7 +227,7 @@ class Ack(msgspec.Struct):
 
 
 class Acks(msgspec.Struct):
-    """Several Acks at once, by source."""
+    """Several Acks in one message, by source."""
 
     last_seq: dict[str, int]
 

@@ -1,4 +1,4 @@
-"""``python -m stabilityclient.agent RUN_FOLDER``: the node's agent, until the job is over and all is delivered."""
+"""``python -m stabilityclient.agent RUN_FOLDER``: the node's agent, until the job has ended and all is delivered."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class AgentEvents:
             try:
                 if not _append(spool, kind, step, when, data):
                     return
-            except ValueError as error:  # a defect of ours, and no reason to end
+            except ValueError as error:  # a defect of this package, and no reason to end
                 self._log(f"an event is dropped: {error}")
                 self.dropped += 1
             self.error = ""

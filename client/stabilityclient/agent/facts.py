@@ -36,7 +36,7 @@ def checkout(folder: str) -> dict[str, Any]:
     """Return what the checkout at ``folder`` is at; {} where it is in none. It takes seconds on a slow disk.
 
     ``commit``, ``branch`` ("" when detached), ``subject`` (first line of the commit's message), ``remote`` without
-    user and password, ``dirty`` (null where that is not known, then ``why``), ``changed`` (number of changed files,
+    user and password, ``dirty`` (null if unknown, then ``why``), ``changed`` (number of changed files,
     files that git does not know included) and ``files`` (names of the first ones).
     """
     try:
@@ -108,7 +108,7 @@ PROC_BYTES = 1024 * 1024
 
 
 def launch_facts(pid: int) -> dict[str, Any] | None:
-    """Return the facts of a living process of ours, None where they can't be read.
+    """Return the facts of a living process of this package, None where they can't be read.
 
     It may take many seconds (git on a slow disk): call it in a thread.
     """

@@ -54,7 +54,7 @@ class Lines:
         return whole
 
     def rest(self) -> list[bytes]:
-        """Return what stands at the end without an end of line, of a process that is over."""
+        """Return what stands at the end without an end of line, of a process that has ended."""
         line, self._open = self._open, b""
         return [line] if line else []
 
@@ -137,7 +137,7 @@ def _key(path: str) -> str:
 POLL_S, FIND_S = 0.5, 2.0
 #: Bytes read of the end of a file that is seen for the first time, and of any file in one look.
 FIRST_BYTES, READ_BYTES = 16 * 1024, 64 * 1024
-#: Bytes of text that a node sends a second on average, and at once after a quiet time.
+#: Bytes of text that a node sends a second on average, and in one burst after a quiet time.
 BYTES_PER_S, BURST_BYTES = 32 * 1024, 256 * 1024
 #: Bytes of lines that wait while there is no connection; the oldest go first.
 MAX_WAITING_BYTES = 256 * 1024
@@ -190,7 +190,7 @@ class OutputFollower:
             try:
                 # In a thread: a file on a network disk may hang, and nothing else of the agent is to wait for it.
                 await asyncio.to_thread(self._poll)
-            except Exception as error:  # whatever lies there, the agent goes on
+            except Exception as error:  # whatever lies there, the agent continues
                 self._log(f"output: {type(error).__name__}: {error}")
             await asyncio.sleep(POLL_S)
         await asyncio.Event().wait()

@@ -87,7 +87,7 @@ class ServerWatch:
             log(f"{_AFTER} is {environ[_AFTER]!r}, expected seconds > 0: {AFTER_S:.0f} is used")
 
     async def run(self) -> None:
-        """Watch until cancelled; return at once where no address is set."""
+        """Watch until cancelled; return immediately where no address is set."""
         pause_s = FIRST_PAUSE_S
         while self._url:
             text = self._news()

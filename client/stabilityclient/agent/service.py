@@ -1,4 +1,4 @@
-"""The agent's life: lock, poll, send, report; and leave when the job is over and everything is confirmed."""
+"""The agent's life: lock, poll, send, report; and leave when the job has ended and everything is confirmed."""
 
 from __future__ import annotations
 
@@ -143,16 +143,16 @@ QUIET_POLLS = 3
 #: Shortest STABILITY_GPU_POLL_S, seconds: for tests. What NVML gives are averages over a tenth of a second or more.
 MIN_GPU_POLL_S = 0.1
 #: Seconds between two writes of cursor.json while records flow: the server knows better what it has, so an older one
-#: costs nothing. Who waits for it, a finish(), gets it at once.
+#: costs nothing. Who waits for it, a finish(), gets it immediately.
 CURSOR_S = 1.0
 #: How long the last lines that ranks printed are waited for when all else is delivered, seconds.
 LAST_OUTPUT_S = 3.0
-#: An agent that finds no rank at all leaves after so long, seconds (it was started by a process that died at once).
+#: An agent that finds no rank at all leaves after so long, seconds (it was started by a process that died immediately).
 EMPTY_S = 30.0
 
 
 class AgentService:
-    """The agent of one run folder. ``run`` returns when the job is over and all is confirmed, or time is over.
+    """The agent of one run folder. ``run`` returns when the job has ended and all is confirmed, or its time is up.
 
     Args:
         folder: run folder.
@@ -357,7 +357,7 @@ class AgentService:
             return
         data |= {"ordered": self._restart.ordered_end(source)}
         self._own.event("process_death", step, data)
-        self._write_cursor(True)  # at once: the agent that follows a killed one must not report it again
+        self._write_cursor(True)  # immediately: the agent that follows a killed one must not report it again
         self._log.write(f"process death: {data['evidence']['text']}")
 
     def _opened_again(self, source: Source) -> bool:
@@ -371,7 +371,7 @@ class AgentService:
         return bool(ranks) and all(source.over for source in ranks) and not self._agent_commands.busy
 
     def _verdict(self) -> str | None:
-        """Return how the agent ends, None while it goes on."""
+        """Return how the agent ends, None while it continues."""
         now = time.monotonic()
         if not (self._folder / "run.json").exists():
             return "left"  # the folder was removed: nothing is left to deliver

@@ -74,7 +74,7 @@ class Source:
         self.no_dumps: str | None = None
         #: Whether facts of its launch may be collected.
         self.facts = True
-        #: It runs in another container, whose process ids are not ours: its slot alone says whether it lives.
+        #: It runs in another container, whose process ids are not ours: its slot alone tells whether it lives.
         self.elsewhere = False
         self.beat_at = time.monotonic()
         self.ended: ExitStatus | None = None
@@ -107,7 +107,7 @@ class Source:
         """Whether nothing is to come of a rank: no record, and when its process is dead no report of how it ended.
 
         One whose files make trouble is not waited for, but for one that died in the middle of a write: how it ended is
-        known all the same.
+        known nevertheless.
         """
         unreadable = self.trouble is not None and not (self.slot is not None and self.slot.torn)
         return self.final and (self.alive or self.ended is not None or unreadable)
@@ -123,7 +123,7 @@ class Source:
 
     @property
     def main_thread_pending(self) -> int | None:
-        """How many pending calls the loop's thread has run, None where that is not known.
+        """How many pending calls the loop's thread has run, None if unknown.
 
         The interpreter runs them in the main thread only: where a framework trains in another one (Ray), they say
         nothing.
@@ -169,7 +169,7 @@ class Sources:
 
     Args:
         run_folder: of the run on this node.
-        served: those of which another agent may have sent; None where that is not known of any.
+        served: those of which another agent may have sent; None without such a list.
     """
 
     def __init__(self, run_folder: Path, served: Container[str] | None = None) -> None:

@@ -52,7 +52,7 @@ class ExplainedBatch:
         self.error = ""
 
     def facts(self) -> dict[str, Any]:
-        """Return what is sent of the whole batch, without what is not known."""
+        """Return what is sent of the whole batch, without unknown fields."""
         found = {
             "samples": self.seen,
             "loss": self.loss_sum / self.finite if self.finite else None,
@@ -74,7 +74,7 @@ def explained(
     deadline: float,
     now: Callable[[], float] = time.monotonic,
 ) -> ExplainedBatch:
-    """Ask the job's callable about a batch. What it raises is in the answer; only what ends a process goes on.
+    """Ask the job's callable about a batch. What it raises is in the answer; only an end of the process propagates.
 
     Args:
         explain: returns a mapping of some of FIELDS for each sample; a generator is asked for one after the other.
@@ -151,7 +151,7 @@ def _count(found: ExplainedBatch, sample: Sample) -> None:
 
 
 def _sample(given: Any, chars: int) -> Sample:
-    """Return a sample as it is sent, without what is not known.
+    """Return a sample as it is sent, without unknown fields.
 
     Raises:
         RefusedError: it is no mapping of FIELDS.

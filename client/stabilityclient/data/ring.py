@@ -1,4 +1,4 @@
-"""Keeps the last batches of a rank, and on order has the job's own callable explain them. Nothing is computed before.
+"""Keeps the last batches of a rank, and on command has the job's own callable explain them. Nothing is computed before.
 
 What is kept are references: the batches stay in memory as long as the ring holds them. An order is read where the next
 batch is handed in, so the callable runs in the training thread between two steps, bounded in time as far as a generator
@@ -101,7 +101,7 @@ class BatchRing:
                 self._answer(command, step)
 
     def _check_size(self) -> None:
-        """Warn once, where the job makes more batches than the ring holds until an order can come."""
+        """Warn once, where the job makes more batches than the ring holds until a command can come."""
         now = self._kept[-1].time
         if self._puts == PACE_FROM:
             self._paced = now

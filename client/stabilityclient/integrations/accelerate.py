@@ -111,7 +111,7 @@ def steps(
     Args:
         accelerator: has prepared model, optimizer, schedule and loader.
         loader: what ``accelerator.prepare`` returned.
-        epochs: passes over it; batches that are left out on order are not replaced.
+        epochs: passes over it; batches that are left out on command are not replaced.
         run: of :func:`stabilityclient.init`.
         resume_from: a folder that ``save_state`` wrote within such a loop: load it, and go on behind it.
 
@@ -178,7 +178,7 @@ class _Loop(Adapter):
         self._skip = order.skip_batches or 0
 
     def leave(self) -> None:
-        """The loop is over."""
+        """The loop has ended."""
         self._enter(None)
         self._run.boundary(self._at.step + 1, self._at.step + 1)
 

@@ -6,7 +6,7 @@
     fit(trainer)
 
 What they do and what they can't: docs/integrations/composer.md. A step is a batch of Composer's, counted as
-``timestamp.batch`` counts when it is over: the first one is 1, and ``ep0-ba100-rank0.pt`` holds the state after step
+``timestamp.batch`` counts when it has ended: the first one is 1, and ``ep0-ba100-rank0.pt`` holds the state after step
 100.
 """
 
@@ -49,13 +49,13 @@ def _is_whole(saver: Any) -> bool:
 
 
 def link_of(saver: Any, state: Any) -> str:
-    """Return the link to the newest checkpoint, by which ``autoresume`` goes on, "" where there is none."""
+    """Return the link to the newest checkpoint, by which ``autoresume`` continues, "" where there is none."""
     link = "" if saver.latest_filename is None else str(saver.latest_filename.format(state))
     return link if os.path.islink(link) else ""
 
 
 def _put_aside(saver: Any, state: Any, left: list[str], path: str) -> None:
-    """Rename files of steps that were left, and let the link by which ``autoresume`` goes on lead to ``path``.
+    """Rename files of steps that were left, and let the link by which ``autoresume`` continues lead to ``path``.
 
     Composer does not train in a folder that has later ones. A process that has just started knows of none.
     """
@@ -106,7 +106,7 @@ class Place:
         self._step = int(trainer.state.timestamp.batch)
 
     def is_at(self, step: int, loader: Any) -> bool:
-        """Say whether this is the place of a trainer."""
+        """Return whether this is the place of a trainer."""
         return self._step == step and self._loader is loader
 
     def epoch(self, original: Callable[..., Any], mode: Any) -> Iterator[Any]:
@@ -154,7 +154,7 @@ class Place:
 
 
 def keeps_its_own_place(state: Any) -> bool:
-    """Say whether Composer is to find the place: where its epochs are not the loader's, or the data has a state."""
+    """Return whether Composer is to find the place: where its epochs are not the loader's, or the data has a state."""
     loader = state.dataloader
     if hasattr(loader, "__next__") or state.dataloader_len is None or not hasattr(loader, "__len__"):
         return True
@@ -239,7 +239,7 @@ class _Logger(Adapter):
         self._trainer: Any = None
         #: None where Composer finds the place in the data by itself.
         self._place: Place | None = None
-        #: The checkpoint from which this process goes on, and the plan that names it; whether it has begun.
+        #: The checkpoint from which this process continues, and the plan that names it; whether it has begun.
         self._begin = ""
         self._plan: dict[str, Any] | None = None
         self._begun = False
@@ -353,7 +353,7 @@ class _Logger(Adapter):
 
     @guarded
     def stand_on(self, path: str, state: Any) -> None:
-        """Training goes on from a checkpoint: what savers and monitors know of later steps holds no more."""
+        """Training continues from a checkpoint: what savers and monitors know of later steps holds no more."""
         for saver in self._savers:
             saver.last_checkpoint_batch = None  # or a step that was saved before is not saved again
             known, now = saver.all_saved_checkpoints_to_timestamp, state.timestamp.batch
@@ -472,7 +472,7 @@ class _Logger(Adapter):
 
     @guarded
     def batch_checkpoint(self, state: Any, logger: Any) -> None:
-        """A step is over, for the savers too, and nothing of the next one was drawn: save, if that is ordered."""
+        """A step has ended, for the savers too, and nothing of the next one was drawn: save, if that is ordered."""
         if self._trainer is not None and self._run._saves_before(self._step + 1):
             self._ask(self._step + 1)
 
@@ -582,7 +582,7 @@ def _is_same(path: str, other: str) -> bool:
 
 
 def _can_load(state: Any) -> bool:
-    """Say whether a checkpoint was ever loaded into such a trainer that is ready to train."""
+    """Return whether a checkpoint was ever loaded into such a trainer that is ready to train."""
     return not (state.fsdp_enabled or getattr(state, "deepspeed_enabled", False) or state.profiler is not None)
 
 

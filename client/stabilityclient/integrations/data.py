@@ -111,7 +111,7 @@ class Batches:
             next(self)
 
     def reseeds(self) -> bool:
-        """Say whether the order of what comes can be drawn from a new seed.
+        """Return whether the order of what comes can be drawn from a new seed.
 
         Of a function, of a ``DataLoader`` that shuffles and of a ``DistributedSampler``: not where a loader or sampler
         keeps random numbers of its own, nor where the origin of the order is unknown.
@@ -231,7 +231,7 @@ def _whole(batch: Any) -> Any:
 def _let_go_back(loader: Any, state: Any) -> None:
     """Let a ``StreamingDataset`` take up a state that it has passed in this process.
 
-    It takes an epoch before the next one that it would begin for old, and goes on with that one without a word
+    It takes an epoch before the next one that it would begin for old, and continues with that one without a word
     (mosaicml-streaming 0.13, ``StreamingDataset._resume``). Before its first epoch its state has epoch -1.
     """
     data: Any = getattr(loader, "dataset", None)
@@ -253,7 +253,7 @@ def _states(loader: Any) -> dict[str, Any]:
 
 
 def _seeded(of: int | None = None) -> dict[str, Any]:
-    """Return states that follow from a seed, else from this process's; others than those that it goes on with."""
+    """Return states that follow from a seed, else from this process's; others than those that it continues with."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if of is None:
         of = random.getstate()[1][0] if torch is None else torch.initial_seed()

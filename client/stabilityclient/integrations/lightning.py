@@ -43,7 +43,7 @@ def _end_here(trainer: Any, module: Any) -> None:
     """End training before the batch that Lightning is about to train, with all that it does at the end."""
     trainer.should_stop = True
     trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
-    # Only the module's hook can leave a batch out, and Lightning moves the schedules on all the same.
+    # Only the module's hook can leave a batch out, and Lightning moves the schedules on nevertheless.
     hooks: dict[str, Any] = {"on_train_batch_start": lambda *_: -1, "lr_scheduler_step": lambda *_: None}
 
     def on_train_end() -> None:
@@ -185,12 +185,12 @@ class _Sized:
 
 
 def hands_out_batches(trainer: Any) -> bool:
-    """Say whether Lightning asks for the batches; a ``training_step(dataloader_iter)`` does it by itself."""
+    """Return whether Lightning asks for the batches; a ``training_step(dataloader_iter)`` does it by itself."""
     return "DataLoaderIter" not in type(trainer.fit_loop._data_fetcher).__name__
 
 
 def order_comes_again(trainer: Any) -> bool:
-    """Say whether a second pass over the same epoch has the same batches: only then some of them can be skipped.
+    """Return whether a second pass over the same epoch has the same batches: only then some of them can be skipped.
 
     It has where the loader keeps its state, and where a sampler of torch follows the data or computes its order from
     seed and epoch. Where it draws (``shuffle=True``), and for unknown samplers and loaders of the job, not.
@@ -330,7 +330,7 @@ class _Callback(Adapter):
 
     @guarded
     def saved(self, checkpoint: dict[str, Any], path: Any) -> None:
-        """A checkpoint was written; one that goes on in the background may be of before a rollback."""
+        """A checkpoint was written; one that continues in the background may be of before a rollback."""
         ours = checkpoint.get("callbacks", {}).get(self.state_key, {})  # type: ignore[attr-defined]
         if ours.get("ordered", "") == self._unsaved.ordered:
             self._unsaved.saved(path)

@@ -266,7 +266,7 @@ class Report:
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
     def save_checkpoint(self, original: Callable[..., Any], iteration: int, *given: Any, **named: Any) -> Any:
-        """Be around a save. One that goes on in the background is announced as it begins: the agent looks at it."""
+        """Be around a save. One that continues in the background is announced as it begins: the agent looks at it."""
         with self._run.phase("checkpoint"):
             result = original(iteration, *given, **named)
         self._announce(iteration, bool(named.get("non_persistent_ckpt")))
@@ -388,7 +388,7 @@ class Restart:
 
 
 def _left_out(plan: Mapping[str, Any], step: int) -> range:
-    """Return the steps that a plan leaves out, which goes on behind ``step``."""
+    """Return the steps that a plan leaves out, which continues behind ``step``."""
     if plan.get("skip_range"):
         first, last = plan["skip_range"]
         return range(max(first, step + 1), last + 1)

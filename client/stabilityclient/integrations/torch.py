@@ -245,7 +245,7 @@ class Training(Adapter):
             self._batches.reseed(seed, rank)
 
     def _stand_on(self, path: Path) -> None:
-        """Note on disk from where a next start goes on, and delete what is not to be kept."""
+        """Note on disk from where a next start continues, and delete what is not to be kept."""
         agreed(lambda: self._note(path))
 
     def _note(self, path: Path) -> None:

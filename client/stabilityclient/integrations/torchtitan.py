@@ -72,7 +72,7 @@ def discard_later(folder: str, step: int) -> None:
 
 
 def newest(folder: str) -> int:
-    """Return the step from which torchtitan goes on by itself, 0 where there is none."""
+    """Return the step from which torchtitan continues by itself, 0 where there is none."""
     return max((step for step, _ in _checkpoints(folder)), default=0)
 
 
@@ -277,7 +277,7 @@ class _Job(Adapter):
         return loaded
 
     def _followed_plan(self) -> dict[str, Any] | None:
-        """Return the plan by which this process goes on, with its id, None without one; asked on the first rank.
+        """Return the plan by which this process continues, with its id, None without one; asked on the first rank.
 
         Raises:
             ValueError: torchtitan can't load what it names.
@@ -331,7 +331,7 @@ class _Job(Adapter):
     # --- orders --------------------------------------------------------------------------------------------------
 
     def _continues(self, original: Callable[..., Any]) -> bool:
-        """Say whether there is a next step, between two of them."""
+        """Return whether there is a next step, between two of them."""
         trainer = self._trainer
         if not original():
             return False

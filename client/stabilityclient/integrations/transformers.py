@@ -124,7 +124,7 @@ class _Callback(Adapter):
     """Reports steps, phases, logs and checkpoints of one ``train``, asks for commands before each step, and goes back.
 
     Args:
-        begin: the checkpoint from which this process goes on.
+        begin: the checkpoint from which this process continues.
     """
 
     def __init__(self, run: Run, trainer: Any, begin: str | os.PathLike[str] | None) -> None:
@@ -140,9 +140,9 @@ class _Callback(Adapter):
         self._begin = begin
         #: What is to be done to the state that was loaded, when the first batch behind it has come.
         self._changes: Order | None = None
-        #: Batches of this rank that were left out so far, and that have just been left out on order.
+        #: Batches of this rank that were left out so far, and that have just been left out on command.
         self._skipped = self._skips = 0
-        #: Batches of one pass, None where that is not known; passes that Trainer has begun.
+        #: Batches of one pass, None if unknown; passes that Trainer has begun.
         self._length: int | None = None
         self._passes = 0
         #: Trainer's iterator over an epoch, and what is read in place of it.
@@ -312,7 +312,7 @@ class _Callback(Adapter):
 
     @guarded
     def _open(self) -> None:
-        """An epoch of Trainer's begins, or goes on: leave out what is to be left out before its next batch."""
+        """An epoch of Trainer's begins, or continues: leave out what is to be left out before its next batch."""
         trainer = self._trainer
         skip = 0 if self._changes is None else self._changes.skip_batches or 0
         if (not self._skipped and not skip) or trainer.args.ignore_data_skip:

@@ -97,7 +97,7 @@ class _Single:
 class _Stacked:
     """CUDA tensors of one device, dtype and shape, on their way into pinned memory.
 
-    ``to("cpu", non_blocking=True)`` of a CUDA tensor allocates pinned memory and returns at once (PyTorch,
+    ``to("cpu", non_blocking=True)`` of a CUDA tensor allocates pinned memory and returns immediately (PyTorch,
     ``aten/src/ATen/native/TensorConversions.cpp``): its content counts only once the event has come.
     """
 

@@ -103,7 +103,7 @@ class Types:
 
 
 def split(metrics: Mapping[str, Any], types: Types) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return what of a call can be packed now, and what lives on a device; None where a type is not known yet.
+    """Return what of a call can be packed now, and what lives on a device; None where a type is still unknown.
 
     Names and values are not checked here: packing refuses those that are wrong.
 

@@ -87,7 +87,7 @@ class WaitSamples:
         self._waited += waits(frame)
 
     def _close(self) -> None:
-        """Publish the step that is over."""
+        """Publish the step that has ended."""
         if self._of_step and self._step >= 0:
             self._slot.add_waits(self._waited / self._of_step)
         self._of_step = self._waited = 0

@@ -25,7 +25,7 @@ _STEP_PARTS = frozenset({"forward", "backward"})
 
 
 def saves(name: str) -> bool:
-    """Say whether a phase of this name is one in which a checkpoint is saved."""
+    """Return whether a phase of this name is one in which a checkpoint is saved."""
     words = set(name.lower().replace("-", "_").replace("/", "_").replace(" ", "_").split("_"))
     return bool(words & _SAVING) and not words & _STEP_PARTS
 
@@ -58,7 +58,7 @@ class Phase:
         "_start",
     )
 
-    #: Monotonic seconds at which the declared time is over, 0.0 for never; whether this phase declared it itself.
+    #: Monotonic seconds at which the declared time has ended, 0.0 for never; whether this phase declared it itself.
     _deadline: float
     _declared: bool
     _entry: PhaseEntry

@@ -30,7 +30,7 @@ __all__ = ["Probe", "python_stacks"]
 MAX_FRAMES = 100
 MAX_THREADS = 64
 MAX_STACK_CHARS = 60_000
-#: Threads of ours are of no interest.
+#: Threads of this package are of no interest.
 _OURS = "stability-"
 
 

@@ -95,7 +95,7 @@ class PhaseTable:
         self._pack_into = _NUMBERS.pack_into
 
     def find(self, name: str) -> tuple[bytes, PhaseEntry]:
-        """Return the label and the entry of a phase that is not known yet; beyond the table's end that of OTHER."""
+        """Return the label and the entry of a phase that is still unknown; beyond the table's end that of OTHER."""
         key = clip(name, NAME_BYTES)
         entry = self._entries.get(key)
         if entry is None:
@@ -376,7 +376,7 @@ class Slot:
             os.close(fd)
 
     def pause(self, now: float) -> None:
-        """Say that this rank goes back on order since ``now`` (unix seconds): it lasts until its next step begins."""
+        """Say that this rank goes back on command since ``now`` (unix seconds): it lasts until its next step begins."""
         _PAUSED.pack_into(self._map, _PAUSED_AT, now)
 
     def set_segment(self, key: str) -> None:
@@ -408,7 +408,7 @@ class SlotView:
         pending: pending calls that the main thread has run, None without ctypes.
         phases: own time of each phase: name -> (count, total seconds, longest seconds).
         thread: native id of the thread that runs the loop.
-        paused: since when it goes back on order, 0.0 where it does not.
+        paused: since when it goes back on command, 0.0 where it does not.
         refused: things that the job gave and that could not be stored. no_room: errno of the last record that found no
             room, 0 for none. forked: a forked child logged, which records nothing.
         waits: steps looked at, the sum of the shares of each in which its loop waited for other ranks, and of their

@@ -95,7 +95,7 @@ class Boundary:
         return self._act(step) if self._ready else None
 
     def saves_before(self, step: int) -> bool:
-        """Say whether this rank gave its word to save a checkpoint before ``step`` begins."""
+        """Return whether this rank gave its word to save a checkpoint before ``step`` begins."""
         return any(
             command["apply_at_step"] == step and (command["kind"] == "checkpoint_now" or command.get("save"))
             for command, _ in self._ready.values()

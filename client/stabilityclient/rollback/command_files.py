@@ -23,7 +23,7 @@ _U64 = struct.Struct("<Q")
 
 
 def make_mailbox(path: str) -> None:
-    """Make the counter file if it is not there; all ranks and the agent may try at once."""
+    """Make the counter file if it is not there; all ranks and the agent may try in parallel."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if os.fstat(fd).st_size < MAILBOX_BYTES:
@@ -91,7 +91,7 @@ class CommandFiles:
                 continue
             self._files[entry.name] = changed
             command = read_json(entry.path)
-            # The agent writes whole files. What is no command is none of ours, and must not hide the next one.
+            # The agent writes whole files. What is no command is none of this package, and must not hide the next one.
             if not isinstance(command.get("command_id"), str) or not isinstance(command.get("attempt", 1), int):
                 continue
             command_id, attempt = command["command_id"], int(command.get("attempt") or 1)

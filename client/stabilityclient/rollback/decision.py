@@ -25,7 +25,7 @@ __all__ = [
 KINDS = frozenset({"rollback", "stop", "checkpoint_now"})
 #: Kind of command that each rank answers for itself, with what its ring of batches holds.
 SHOW_BATCHES = "show_batches"
-#: Why a job saves no checkpoint on order, where nothing else is known.
+#: Why a job saves no checkpoint on command, where nothing else is known.
 NO_SAVER = "the job has no function that saves a checkpoint on order (@run.on_checkpoint)"
 #: Final states of a command.
 ENDED_STATES = frozenset({"acted", "done", "rejected", "failed", "expired"})
@@ -39,16 +39,16 @@ class Rollback:
     """What the handler of ``@run.on_rollback`` gets and ``run.boundary`` returns; nothing of it can be changed.
 
     Attributes:
-        to_step: step whose state to restore; training goes on with ``to_step + 1``.
+        to_step: step whose state to restore; training continues with ``to_step + 1``.
         lr_scale: factor on what the schedule of the restored checkpoint gives at each step, or None to leave it.
         seed: new seed for the data order, or None to keep it.
         skip_batches: batches to leave out after the restored position, or None.
         skip_range: ``(first, last)``: leave out the batches that these steps had before, and train on those between
             ``to_step`` and ``first`` again; None for none. Never beside ``skip_batches``.
-        reason: why, in words of who ordered it.
+        reason: free text of the issuer.
         command_id: the command; also the key of the new segment.
         checkpoint: path of the checkpoint to load, or None where the job announced none.
-        issuer: who ordered it.
+        issuer: its issuer.
         branch: the discarded segment whose checkpoint it is, ``(number, key)``: a rollback is undone, and
             ``to_step`` may lie above the present step. None: ``to_step`` is one of the path that the job is on.
     """
@@ -126,7 +126,7 @@ class Rollback:
         )
 
     def skips(self, number: int) -> bool:
-        """Say whether the ``number``-th batch behind the restored position is left out; the first one has number 1.
+        """Return whether the ``number``-th batch behind the restored position is left out; the first one has number 1.
 
         A range of steps is counted from ``to_step`` on, so where batches had been left out between the two before, the
         loader adds how many those were.
@@ -183,7 +183,7 @@ class Situation:
 
 
 def judge(command: Mapping[str, Any], at: Situation) -> tuple[str, str]:
-    """Return what this rank answers to ``command``, and why in words.
+    """Return this rank's answer to ``command``, and the reason.
 
     The answer is ``ready``, ``rejected`` or ``missed``. A rank that is not ready also decides ``abort`` in the arbiter.
     """
@@ -258,7 +258,7 @@ def checkpoint_path(command: Mapping[str, Any]) -> str | None:
 
 
 def _fits(value: object, to_step: int) -> bool:
-    """Say whether a value is a range of steps behind the checkpoint's."""
+    """Return whether a value is a range of steps behind the checkpoint's."""
     span = _range(value)
     return span is not None and to_step < span[0] <= span[1]
 
@@ -284,9 +284,9 @@ class Stop:
 
     Attributes:
         step: the step that is not to begin.
-        reason: why, in words of who ordered it.
+        reason: free text of the issuer.
         command_id: the command.
-        issuer: who ordered it.
+        issuer: its issuer.
         save: a checkpoint was ordered first; ``@run.on_checkpoint`` has saved it already.
     """
 

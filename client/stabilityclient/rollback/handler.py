@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CHANGES", "RankLineage", "Restoring"]
 
-#: What an order may ask for beside the step.
+#: What a command may ask for beside the step.
 CHANGES = ("lr_scale", "seed", "skip_batches", "skip_range")
 #: Facts that a handler may report of one rollback.
 MAX_APPLIED = 32
@@ -41,7 +41,7 @@ class Restoring:
         #: The job carries out by itself what ``boundary()`` returns.
         self.promised = False
         #: The rollback whose state is not back yet: command, step of its boundary, whether the next row is in its
-        #: segment already (a handler noted it), or the old one goes on until then (``boundary()`` returned it).
+        #: segment already (a handler noted it), or the old one continues until then (``boundary()`` returned it).
         self._open: tuple[Mapping[str, Any], int, bool] | None = None
 
     @property
@@ -142,7 +142,7 @@ class Restoring:
         trouble: Exception | None = None
         try:
             applied = _applied(answer)
-        except Exception as error:  # the state is back all the same: the others must know that first
+        except Exception as error:  # the state is back nevertheless: the others must know that first
             trouble = error
         try:
             where = " of the branch that was left" if command.get("branch") else ""

@@ -149,7 +149,7 @@ def clean_event(value: Any, name: str = "", depth: int = MAX_DEPTH) -> Any:
     """Return the data of an event, or of a report of health, without secrets in any of its texts, at any depth.
 
     A text is cleaned by its field: a path is still the place to load from, an id still the same
-    id. A field that is not known is a free text.
+    id. A field that is unknown is a free text.
     """
     if isinstance(value, str):
         if name in _PATHS:

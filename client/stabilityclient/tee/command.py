@@ -176,7 +176,7 @@ class ImportHook:
         self._awaited.update(dict.fromkeys(library.modules, library))
 
     def install(self) -> None:
-        """Look at each import from now on; what is imported already is patched at once."""
+        """Look at each import from now on; what is imported already is patched immediately."""
         sys.meta_path.insert(0, self)
         for name in self._awaited:
             if (module := sys.modules.get(name)) is not None:

@@ -43,7 +43,7 @@ class Counting:
             self._declared.append(step_metric)
 
     def count_to(self, step: int) -> None:
-        """A call gave a step: the count goes on from there."""
+        """A call gave a step: the count continues from there."""
         self._count = max(self._count, step)
 
     def commit(self) -> None:

@@ -134,7 +134,7 @@ class Saving(Library):
 
 
 def _passing(path: str) -> bool:
-    """Say whether a file or its folder is written under a name that it does not keep."""
+    """Return whether a file or its folder is written under a name that it does not keep."""
     words = path.lower().replace("\\", "/").split("/")[-2:]
     return any(word.startswith((".", *_PASSING)) or word.endswith(_PASSING) for word in words)
 

@@ -34,7 +34,7 @@ class Trackio(Library):
     ) -> None:
         known = self._runs.get(id(run))
         if known is None:
-            # It has counted this row; one that is resumed goes on from its last one.
+            # It has counted this row; one that is resumed continues from its last one.
             begun = max(0, int(getattr(run, "_next_step", 1)) - 1)
             stream = Stream(self.title, str(getattr(run, "name", None) or "trackio"))
             known = self._runs[id(run)] = (run, stream, Counting(self._recording, self.title, begun))

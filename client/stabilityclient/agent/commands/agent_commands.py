@@ -116,7 +116,7 @@ class AgentCommands:
 
         Args:
             command: as in docs/api.md.
-            clock_offset_s: server's time minus ours; the expiry is judged by the server's clock.
+            clock_offset_s: server's time minus the local one; the expiry is judged by the server's clock.
         """
         if command.get("kind") not in self._handlers:
             return False

@@ -58,7 +58,7 @@ class Downlink:
 
         Args:
             command: as in docs/api.md.
-            clock_offset_s: server's time minus ours; the ranks judge the expiry by the server's clock.
+            clock_offset_s: server's time minus the local one; the ranks judge the expiry by the server's clock.
         """
         try:
             self._take(command, clock_offset_s)

@@ -65,7 +65,7 @@ def refusal(command: CommandToRun, node: str, ranks: Iterable[Source]) -> str:
 
 
 def _of_before(command: CommandToRun, node: str, living: list[Source], over: bool) -> tuple[str, str] | None:
-    """Return what is known of a command whose plan an earlier agent wrote; None where the rest is to be ended now."""
+    """Return the facts of a command whose plan an earlier agent wrote; None where the rest is to be ended now."""
     known = None if command.fence is None else command.fence.starts.get(node)
     meant = [source for source in living if known is not None and started_ns(source.info.source) <= int(known, 16)]
     if not meant:

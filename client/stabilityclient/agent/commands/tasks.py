@@ -14,7 +14,7 @@ from stabilityclient.agent.commands.agent_commands import CommandToRun
 
 __all__ = ["TASKS", "TaskCall", "carry_out", "register"]
 
-#: Seconds that a task may take; its thread goes on, but its answer is no longer waited for.
+#: Seconds that a task may take; its thread continues, but its answer is no longer waited for.
 TIMEOUT_S = 60.0
 MAX_DETAIL_CHARS = 500
 

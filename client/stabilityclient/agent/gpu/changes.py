@@ -16,13 +16,13 @@ from stabilityclient.agent.gpu.samples import GpuInfo, GpuSample
 
 __all__ = ["EVENTS_AT_ONCE", "Budget", "Change", "GpuChanges"]
 
-#: Events a minute in the long run, and at once after a quiet time.
+#: Events a minute in the long run, and in one burst after a quiet time.
 EVENTS_A_MINUTE = 30.0
 EVENTS_AT_ONCE = 30.0
-#: Share of the time since the last sample at lowered clocks from which it is reported, and below which it is over.
+#: Share of the time since the last sample at lowered clocks from which it is reported, and below which it has ended.
 THROTTLED_SHARE = 0.05
 THROTTLED_OVER_SHARE = 0.025
-#: Samples in a row below THROTTLED_OVER_SHARE after which it is over: clocks go up and down by the second.
+#: Samples in a row below THROTTLED_OVER_SHARE after which it has ended: clocks go up and down by the second.
 THROTTLED_OVER_SAMPLES = 3
 #: Degrees below its limit at which a temperature is no longer too high.
 COOLER_C = 3.0

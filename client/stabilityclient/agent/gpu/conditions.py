@@ -1,7 +1,7 @@
 """The numbers of NVML that say by themselves that something is wrong with a GPU: one line each.
 
 A line here makes the agent ask for the number at its slow samples, and report it. What it means (how bad it is, what to
-do) is one line of the server, ``gpus/signs.py``: older agents are judged by what is known today.
+do) is one line of the server, ``gpus/signs.py``: older agents are judged by today's rules.
 """
 
 from __future__ import annotations

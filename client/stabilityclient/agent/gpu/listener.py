@@ -1,4 +1,4 @@
-"""Waits for NVML's events on a thread of its own: Xids come at once, not with the next sample."""
+"""Waits for NVML's events on a thread of its own: Xids come immediately, not with the next sample."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["WAIT_S", "EventListener", "GpuEvent"]
 
 #: Longest wait of one call, seconds: a thread that has to end does so within it.
 WAIT_S = 5.0
-#: Pause after an error, seconds: a set with a GPU that is lost answers at once, again and again.
+#: Pause after an error, seconds: a set with a GPU that is lost answers immediately, again and again.
 ERROR_PAUSE_S = 1.0
 #: Errors in a row after which the thread ends; it is started again with the GPUs that still answer.
 MAX_ERRORS = 3

@@ -157,7 +157,7 @@ HANG_S = 10.0
 MIN_HANG_S = 1.0
 #: An inventory is reported when it stayed the same for so long: ranks come one after the other at a start, seconds.
 INVENTORY_SETTLES_S = 1.0
-#: Inventories a minute in the long run, and at once.
+#: Inventories a minute in the long run, and in one burst.
 INVENTORIES_A_MINUTE, INVENTORIES_AT_ONCE = 6.0, 4.0
 #: For so long after a rank's start each sample asks for its GPU's processes, seconds: a context is made late.
 PIDS_WANTED_S = 120.0
@@ -261,7 +261,7 @@ class GpuMonitor:
         return found
 
     def device_of(self, pid: int, local_rank: int | None) -> dict[str, Any] | None:
-        """Return ``{"index","uuid"}`` of the GPU on which a rank computes, None where that is not known."""
+        """Return ``{"index","uuid"}`` of the GPU on which a rank computes, None if unknown."""
         gpu = self._device(pid, local_rank)
         return None if gpu is None else {"index": gpu.index, "uuid": gpu.uuid}
 

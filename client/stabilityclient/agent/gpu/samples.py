@@ -105,7 +105,7 @@ class NodeSample:
 
     Args:
         visible: whether NVML answers and sees a GPU. text: one line, with the problem, if any.
-        driver: version, empty where it is not known.
+        driver: version, empty if unknown.
         gpus: every GPU that was ever seen, by key. samples: those that were read now.
         missing: keys of GPUs that NVML does not count any more.
         blind: ``what`` (``gpu``, ``gpu_ecc``) to why it can't be seen here.
@@ -125,7 +125,7 @@ def row_of(gpu: GpuInfo, sample: GpuSample, times: dict[str, tuple[float, float]
 
     Args:
         times: last value and sum of each time counter, ns; kept here from sample to sample. A counter that went back
-            (its driver was loaded again) goes on from the sum that it had.
+            (its driver was loaded again) continues from the sum that it had.
     """
     if not sample.values:
         return {}

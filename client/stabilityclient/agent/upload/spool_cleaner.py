@@ -1,4 +1,4 @@
-"""Removes chunks that the server can't lose, and keeps some of them to refill one that lost its tail all the same."""
+"""Removes chunks that the server can't lose, and keeps some of them to refill one that lost its tail nevertheless."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class SpoolCleaner:
                 _remove_durable(source, 0 if tight else max(1, keep // CHUNK_BYTES))
 
     def sweep_all(self, sources: Sources) -> None:
-        """The run is over and everything is durable: remove all chunks; the files that name the processes stay."""
+        """The run has ended and everything is durable: remove all chunks; the files that name the processes stay."""
         for source in sources:
             _remove_all(source)
 

@@ -78,7 +78,7 @@ class Outbox:
         return len({number for source in self._sources for _, _, _, number in source.in_flight})
 
     async def put(self, source: Source, frame: Frame, data: bytes, *, full: bool) -> None:
-        """Send a frame at once where it is full or has to leave alone, else with those of the other sources.
+        """Send a frame immediately where it is full or has to leave alone, else with those of the other sources.
 
         Args:
             data: the bytes of ``frame``.
@@ -173,7 +173,7 @@ def confirmed(source: Source, last_seq: int) -> tuple[int | None, str]:
 
 
 def clock_offset_s(server_time: float, now: float) -> tuple[float, str]:
-    """Return the server's time minus ours, seconds, and what can't be about it: then 0 is taken."""
+    """Return the server's time minus the local one, seconds, and what can't be about it: then 0 is taken."""
     if abs(server_time) < MAX_TIME_S:
         return server_time - now, ""
     return 0.0, f"the server's time is {server_time} unix seconds: not believed, ours is taken"
@@ -186,7 +186,7 @@ def _written(source: Source) -> int:
 
 
 class Backoff:
-    """Pauses that double, with jitter so that 1,000 agents don't come back at once.
+    """Pauses that double, with jitter so that 1,000 agents don't come back at the same time.
 
     Args:
         first_s, longest_s: bounds of the pause before jitter.
@@ -416,7 +416,7 @@ class Uplink:
                 source.durable = last
             self._backoff.reset()
             self._retry.reset()
-        if last > source.sent:  # sent before a rewind, and stored all the same
+        if last > source.sent:  # sent before a rewind, and stored nevertheless
             source.rewind(last + 1)
         self._ready.set()
         self._callbacks.acked()

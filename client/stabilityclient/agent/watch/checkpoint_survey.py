@@ -46,7 +46,7 @@ class Glance(NamedTuple):
 
 
 class Saw(NamedTuple):
-    """What came of it; ``mark`` None: it is not there. ``trouble``: why that is not known."""
+    """What came of it; ``mark`` None: it is not there. ``trouble``: why that is unknown."""
 
     glance: Glance
     mark: Mark | None

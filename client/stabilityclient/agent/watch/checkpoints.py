@@ -178,7 +178,7 @@ class CheckpointWatch:
         return told
 
     def _unchecked(self, each: _Watched, trouble: str) -> list[Notice]:
-        """Say once why nothing is known of one; of one that was looked at before, what is known stays so."""
+        """Report once why a checkpoint can't be inspected; earlier findings about it stay."""
         sight = self._sights.setdefault(each.path, _Sight())
         sight.writing = False
         if sight.content or each.told == trouble:
@@ -238,7 +238,7 @@ class CheckpointPoll:
         self._announced = (asyncio.Event(), asyncio.Event())
 
     def announce(self) -> None:
-        """Let all that is new be looked at at once."""
+        """Let all that is new be looked at immediately."""
         for announced in self._announced:
             announced.set()
 

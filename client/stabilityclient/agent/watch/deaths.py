@@ -90,7 +90,7 @@ class OomCounters:
         return {"source": "cgroup", "counter": path, "kills": kills, "seconds_ago": round(self._now() - at, 2)}
 
     def forget(self, pid: int) -> None:
-        """The process is over and reported."""
+        """The process has ended and reported."""
         _, path = self._files.pop(pid, (0.0, None))
         if path is not None and all(path != other for _, other in self._files.values()):
             self._counters.pop(path, None)

@@ -33,8 +33,8 @@ class ExitStatus(NamedTuple):
     """How a process ended.
 
     Args:
-        signal: number of the signal that killed it, None when none did or that is not known.
-        exit_code: 0 to 255, None when it was killed or that is not known.
+        signal: number of the signal that killed it, None when none did or that is unknown.
+        exit_code: 0 to 255, None when it was killed or that is unknown.
         how: ``pidfd``, ``zombie``, or ``none`` when it is unknown. why: then the reason.
     """
 

@@ -41,7 +41,7 @@ class NodeHealth:
     Args:
         folder: run folder. sources: what lies in it. own: the agent's own records.
         deaths: watches the ranks' ends. kernel: the kernel's log. limit_bytes: of the spool.
-        gpu_of: returns the GPU of a rank, as ``{"index","uuid"}``, None where that is not known.
+        gpu_of: returns the GPU of a rank, as ``{"index","uuid"}``, None if unknown.
         more_gaps: each returns further gaps, e.g. those of the GPUs.
     """
 
@@ -153,7 +153,7 @@ class NodeHealth:
 
 
 class ClockWatch:
-    """Notices when the wall clock jumps.
+    """Detects when the wall clock jumps.
 
     Args:
         now: unix seconds. steady: seconds on a clock that is never set and runs while the machine sleeps.

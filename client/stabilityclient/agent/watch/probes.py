@@ -17,7 +17,7 @@ __all__ = [
 MAX_CHILDREN = 32
 #: Threads whose children are read: data loaders fork in the main thread, and a CUDA process has hundreds.
 MAX_THREADS_ASKED = 64
-#: Processes whose CPU time is added up for one rank; of a larger tree it is not known.
+#: Processes whose CPU time is added up for one rank; of a larger tree it is unknown.
 MAX_TREE = 256
 #: Shortest time between two samples that gives a share of the CPU, seconds: the kernel counts in ticks of 10 ms.
 SHORTEST_SHARE_S = 0.2

@@ -60,7 +60,7 @@ class ProgressFile:
             log(f"{_PAUSE} is {environ[_PAUSE]!r}, expected seconds > 0: {PAUSE_S:.0f} is used")
 
     def write(self, *, at_once: bool = False) -> None:
-        """Write what is known now, once a second at most unless ``at_once``. A disk that takes nothing is logged."""
+        """Write the facts now, once a second at most unless ``at_once``. A disk that takes nothing is logged."""
         now = self._clock()
         if self._file is None or (0 <= now - self._at < EVERY_S and not at_once):
             return

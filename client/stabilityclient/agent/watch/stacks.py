@@ -164,7 +164,7 @@ _THREAD = re.compile(r"\n(?:Current thread|Thread) 0x")
 
 @dataclass(slots=True)
 class _RankSample:
-    """What is known about one rank while the sample goes on."""
+    """What is known about one rank while the sample continues."""
 
     source: Source
     sampled: float = 0.0
@@ -219,7 +219,7 @@ class StackTaker:
         return "acted", f"stacks of {seen} of {len(samples)} ranks" + (f"; {'; '.join(missing[:3])}" if missing else "")
 
     def gaps(self) -> list[Gap]:
-        """Return which living ranks had no Flight Recorder at the newest sample: what they wait in is not known."""
+        """Return which living ranks had no Flight Recorder at the newest sample: what they wait in is unknown."""
         living = [(source, why) for source, why in self._no_recorder if source.alive]
         do = "set TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_TRACE_BUFFER_SIZE=2000 before init_process_group"
         return grouped("collectives", living, do)

@@ -27,12 +27,12 @@ def sampler_of(loader: Any) -> Any:
 
 
 def order_comes_again(loader: Any) -> bool:
-    """Say whether a second pass over the same epoch has the same batches: only then some of them can be skipped."""
+    """Return whether a second pass over the same epoch has the same batches: only then some of them can be skipped."""
     return type(sampler_of(loader)).__name__ in _REPEATING
 
 
 def length_of(loader: Any) -> int | None:
-    """Return the batches of one pass on this rank, None where that is not known before its end."""
+    """Return the batches of one pass on this rank, None if unknown before its end."""
     try:
         return len(loader) or None
     except TypeError:

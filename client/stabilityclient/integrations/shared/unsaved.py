@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Order", "Unsaved", "read_orders", "write_orders"]
 
 _FILE = "unsaved-rollback.json"
-#: Longest file that is read, bytes: an order has some 200.
+#: Longest file that is read, bytes: a command has some 200.
 MAX_BYTES = 1024 * 1024
 
 
@@ -42,7 +42,7 @@ class Order(NamedTuple):
     """What is to be done to the state of a checkpoint.
 
     Args:
-        command_id: who ordered it: the rollback.
+        command_id: of the rollback.
         lr_scale: factor on the learning rate, over 0.
         skip_batches: how many batches behind the checkpoint are left out.
         skip_places: the places in the data that are left out, first and last, where a job counts them (``Skips``).
@@ -150,7 +150,7 @@ class Unsaved:
     def note(self, path: str | None, order: Order, ordered: str) -> None:
         """Write down how a rollback changed the state of a checkpoint, before it counts as carried out.
 
-        One that changed nothing, too: what was noted of this checkpoint before is over.
+        One that changed nothing, too: an earlier note of this checkpoint is void.
 
         Args:
             path: of the checkpoint.
@@ -192,7 +192,7 @@ class Unsaved:
         return order
 
     def _is_replaced(self, order: Order, path: str) -> bool:
-        """Say whether the plan by which this process came up orders changes to the same checkpoint, later."""
+        """Return whether the plan by which this process came up orders changes to the same checkpoint, later."""
         plan = self.plan
         if plan is None or order.plan == self.plan_id:
             return False
@@ -214,12 +214,12 @@ class Unsaved:
             )
 
     def follows_plan(self, path: str) -> bool:
-        """Say whether the job went back to ``path`` after it had come up by the plan; asks this rank's disk."""
+        """Return whether the job went back to ``path`` after it had come up by the plan; asks this rank's disk."""
         order = self._noted(path)
         return order is not None and order.plan == self.plan_id != ""
 
     def saved(self, path: str | os.PathLike[str]) -> None:
-        """A checkpoint is whole that has :attr:`ordered`: what was noted is over. On the first rank, or on all."""
+        """A checkpoint is whole that has :attr:`ordered`: the note is void. On the first rank, or on all."""
         if rank_and_world()[0] != 0:
             return
         try:

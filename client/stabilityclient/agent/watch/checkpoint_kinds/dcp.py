@@ -33,7 +33,7 @@ def is_dcp(folder: Folder) -> bool:
 
 
 def inspect_dcp(folder: Folder) -> Found:
-    """Return what is found. Raises OSError where a file can't be read."""
+    """Return the findings. Raises OSError where a file can't be read."""
     found = Found("dcp", loads_with="any")
     needed: dict[str, int] = {}
     own = [int(match["rank"]) for name in folder.sizes if (match := _OF_RANK.fullmatch(name))]
@@ -60,7 +60,7 @@ def inspect_dcp(folder: Folder) -> Found:
         elif folder.sizes[name] < size:
             found.bad[name] = f"truncated ({folder.sizes[name]:,} of {size:,} bytes)"
     if not needed and not found.bad:
-        # Its parts are not known by name. A rank that has nothing to save writes none: a gap is no proof.
+        # The names of its parts are unknown. A rank that has nothing to save writes none: a gap is no proof.
         found.judged = False
     return found
 

@@ -43,7 +43,7 @@ def is_tag(folder: Folder) -> bool:
 
 
 def inspect_tag(folder: Folder) -> Found:
-    """Return what is found. Raises OSError where a file can't be read."""
+    """Return the findings. Raises OSError where a file can't be read."""
     found = Found("deepspeed", loads_with="any")
     models = {int(match["mp"]): name for name in folder.sizes if (match := _MODEL.fullmatch(name))}
     zero = [match for name in folder.sizes if (match := _ZERO.fullmatch(name))]

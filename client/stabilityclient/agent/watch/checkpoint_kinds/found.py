@@ -28,11 +28,11 @@ class Inspection(msgspec.Struct, frozen=True):
     """What was found at a path.
 
     Attributes:
-        complete: all files are there and whole; None: not known, of a kind that we can't judge.
+        complete: all files are there and whole; None: unknown, of a kind that we can't judge.
         problem: which files are missing or truncated, a sentence without its end; "" where nothing is wrong.
         bad: the first names of those, within the checkpoint.
         size_bytes, files: all that lies there.
-        world_size: ranks that wrote it, where the layout tells. loads_with: None: not known.
+        world_size: ranks that wrote it, where the layout tells. loads_with: None: unknown.
     """
 
     kind: Kind

@@ -35,10 +35,10 @@ def is_hugging_face(folder: Folder) -> bool:
 
 
 def inspect_hugging_face(folder: Folder, world_size: int | None) -> Found:
-    """Return what is found. Raises OSError where a file can't be read.
+    """Return the findings. Raises OSError where a file can't be read.
 
     Args:
-        world_size: ranks of the job that announced it, each of which saves its random states; None: not known.
+        world_size: ranks of the job that announced it, each of which saves its random states; None: unknown.
     """
     found = Found("hugging_face", loads_with="any")
     tag, sharded = tag_of(folder), [folder.inner(name) for name in _FSDP]
@@ -68,7 +68,7 @@ def inspect_hugging_face(folder: Folder, world_size: int | None) -> Found:
 
 
 def _damaged(folder: Folder, needed: set[str], known: Collection[str]) -> dict[str, str]:
-    """Return what is wrong with files that are not known as bad: missing, cut off, not readable."""
+    """Return what is wrong with files that are not listed as bad: missing, cut off, not readable."""
     bad = {name: wrong for name in needed if name not in known and (wrong := folder.wrong(name))}
     saved = (name for name in folder.sizes if name in _SAVED_BY_TORCH or (name in needed and name != STATE))
     for name in saved:

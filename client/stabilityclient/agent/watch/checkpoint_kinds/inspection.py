@@ -23,7 +23,7 @@ def inspect(path: str, world_size: int | None = None) -> Inspection | None:
 
     Args:
         path: of a file or folder.
-        world_size: ranks of the job that announced it, None where that is not known.
+        world_size: ranks of the job that announced it, None if unknown.
     """
     try:
         state = os.stat(path)

@@ -34,7 +34,7 @@ def _is_config(folder: Folder) -> bool:
 
 
 def inspect_megatron(folder: Folder) -> Found:
-    """Return what is found. Raises OSError where a file can't be read."""
+    """Return the findings. Raises OSError where a file can't be read."""
     legacy = [match for name in folder.sizes if (match := _RANK.fullmatch(name))]
     return _of_ranks(folder, legacy) if legacy else _of_tensors(folder)
 

@@ -20,7 +20,7 @@ _LIGHTNING, _LIGHTNING_WITHIN_BYTES = b"pytorch-lightning_version", 65_536
 
 
 def inspect_file(folder: Folder, name: str) -> Found:
-    """Return what is found in one file of a folder. Raises OSError where it can't be read."""
+    """Return the findings in one file of a folder. Raises OSError where it can't be read."""
     if not folder.sizes[name]:
         return Found("file", {name: "empty"})
     with folder.open(name) as file:

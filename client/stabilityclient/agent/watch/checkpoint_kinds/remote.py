@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 #: Times that a request is tried again, and how long one may take, seconds: a store that is away costs one look so much.
 RETRIES, TIMEOUT_S = 2, 10.0
-#: Read of an object at once, bytes: the directory of a zip archive of some thousand tensors, or a header.
+#: Read of an object immediately, bytes: the directory of a zip archive of some thousand tensors, or a header.
 BLOCK_BYTES = 256 * 1024
 #: Longest reason of the library that is told, characters: some answer with whole pages.
 MAX_REASON_CHARS = 160
@@ -43,7 +43,7 @@ class NotChecked(Exception):
     """Nothing is known of what lies at a URL; its text is the reason. No OSError: it is no torn file.
 
     Args:
-        away: the store can't be asked at all, so that others in it need not be tried at once.
+        away: the store can't be asked at all, so that others in it need not be tried immediately.
     """
 
     def __init__(self, reason: str, *, away: bool = False) -> None:
@@ -114,7 +114,7 @@ def inspect_objects(objects: Objects, world_size: int | None = None) -> Inspecti
     """
     try:
         return inspect_listed(objects.folder, objects.name, world_size)
-    except OSError as error:  # none of ours: it is read through _Object only
+    except OSError as error:  # none of this package: it is read through _Object only
         raise NotChecked(f"it can't be read: {error}") from error
 
 
