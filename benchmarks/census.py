@@ -98,6 +98,36 @@ def guards(tree: ast.Module) -> int:
     return sum(isinstance(call, ast.Name) and call.id == "isinstance" for call in calls)
 
 
+def outside_assignments(tree: ast.Module) -> int:
+    """Return how many assignments go to attributes of other objects than ``self``."""
+    statements = (node for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign))
+    targets = (
+        target for node in statements for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    )
+    stored = (one for target in targets for one in ast.walk(target) if isinstance(one, ast.Attribute))
+    own = ("self", "cls")
+    return sum(
+        isinstance(one.ctx, ast.Store) and not (isinstance(one.value, ast.Name) and one.value.id in own)
+        for one in stored
+    )
+
+
+def callbacks(tree: ast.Module) -> int:
+    """Return how many parameters of constructors are callables."""
+    classes_ = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    makers = (
+        one for node in classes_ for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"
+    )
+    given = (argument for one in makers for argument in (*one.args.args, *one.args.kwonlyargs))
+    return sum(one.annotation is not None and "Callable" in ast.unparse(one.annotation) for one in given)
+
+
+def longest(tree: ast.Module) -> int:
+    """Return the lines of the longest function."""
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return max(((node.end_lineno or 0) - node.lineno + 1 for node in functions), default=0)
+
+
 def coercions(tree: ast.Module) -> int:
     """Return how many private functions make a value of a type out of anything."""
     functions = (node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
@@ -138,6 +168,9 @@ def census(root: Path) -> dict[str, str]:
     rows["`dict[str, Any]`"] = str(sum(file.text.count("dict[str, Any]") for file in python))
     trees = [(file.path, file.tree) for file in python if file.tree is not None]
     rows["`isinstance` guards"] = str(sum(guards(tree) for _, tree in trees))
+    rows["assignments to attributes of other objects"] = str(sum(outside_assignments(tree) for _, tree in trees))
+    rows["callables among constructors' parameters"] = str(sum(callbacks(tree) for _, tree in trees))
+    rows["longest function, lines"] = str(max(longest(tree) for _, tree in trees))
     rows["private coercion helpers"] = str(sum(coercions(tree) for _, tree in trees))
     rows["numeric constants of rules"] = str(sum(constants(tree) for path, tree in trees if RULES.search(path)))
     folders = Counter(str(Path(file.path).parent) for file in files)
