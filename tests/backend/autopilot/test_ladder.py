@@ -169,7 +169,7 @@ def test_a_kind_that_the_policy_does_not_name_is_left_alone() -> None:
 
 def test_without_an_agent_the_order_waits_and_is_given_when_one_is_there() -> None:
     job = PilotedJob("wait_steps: 40", once)
-    job.state.agents.clear()
+    job.state.agents.all.clear()
     job.train(500)
     assert not job.entries
     assert "no agent of this run is connected" in job.shown.text

@@ -38,7 +38,7 @@ def _fold(rank: int, records: list[Record], sizes: Iterator[int]) -> RunState:
 
 def _known(state: RunState) -> tuple[object, ...]:
     batches, path = state.batches, state.fold.tree.path()
-    ids = [batches.ids_on(path, step) for step in range(400)]
+    ids = [batches.ids.on(path, step) for step in range(400)]
     segments = [(one.id, one.parent, one.fork_step) for one in state.fold.tree]
     found = [(one.kind, one.onset_step, one.state) for one in state.incidents.all()]
     return ids, segments, batches.repeats.judged, batches.repeats.repeated, batches.passed_over, found

@@ -115,6 +115,6 @@ def test_the_id_of_a_step_is_known_on_every_branch() -> None:
     state = restarted(range(1, 30))
     tree = state.fold.tree
 
-    assert state.batches.ids_on(tree.path(), 201) == state.batches.ids_on(tree.path(), 1)
-    assert state.batches.ids_on(tree.path(0), 201) not in (None, state.batches.ids_on(tree.path(), 201))
-    assert state.batches.ids_on(tree.path(), 500) is None
+    assert state.batches.ids.on(tree.path(), 201) == state.batches.ids.on(tree.path(), 1)
+    assert state.batches.ids.on(tree.path(0), 201) not in (None, state.batches.ids.on(tree.path(), 201))
+    assert state.batches.ids.on(tree.path(), 500) is None

@@ -665,19 +665,6 @@ class BatchFold(Stateful, Consumer):
 
     # --- what is asked -------------------------------------------------------------------------------------------
 
-    def ids_on(self, path: Sequence[PathRange], step: int) -> int | None:
-        """Return the id of the batch of ``step`` on a path, None for none. O(log of the run).
-
-        Two steps with one id had the same data on all ranks together: the same samples for ids of samples (in any
-        order, on any number of ranks), the same texts of ``run.batch`` otherwise. The id of a step is a sum over the
-        parts so far, and final only when all ranks have reported.
-
-        Args:
-            path: of the segments from the root, as ``SegmentTree.path(segment)`` returns it; ``tree.path()`` is the
-                effective path. A discarded branch is the path of its segment.
-        """
-        return self.ids.on(path, step)
-
     def knew(self, finding: Finding) -> bool:
         """Return whether a finding is about repeated data that the ids have shown before."""
         mine = finding.detector == DETECTOR or finding.kind != "repeat_data"

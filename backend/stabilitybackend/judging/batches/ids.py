@@ -189,7 +189,10 @@ class BatchIds(Stateful):
         return None if found is None else int(found[0].ids[found[1]])
 
     def on(self, path: Sequence[PathRange], step: int) -> int | None:
-        """Return the id of ``step`` on a path from the root, None for none."""
+        """Return the id of ``step`` on a path from the root, None for none.
+
+        Two steps with one id had the same data on all ranks together. It is final once all ranks have reported.
+        """
         for part in reversed(path):
             if part.first <= step and (part.last is None or step <= part.last):
                 return self.get(part.segment, step)

@@ -79,18 +79,20 @@ def advice_text(advice: Advice, incident: Incident, checkpoints: Usable, own: st
             f"all of it. {_again(advice.back)}"
         )
     elif advice.back is not None:
-        back_to = _back_to(advice, advice.back, no_rollback)
-        if advice.action == "wait":
-            sentences.append(f"If it does not come back by itself: {back_to}")
-        elif advice.primary.kind == "learning_rate":
-            sentences.append(f"While the loss is as it was, correct it and train on; if the loss has moved, {back_to}")
-        elif advice.fix_first in _FIX:
-            sentences.append(f"Then, where it lasted for more than a small share of the run, {back_to}")
-        elif advice.fix_first == "schedule":
-            sentences.append(f"Then {back_to}")
-        else:
-            sentences.append(back_to[0].upper() + back_to[1:])
+        sentences.append(_rollback(advice, _back_to(advice, advice.back, no_rollback)))
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _rollback(advice: Advice, back_to: str) -> str:
+    if advice.action == "wait":
+        return f"If it does not come back by itself: {back_to}"
+    if advice.primary.kind == "learning_rate":
+        return f"While the loss is as it was, correct it and train on; if the loss has moved, {back_to}"
+    if advice.fix_first in _FIX:
+        return f"Then, where it lasted for more than a small share of the run, {back_to}"
+    if advice.fix_first == "schedule":
+        return f"Then {back_to}"
+    return back_to[0].upper() + back_to[1:]
 
 
 def _in_vain(advice: Advice) -> str:
