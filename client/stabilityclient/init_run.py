@@ -106,8 +106,10 @@ def _components_elsewhere(settings: ClientSettings, guard: Guard, run: Run, erro
     os.makedirs(folder, 0o700, exist_ok=True)
     if os.lstat(folder).st_uid != os.geteuid() or os.path.islink(folder):
         raise error
-    parts = _components(settings.in_folder(folder), guard, run)
-    guard.note("spool", f"{settings.dir} can't be used ({error.strerror or error}): the run is spooled in {folder}")
+    refused = settings.dir
+    settings.spool_in(folder)
+    parts = _components(settings, guard, run)
+    guard.note("spool", f"{refused} can't be used ({error.strerror or error}): the run is spooled in {folder}")
     return parts
 
 

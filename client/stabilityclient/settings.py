@@ -82,13 +82,9 @@ class ClientSettings:
         )
         self.folder = family[1] if family is not None and family[0] == self.run_id else None
 
-    def in_folder(self, folder: str) -> ClientSettings:
-        """Return these settings with another folder for spools."""
-        import copy
-
-        moved = copy.copy(self)
-        moved.dir = folder
-        return moved
+    def spool_in(self, folder: str) -> None:
+        """Use another folder for spools."""
+        self.dir = folder
 
     def _generated_id(
         self, environ: Mapping[str, str], stamp: Callable[[], str], family: tuple[str, str] | None
