@@ -53,10 +53,9 @@ class TrainingIntervals(Stateful, Consumer):
     def rows(self, batch: Batch, effects: Effects) -> None:
         if batch.stray or batch.tables[0].sources[0].rank is None:
             return
-        times = [float(edge) for table in batch.tables for edge in (table.times.min(), table.times.max())]
-        if self.span is not None:
-            times += self.span
-        self.span = min(times), max(times)
+        first, last = batch.times
+        low, high = self.span or batch.times
+        self.span = min(low, first), max(high, last)
         for table in batch.tables:
             for at, source in enumerate(table.sources):
                 if source.rank is not None and (self._rank is None or source.rank <= self._rank):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Protocol
 
 import msgspec
@@ -94,6 +95,8 @@ class Table(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 _ONE_ROW = np.zeros((1, 1), np.int64)
+#: Rows below which reductions of numpy cost more than lists.
+_FEW = 32
 
 
 class Batch:
@@ -106,8 +109,6 @@ class Batch:
     Args:
         stray, aside: as of ``Placed``.
     """
-
-    __slots__ = ("_each", "_turn", "aside", "count", "segment", "stray", "tables")
 
     def __init__(
         self, segment: int, tables: Sequence[Table], count: int, turn: int, *, stray: bool = False, aside: bool = False
@@ -151,6 +152,31 @@ class Batch:
                 for table in self.tables for at, source in enumerate(table.sources)
             ]  # fmt: skip
         return self._each
+
+    @property
+    def low(self) -> int:
+        """The smallest step."""
+        return self._range[0]
+
+    @property
+    def high(self) -> int:
+        """The greatest step."""
+        return self._range[1]
+
+    @property
+    def times(self) -> tuple[float, float]:
+        """The earliest and the latest log time, unix seconds."""
+        return self._range[2:]
+
+    @cached_property
+    def _range(self) -> tuple[int, int, float, float]:
+        if self.count <= _FEW:  # the lists of Python are faster there
+            steps = [step for table in self.tables for row in table.steps.tolist() for step in row]
+            times = [time for table in self.tables for row in table.times.tolist() for time in row]
+            return min(steps), max(steps), min(times), max(times)
+        ends = [(table.steps.min(), table.steps.max(), table.times.min(), table.times.max()) for table in self.tables]
+        lows, highs, firsts, lasts = zip(*ends, strict=True)
+        return int(min(lows)), int(max(highs)), float(min(firsts)), float(max(lasts))
 
     @property
     def is_of_one(self) -> bool:

@@ -157,19 +157,25 @@ class LineageFold(Branching):
             and not self._relaunches.succeeded(state, last)
         )
 
-    def is_plain(self, info: SourceInfo, names: list[str], first: int, last: int, time: float) -> bool:
+    def is_plain(self, info: SourceInfo, names: list[str], first: int, time: float) -> bool:
         """Return whether rows of a rank, whose steps rise, just go on where it is, in the head. Nothing is noted.
 
         Args:
-            first, last: their steps. time: the earliest log time of them, unix seconds.
+            first: their first step. time: the earliest log time of them, unix seconds.
         """
         state = self._sources.of.get(info.source)
         if state is None or state.rank is None or state.watched or state.segment != self.tree.head:
             return False
-        launch = self._relaunches.launches.of(state.source)
-        if launch is not None and (launch.trained > time or self._relaunches.launches.after(launch) is not None):
+        launches = self._relaunches.launches
+        launch = launches.of(info.source)
+        if launch is not None and (launch.trained > time or launches.after(launch) is not None):
             return False
-        return self._goes_on(state, names, first, last, time)
+        high, newest = state.high(names), state.last_step  # as ``_goes_on``, of which the rest holds in the head
+        return (
+            high <= first > self.tree[state.segment].fork_step
+            and (newest is None or newest <= first)
+            and (state.stray_until < first or high < first)
+        )
 
     def take(self, batch: Batch) -> None:
         """Note rows that are plain (``is_plain``)."""
@@ -182,7 +188,7 @@ class LineageFold(Branching):
                 launch = launches.of(source.source)
                 if launch is not None and time > launch.newest:
                     launch.newest = time
-            segment.saw(int(steps.min()), int(steps.max()), table.values.size)
+        segment.saw(batch.low, batch.high, sum(table.values.size for table in batch.tables))
         self.tree.touch(batch.segment)
 
     def _row(self, state: SourceState, row: Placed) -> Iterator[Change]:

@@ -195,10 +195,10 @@ def _is_plain(fold: LineageFold, turn: Turn, known: set[str]) -> bool:
         if not table.names or (len(steps) > 1 and bool((steps[1:] < steps[:-1]).any())):
             return False
         firsts = steps[0].tolist()
-        lasts, least = (firsts, times[0].tolist()) if len(steps) == 1 else (steps[-1].tolist(), times.min(0).tolist())
-        for place, first, last, time in zip(table.members, firsts, lasts, least, strict=True):
+        least = times[0].tolist() if len(steps) == 1 else times.min(0).tolist()
+        for place, first, time in zip(table.members, firsts, least, strict=True):
             info = turn.infos[place]
-            if not fold.is_plain(info, table.names, first, last, time):
+            if not fold.is_plain(info, table.names, first, time):
                 return False
             sources.add(info.source)
     if len(sources) < len(turn.infos) or not known.isdisjoint(sources):

@@ -61,7 +61,7 @@ class StepClock(Stateful, Consumer):
         """Take rows: their ranks are in the step after."""
         if batch.stray or batch.segment != self._tree.head or batch.tables[0].sources[0].rank is None:
             return
-        self.in_step(max(int(table.steps.max()) for table in batch.tables) + 1)
+        self.in_step(batch.high + 1)
         primary = self._judge.primary
         if batch.is_of_one:
             if batch.tables[0].sources[0].rank == primary:

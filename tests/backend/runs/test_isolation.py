@@ -61,7 +61,7 @@ async def test_a_run_that_can_not_be_judged_says_so_and_is_followed_on(stage: St
 async def test_a_word_of_an_agent_at_which_the_server_fails_costs_the_agent_nothing_and_is_told(stage: Stage) -> None:
     await _two_runs(stage)
     worker = await stage.manager.get("run-1")
-    worker.state.on_health = lambda health, **how: _fails()  # type: ignore[method-assign]
+    worker.state.agents.health = lambda health, **how: _fails()  # type: ignore[method-assign]
     await stage.manager.health("run-1", Health("a1", "n0", 1.0, []))
     assert "The server fails at taking what its agents report" in worker.run().note
 

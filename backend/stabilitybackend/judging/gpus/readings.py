@@ -25,8 +25,8 @@ class GpuReadings(Consumer):
         self._nodes: dict[str, dict[str, dict[str, float]]] = {}
 
     def rows(self, batch: Batch, effects: Effects) -> None:
-        for placed in batch.each():
-            if placed.rank is None:
+        if batch.tables[0].sources[0].rank is None:  # then all are of an agent
+            for placed in batch.each():
                 self._take(placed)
 
     def _take(self, placed: Placed) -> None:

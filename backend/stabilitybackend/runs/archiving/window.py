@@ -111,7 +111,7 @@ class RunWindow:
         self._behind = journal.unread_bytes(sum(generation.frames for generation in store.generations))
         self._weigh(store)
 
-    def read(self, state: RunState, frame_id: str, size: int, ahead: int) -> None:
+    def read(self, state: RunState, frame_id: str, size: int, ahead: int = 0) -> None:
         """Note that the worker takes the frame ``frame_id`` of ``size`` bytes, behind the next ``ahead`` rows."""
         self._read_to = stream_order(frame_id)
         self._ahead -= self._unread.pop(frame_id, 0)

@@ -246,9 +246,8 @@ class RunStore:
             self._know_of(self.open.add(batch))
         if batch.stray:
             return
-        for table in batch.tables:  # a row whose metrics were all left out tells how far its job is
-            if table.sources[0].rank is not None and len(table.steps):
-                self._note_newest(batch.segment, int(table.steps.max() if table.steps.size > 1 else table.steps[0, 0]))
+        if batch.count and batch.tables[0].sources[0].rank is not None:
+            self._note_newest(batch.segment, batch.high)  # also by rows whose metrics were all left out
 
     def _note_newest(self, segment: int, step: int) -> None:
         if step > self.newest.get(segment, -1):
