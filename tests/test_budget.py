@@ -46,7 +46,7 @@ OUTSIDE = {
     f"{_BACKEND}/schema": 2,
     f"{_BACKEND}/server": 1,
     f"{_BACKEND}/storage": 21,
-    "client/stabilityclient": 192,
+    "client/stabilityclient": 193,
     "frontend/stabilityfrontend": 4,
     "plugins/stabilityplugins": 152,
 }
