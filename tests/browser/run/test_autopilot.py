@@ -36,7 +36,7 @@ def test_people_see_what_it_would_do_and_stop_it(server: Server, visit: Visit) -
     page.wait_for_selector("#autopilot-badge:has-text('Autopilot dry run')")
     page.click("#autopilot-badge")
     page.wait_for_selector("#autopilot-body tr:has-text('Would have rolled back to 200')")
-    assert "Would have rolled back to step 200" in page.inner_text("#autopilot-note")
+    page.wait_for_selector("#autopilot-note:has-text('Would have rolled back to step 200')")
 
     page.fill("#autopilot-text", "act_on: [level_shift]")
     page.click("#autopilot-save")
