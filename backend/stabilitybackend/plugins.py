@@ -52,6 +52,8 @@ class Plugins:
 
     def _register(self, module: ModuleType) -> None:
         for name, function in vars(module).items():
+            if inspect.ismodule(function) and hasattr(hooks, name):
+                raise _wrong(str(module.__file__), TypeError(f"module {name} is called like a seam: rename it"))
             if inspect.isfunction(function) and hasattr(self._manager.hook, name) and not hasattr(function, _MARK):
                 raise _wrong(_source(function), TypeError(f"{name}() is not marked, expected @hook above it"))
         try:

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { attributes, isHtml } from "../../frontend/stabilityfrontend/assets/core/parts.js";
+import { attributes, isHtml, pauseBetween } from "../../frontend/stabilityfrontend/assets/core/parts.js";
 
 const div = (props) => ({ namespace: "dash_html_components", type: "Div", props });
 
@@ -27,4 +27,10 @@ test("a link runs nothing", () => {
   assert.deepEqual(attributes({ href: "javascript:alert(1)" }), {});
   assert.deepEqual(attributes({ href: " javascript:alert(1)" }), {});
   assert.deepEqual(attributes({ href: "?from=1" }), { href: "?from=1" });
+});
+
+test("the last rows of a run that has just ended are drawn before it is drawn less often", () => {
+  assert.equal(pauseBetween(false, 0), 0);
+  assert.equal(pauseBetween(true, 30_000), 0);
+  assert.ok(pauseBetween(true, 61_000) >= 60_000);
 });

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from stabilitybackend.base.saving import SavedPart, part_of, restore
-from stabilitybackend.base.stateful import Stateful
+from stabilitybackend.base.stateful import Stateful, fields_of
 from stabilitybackend.lineage.batch import Batch
 from stabilitybackend.lineage.changes import Forked, LineageEvent
 from stabilitybackend.schema.commands import Command
@@ -144,11 +144,13 @@ def in_order(kinds: Sequence[C]) -> list[C]:
     """Return consumers so that each comes behind those that it reads, else as given.
 
     Raises:
-        TypeError: one reads a consumer that is not given, or they read each other in a circle.
+        TypeError: one reads a consumer that is not given, they read each other in a circle, or the declared state of
+            one would be lost at a restart.
     """
     ordered: list[C] = []
     left = list(kinds)
     for kind in left:
+        _check_state(kind)
         if missing := [one.__name__ for one in kind.reads if one not in left]:
             raise TypeError(f"consumer {kind.__name__} reads {', '.join(missing)}, expected one of the registered ones")
     while left:
@@ -159,6 +161,15 @@ def in_order(kinds: Sequence[C]) -> list[C]:
         ordered.append(ready)
         left.remove(ready)
     return ordered
+
+
+def _check_state(kind: type[Consumer]) -> None:
+    if not issubclass(kind, Stateful):
+        return
+    if kind.state is Consumer.state and kind.saved is Consumer.saved:
+        raise TypeError(f"consumer {kind.__name__} declares state and returns none, expected state() to return it")
+    if hidden := [name for name in fields_of(kind) if hasattr(Consumer, name)]:
+        raise TypeError(f"state {', '.join(hidden)} of consumer {kind.__name__} hides a method: choose another name")
 
 
 def _follows_all(kind: type[Consumer], ordered: Sequence[type[Consumer]]) -> bool:

@@ -24,6 +24,11 @@ ALONE = {"STABILITY_INSTALLED_PLUGINS": ""}
 HOOK = "from stabilitybackend.hooks import hook\n"
 DETECTOR = HOOK + "from stabilitybackend.judging.detectors.engine.base import Detector\n"
 IMPORTER = HOOK + "from stabilityplugins.importers.base import Importer\n"
+STATE = (
+    HOOK
+    + "from stabilitybackend.base.stateful import Stateful\n"
+    + "from stabilitybackend.lineage.consumer import Consumer\n"
+)
 GIVES = "\n@hook\ndef {}():\n    return [A]\n"
 KIND = HOOK + (
     "from stabilitybackend.schema.kinds import IncidentKind\n\n"
@@ -95,6 +100,17 @@ def test_files_and_folders_are_loaded_in_order_but_not_what_begins_with_an_under
             + GIVES.format("consumers"),
             "line 4: TypeError: consumer A reads B, expected one of the registered ones",
         ),
+        (
+            STATE + "class A(Stateful, Consumer):\n    count: int = 0\n" + GIVES.format("consumers"),
+            "line 4: TypeError: consumer A declares state and returns none, expected state() to return it",
+        ),
+        (
+            STATE
+            + "class A(Stateful, Consumer):\n    rows: int = 0\n    def state(self):\n        return {'a': self}\n"
+            + GIVES.format("consumers"),
+            "line 4: TypeError: state rows of consumer A hides a method: choose another name",
+        ),
+        ("import json as routes\n", "TypeError: module routes is called like a seam: rename it"),
     ],
 )
 def test_a_file_that_is_wrong_stops_the_start_with_its_name_and_line(tmp_path: Path, text: str, message: str) -> None:

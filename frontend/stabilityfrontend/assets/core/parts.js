@@ -8,6 +8,8 @@ import { colorTheme } from "./theme.js";
 
 /** What the server drew is asked for again this often. */
 const [AGAIN_MS, ENDED_AGAIN_MS] = [15000, 300000];
+/** So long after the end of a run its last rows still come. */
+const SETTLES_MS = 60000;
 
 /** HTML that we draw ourselves where a part has nothing else: a table of 50 rows holds Dash up for nearly two seconds. */
 const TAGS = new Set(
@@ -176,15 +178,19 @@ async function onChange(event) {
   drawAgain();
 }
 
-/**
- * Keep what the server drew up to date, on whichever page is open; `ended`: whether that is about a run
- * that has ended, so that only ages change.
- */
+/** Least pause between two drawings, ms: nothing but ages changes once a run has ended and its last rows are in. */
+export function pauseBetween(ended, sinceChangeMs) {
+  return ended && sinceChangeMs > SETTLES_MS ? ENDED_AGAIN_MS : 0;
+}
+
+/** Keep the server's drawings up to date, on whichever page is open; `ended`: whether its run has ended. */
 export function watchParts(ended) {
+  let [over, changedAt] = [false, 0];
   window.dashAgGridComponentFunctions = { Cell };
   document.addEventListener("change", onChange);
   colorTheme.watch(drawAgain);
   setInterval(() => {
-    if (!document.hidden && Date.now() - drawnAt >= (ended() ? ENDED_AGAIN_MS : 0)) drawAgain();
+    if (ended() !== over) [over, changedAt] = [ended(), Date.now()];
+    if (!document.hidden && Date.now() - drawnAt >= pauseBetween(over, Date.now() - changedAt)) drawAgain();
   }, AGAIN_MS);
 }
