@@ -1,16 +1,17 @@
-// Browser notifications, for who asked for them with the button: one for each incident that opens, whatever page is open.
+// Browser notifications, turned on with the button: one for each incident that opens or becomes critical, on any page.
 
 import { toast } from "../core/dom.js";
 import { Live } from "../core/live.js";
 import { go, incidentHref, keptName } from "../core/route.js";
 
 const KEPT = keptName("stability-notify");
-/** What opened longer ago is no news: a feed may bring what was missed. */
+/** An incident that opened longer ago is no news: a feed may bring missed ones. */
 const NEWS_S = 300;
-/** Incidents remembered, so that no second message tells the same. */
+/** Incidents remembered, against a second notification of the same. */
 const REMEMBERED = 500;
 
-const told = new Set();
+/** Incident id -> severity in its newest notification. */
+const notified = new Map();
 let feed = /** @type {Live | null} */ (null);
 let release = /** @type {(() => void) | null} */ (null);
 
@@ -22,7 +23,11 @@ export const isNews = (incident, now) =>
   (!incident.train || incident.train === incident.incident_id) &&
   now - incident.opened < NEWS_S;
 
-/** The words of a notification. */
+/** Whether an incident of an earlier notification, of severity `before`, has become critical. */
+export const isWorse = (incident, before) =>
+  incident.state === "open" && incident.severity === "critical" && before !== undefined && before !== "critical";
+
+/** Texts of a notification. */
 export const notice = (incident) => ({
   title: `${incident.label}${incident.run_name ? ` · ${incident.run_name}` : ""}`,
   options: {
@@ -54,9 +59,10 @@ function keep(wanted) {
 function tell(message) {
   if (message.type !== "incident" || !feed || !on()) return;
   const { incident } = message;
-  if (told.has(incident.incident_id) || !isNews(incident, feed.now())) return;
-  told.add(incident.incident_id);
-  if (told.size > REMEMBERED) told.delete(told.values().next().value);
+  const before = notified.get(incident.incident_id);
+  if (before === undefined ? !isNews(incident, feed.now()) : !isWorse(incident, before)) return;
+  notified.set(incident.incident_id, incident.severity);
+  if (notified.size > REMEMBERED) notified.delete(notified.keys().next().value);
   const { title, options } = notice(incident);
   try {
     const shown = new Notification(title, options);
@@ -115,8 +121,8 @@ export function drawNotify() {
   button.title = blocked
     ? "The browser blocks notifications of this page: allow them in its settings"
     : on()
-      ? "Notifications are on: one for each incident that opens. Press to turn them off"
-      : "Notify me in this browser of each incident that opens";
+      ? "Notifications are on: one for each incident that opens or becomes critical. Press to turn them off"
+      : "Notify me in this browser of each incident that opens or becomes critical";
 }
 
 async function press() {
@@ -125,7 +131,10 @@ async function press() {
     const answer = Notification.permission === "granted" ? "granted" : await Notification.requestPermission();
     keep(answer === "granted");
     if (answer === "granted")
-      toast("You get a notification for each incident that opens, while a page of this board is open.", "good");
+      toast(
+        "You get a notification for each incident that opens or becomes critical, while a page of this board is open.",
+        "good",
+      );
     else toast("The browser blocks notifications of this page: allow them in its settings.", "warning");
   }
   follow();

@@ -594,7 +594,7 @@ class CurvesDetector(Detector):
         return "resolved" if event.recovery == "none" and self._severity(one) == "info" else "open"
 
     def _severity(self, one: CurveIncident) -> Severity:
-        """Return the severity earned so far; it never falls."""
+        """Return the severity of an event: the engine's, lower for one data set or a changed rate; it never falls."""
         event = one.event
         if one.metric == self._norm or (event.lone and not event.outdone):
             now: Severity = "info"

@@ -1,7 +1,7 @@
 """Engine of one curve: usual level and noise, evidence of an excursion, and the life of one event.
 
-It ignores the curve's role: ``detector.py`` decides on reports and severity. A loss of any scale is judged in its
-logarithm, so that three decades are like one; a curve that goes below 0 is judged linearly.
+It ignores the curve's role: ``detector.py`` decides on reports and may lower the severity. A loss of any scale is
+judged in its logarithm, so that three decades are like one; a curve that goes below 0 is judged linearly.
 """
 
 from __future__ import annotations
@@ -86,9 +86,10 @@ BACK_PART = 1 / 16
 #: Points of a fast recovery; within AGAIN a new excursion continues it.
 FAST = 10
 AGAIN = BLOCK
-#: Flat points at a new level before the statistics accept it. After PATIENCE it does not recover by itself (MLPerf
-#: v5.1: 35 spikes of Llama 8B took 9 to 155 steps; a quarter more than the longest).
+#: Flat points at a new level before the statistics accept it.
 SETTLED = WINDOW // 2
+#: Points since its proof without a return after which a settled event is critical (MLPerf v5.1: 35 spikes of Llama 8B
+#: took 9 to 155 steps; a quarter more than the longest).
 PATIENCE = 192
 #: Least rise of an event that lasts for SHORT points.
 LASTING = 0.01
@@ -147,7 +148,7 @@ class CurveEvent:
     error: float = 0.0
     sigma: float = 1.0
     top: float = -math.inf
-    #: Points of the curve at its beginning; points from the onset until it was back; its new level in the domain.
+    #: Points of the curve at the event's proof; points from the onset until it was back; its new level in the domain.
     born: int = 0
     length: int = 0
     settled: float = 0.0
