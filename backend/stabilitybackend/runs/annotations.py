@@ -1,6 +1,6 @@
-"""What people note at steps of a run: kept in Redis beside it, told to its browsers, gone when the run is deleted.
+"""Notes of users at steps of a run: kept in Redis, sent to its browsers, gone when the run is deleted.
 
-Nothing follows from an annotation, so the fold never reads one: they are read where somebody asks.
+Nothing follows from an annotation, so the fold never reads one: they are read on request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP
 
 __all__ = ["MAX_ANNOTATIONS", "AnnotationBook"]
 
-#: Annotations of one run; more than that nobody finds again on a chart.
+#: Annotations of one run; more would be lost on a chart.
 MAX_ANNOTATIONS = 1_000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -32,7 +32,7 @@ class AnnotationBook:
     """The annotations of one run.
 
     Args:
-        tree: of the run as it is now; says which segment a step is in, and whether it is dead.
+        tree: of the run now; decides the segment of a step, and whether it is dead.
     """
 
     def __init__(self, run_id: str, redis: Redis, tree: SegmentTree) -> None:
@@ -79,7 +79,7 @@ class AnnotationBook:
         return await self._store(updated, "changed", who, now)
 
     async def delete(self, annotation_id: str, who: str, now: float) -> ChangedAnnotation:
-        """Delete one; the run's record of changes keeps what it said. Raises NotFound where there is none."""
+        """Delete one; the run's record of changes keeps its text. Raises NotFound where there is none."""
         known = await self._stored(annotation_id)
         if known is None:
             raise NotFound(
@@ -138,7 +138,7 @@ class AnnotationBook:
         return self._tree.segment_at(self._tree.head, first_step)
 
     def _shown(self, stored: Annotation) -> Annotation:
-        """Return one as it stands in the lineage; a segment that is not there (any more) is taken for the first."""
+        """Return one with its place in the lineage; a segment that is not there (any more) is taken for the first."""
         known = 0 <= stored.segment < len(self._tree)
         return structs.replace(stored, dead=known and self._tree.is_dead(stored.segment, stored.first_step))
 

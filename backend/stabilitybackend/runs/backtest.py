@@ -1,4 +1,4 @@
-"""Folds the frames of a past run with the code that folds live ones; returns the incidents people would have seen."""
+"""Folds the frames of a past run with the code that folds live ones; returns the incidents it would have shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Backtest", "backtest"]
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """What became of one run.
+    """Result of one run.
 
     Attributes:
         incidents: oldest first.
@@ -44,7 +44,7 @@ def backtest(
     run_id: str = "backtest",
     undone: Collection[str] = (),
 ) -> Backtest:
-    """Return what the detectors say of a whole run.
+    """Return the findings of the detectors on a whole run.
 
     The frames go through ``RunState.apply`` as in the server, so that lineage, rollbacks, incidents and advice are the
     same. The clock is the run's own: the newest time that a frame carries. Nothing that needs a living job is judged
@@ -52,9 +52,9 @@ def backtest(
 
     Args:
         frames: of one run, in the order in which they were sent.
-        settings: detector -> parameter -> value; what is not named has its default.
+        settings: detector -> parameter -> value; missing ones have their defaults.
         run_id: goes into the incidents and their ids.
-        undone: keys of inferred segments that somebody undid.
+        undone: keys of inferred segments that a user undid.
 
     Raises:
         SettingError: a setting is unknown or out of range.

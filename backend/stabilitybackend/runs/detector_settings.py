@@ -1,11 +1,11 @@
 """Settings of a run's detectors: who changed them, when, and from which frame of the stream on they hold.
 
-A change holds from the stream position at which it was saved, never before it: what was judged is judged. The worker
+A change holds from the stream position at which it was saved, never before it: past verdicts stay. The worker
 applies, before each frame, the newest change at or before that frame's stream id. So folding the same frames again
 (after a restart, an undone segment, or from archived frames) configures the detectors at the same frames and comes to
 the same state and the same incidents.
 
-Without an owner nobody knows up to where frames were judged. So a change that comes then waits, without a position,
+Without an owner the position of judging is unknown. So a change made then waits, without a position,
 and the next owner gives it one: that behind the newest frame which it has judged.
 """
 
@@ -35,7 +35,7 @@ __all__ = ["MAX_CHANGES", "DetectorSettings", "checked"]
 
 #: Changes kept of a run, newest ones. Frames older than the oldest of them are folded again with the defaults.
 MAX_CHANGES = 100
-#: Of what is wrong with settings so many characters are shown: it names what was given, whatever its length.
+#: Characters shown of an error in settings: it quotes the given value, whatever its length.
 MAX_ERROR_CHARS = 400
 
 _log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class DetectorSettings:
         self._channel = channel
         self._clock = clock
         self._changes: list[DetectorChange] = []
-        #: On their way to Redis: they hold already, and must not be missing from what is read meanwhile.
+        #: On their way to Redis: they hold already, and must not be missing from a read meanwhile.
         self._pending: list[DetectorChange] = []
         self._storing = asyncio.Lock()
         #: Changes that wait for an owner when it was looked last, oldest first, and how each is stored.
@@ -81,7 +81,7 @@ class DetectorSettings:
         self._applied = 0
 
     async def load(self) -> None:
-        """Take up what is stored. What this version does not know any more, or not so, is left out."""
+        """Take up the stored settings. Names and values that this version does not have are left out."""
         async with self._storing:
             stored: list[DetectorChange] = await self._patiently(self._stored)
             changes = [*stored, *(change for change in self._pending if change not in stored)]
@@ -95,7 +95,7 @@ class DetectorSettings:
         self._waiting = await self._read(self._keys.settings_waiting)
 
     async def refresh(self) -> None:
-        """Take up what the owner of the run has stored meanwhile; while Redis is away what is known stays."""
+        """Take up the settings that the owner has stored meanwhile; unchanged while Redis is away."""
         with contextlib.suppress(RedisError, OSError):
             await self.load_waiting()
             if await self._stored() != self._changes:
@@ -129,7 +129,7 @@ class DetectorSettings:
         return judge is self._judge and self._applied == len(self._changes)
 
     def apply(self, judge: _Configurable, frame_id: str) -> None:
-        """Configure the detectors of ``judge`` as they were when the frame ``frame_id`` came; call it before folding.
+        """Configure the detectors of ``judge`` as of the frame ``frame_id``; call it before folding.
 
         Args:
             judge: a new one is configured from the start, whatever its snapshot held.
@@ -153,17 +153,17 @@ class DetectorSettings:
             cursor: stream id of the newest frame that was folded.
 
         Returns:
-            What ``shown`` says after it.
+            Result of ``shown`` after it.
 
         Raises:
             BadRequest: a name is unknown or a number is out of range; nothing changed.
-            Unavailable: nobody owns the run, and Redis is away.
+            Unavailable: the run has no owner, and Redis is away.
         """
         change = DetectorChange("", checked(settings), who, self._clock())
         if self._fence.reads_only:
             await self._put(change)
         else:
-            await self.take_waiting(cursor)  # who came before is the first one
+            await self.take_waiting(cursor)  # in order of arrival
             if not self._is_set(change):
                 await self._add(change, cursor)
         shown = self.shown()
@@ -191,20 +191,20 @@ class DetectorSettings:
         """Give changes that waited for an owner their position, behind ``cursor``, and store them.
 
         Raises:
-            NotOwner: the run is somebody else's.
+            NotOwner: the run has another owner.
         """
-        async with self._taking:  # a tick and a person at once would each take all
+        async with self._taking:  # a tick and a request would each take all
             while self._waiting:
                 data, change = self._waiting[0]
                 await self._add(change, cursor, ("LREM", self._keys.settings_waiting, 0, data))
-                # Whoever looks meanwhile has read anew which wait.
+                # A concurrent reader has read anew which wait.
                 self._waiting = [one for one in self._waiting if one[0] != data]
                 self._channel.publish({"type": "detectors", "detectors": self.shown()}, cursor)
 
     async def _add(self, waited: DetectorChange, cursor: str, *more: Write) -> None:
         """Let a change hold for all after ``cursor``, and store it, with ``more`` in the same write."""
         change = replace(waited, position=next_id(cursor))
-        # At once, and stored after: frames that come meanwhile are folded with it already, as they will be again.
+        # Before the write: frames that arrive meanwhile are folded with it already, as they will be again.
         self._changes.append(change)
         self._pending.append(change)
         data = msgspec.json.encode(change)
@@ -228,7 +228,7 @@ class DetectorSettings:
         _log.info("run %s: detectors set to %s by %s", self._run_id, change.settings, change.who)
 
     def shown(self) -> RunDetectors:
-        """Return what is set for what comes next, and the changes that led to it; those that wait are the newest."""
+        """Return the settings of the next frames, and the changes that led to them; waiting ones are the newest."""
         changes = self._every()[::-1]
         return RunDetectors(changes[0].settings if changes else {}, changes)
 
@@ -237,10 +237,10 @@ class DetectorSettings:
 
 
 def checked(settings: object) -> dict[str, dict[str, float]]:
-    """Return settings that people sent as numbers, without what is the default anyway.
+    """Return settings that users sent as numbers, without values equal to their defaults.
 
     Raises:
-        BadRequest: a name is unknown or a number is out of range; it says what was given and what is expected.
+        BadRequest: a name is unknown or a number is out of range; with the given value and the expected ones.
     """
     try:
         found = check_settings(settings)

@@ -1,4 +1,4 @@
-"""Lets runs go that are over and that nobody asks for, archived whole; also those that were over before the start."""
+"""Lets ended runs without readers go, archived whole; also those that ended before the start."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from stabilitybackend.schema.runs import STATUSES
 
 __all__ = ["FOLLOWED_STATES", "LIVE_STATES", "WATCH_AGAIN_S", "IdleRuns"]
 
-#: A run that is over, and that nobody has asked for so long, is archived and let go, seconds ...
+#: Idle time after which an ended run is archived and let go, seconds ...
 IDLE_S = 30.0
-#: ... or at once when more than so many are kept: those asked for last stay.
+#: ... or directly when more than so many are kept: the most recently requested ones stay.
 MAX_IDLE = 64
-#: Runs whose stored state says that they are under way are watched again after a restart of the server.
+#: Runs whose stored status is one under way are watched again after a restart of the server.
 LIVE_STATES = frozenset(status for status, facts in STATUSES.items() if facts.under_way)
 #: ... and those that the server failed at, ...
 FOLLOWED_STATES = LIVE_STATES | {FAILED}
@@ -69,7 +69,7 @@ class IdleRuns:
                 _log.exception("run %s could not be let go", worker.run_id)
 
     def idle(self) -> list[RunWorker]:
-        """Return the workers that may go now, those that nobody has asked for longest first."""
+        """Return the workers that may go now, those idle longest first."""
         now = self._clock()
         free = [worker for worker in self._workers.values() if not worker.busy and worker.readiness.reached]
         over = [
@@ -101,7 +101,7 @@ class IdleRuns:
             _log.warning("run %s stays in Redis: %s", run_id, error.message)
         if not worker.busy and worker.used == used and self._workers.get(run_id) is worker:
             await worker.let_go()
-            if self._workers.get(run_id) is worker:  # else somebody came meanwhile, and has another one
+            if self._workers.get(run_id) is worker:  # else a request made another one meanwhile
                 del self._workers[run_id]
                 if self._placed:
                     await self._index.note_ended(run_id)

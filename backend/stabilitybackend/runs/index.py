@@ -1,4 +1,4 @@
-"""The list of runs and what is stored about each beside its frames."""
+"""The list of runs and the facts stored about each, without its frames."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BATCH = 200
 
 
 def announced(hello: Hello) -> dict[str, Any]:
-    """Return what an agent reports of its run, project, name and config, as ``RunIndex.stored`` has it afterwards."""
+    """Return an agent's report of its run, project, name and config, as ``RunIndex.stored`` has it afterwards."""
     config = orjson.loads(orjson.dumps(hello.config, option=orjson.OPT_NON_STR_KEYS))
     tags = [tag[:MAX_TAG_CHARS] for tag in hello.tags[:MAX_TAGS]]
     facts = {"project": hello.project, "name": hello.name, "config": config, "tags": tags}
@@ -84,7 +84,7 @@ class RunIndex:
         await self._redis.zadd(RUNS_LIVE, {run_id: now}, nx=True)
 
     async def note_ended(self, run_id: str) -> None:
-        """Note that nobody has to follow a run any more."""
+        """Note that a run needs no follower any more."""
         await self._redis.zrem(RUNS_LIVE, run_id)
 
     async def live(self) -> list[str]:
@@ -125,7 +125,7 @@ class RunIndex:
     async def page(self, limit: int, cursor: str | None = None, project: str | None = None) -> IndexPage:
         """Return ``limit`` ids, newest first: the first ones, or those after ``cursor``.
 
-        Runs that came or went since the last page was asked for neither repeat nor hide any other. With a project only
+        Runs made or deleted since the last page was requested neither repeat nor hide any other. With a project only
         its runs are there, for the count too.
 
         Raises:
@@ -180,7 +180,7 @@ class RunIndex:
         return await self._since(RUNS_WITH_INCIDENTS, time)
 
     async def followed(self) -> dict[str, float]:
-        """Return the runs whose logs are followed -> since when what comes is news, unix seconds."""
+        """Return the runs whose logs are followed -> start of their news, unix seconds."""
         found: Any = await self._redis.zrange(RUNS_FOLLOWED, 0, -1, withscores=True)
         return {run_id.decode(): since for run_id, since in found}
 
@@ -224,7 +224,7 @@ class RunIndex:
         return int(await self._redis.zcard(RUNS))
 
     async def digests(self, run_ids: Sequence[str]) -> dict[str, RunDigest]:
-        """Return what was worked out of the points of some runs, where it was and can be read."""
+        """Return the derived results of some runs, where stored and readable."""
         pipe = self._redis.pipeline(transaction=False)
         for run_id in run_ids:
             pipe.hget(RunKeys(run_id).meta, "digest")
@@ -236,13 +236,13 @@ class RunIndex:
         return found
 
     async def about(self, run_id: str) -> tuple[str, AboutEdit | None]:
-        """Return the notes that the job gave, and what people changed."""
+        """Return the job's notes, and the edits of users."""
         found: Any = await self._redis.hmget(RunKeys(run_id).meta, ["notes", "about"])
         notes, edit = found
         return (notes or b"").decode(), _edit(edit)
 
     async def edit(self, run_id: str, edit: AboutEdit) -> None:
-        """Store what people changed, and note who did."""
+        """Store the edits of users, and note their author."""
         data = msgspec.json.encode(edit)
         pipe = self._redis.pipeline(transaction=True)
         pipe.hset(RunKeys(run_id).meta, "about", data)
@@ -282,7 +282,7 @@ def _run(run_id: str, found: Mapping[bytes, bytes]) -> Run:
 
 
 def changed(edit: AboutEdit | None) -> dict[str, Any]:
-    """Return the fields of a Run that people changed."""
+    """Return the user-edited fields of a Run."""
     if edit is None:
         return {}
     return {name: value for name in ("name", "tags") if (value := getattr(edit, name)) is not None}
@@ -296,7 +296,7 @@ def _edit(stored: bytes | None) -> AboutEdit | None:
 
 
 def _view(stored: bytes) -> RunView:
-    """Return what was stored of a run; one of a version that we can't read is as one without points."""
+    """Return the stored view of a run; one of an unreadable version is as one without points."""
     try:
         view = msgspec.json.decode(stored, type=RunView)
     except msgspec.MsgspecError:

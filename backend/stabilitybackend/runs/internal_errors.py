@@ -19,9 +19,9 @@ __all__ = ["FAILED", "FOLLOWING", "JUDGING", "PAGE", "InternalErrors"]
 
 #: Status of a run that the server itself can't work out.
 FAILED: RunStatus = "failed"
-#: What can fail, in words for people. The first two leave nothing to show but what was known before.
+#: Work that can fail, in words for users. The first two leave only the earlier view.
 FOLLOWING, PAGE, JUDGING = "reading what is stored of it", "working out its page", "judging it"
-#: Characters of an error that people are shown.
+#: Characters of an error that users are shown.
 MAX_CHARS = 200
 
 V = TypeVar("V", bound=RunView)
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class InternalErrors:
-    """What fails in one run now."""
+    """Present failures of one run."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
@@ -38,11 +38,11 @@ class InternalErrors:
 
     @contextlib.contextmanager
     def noted(self, what: str) -> Iterator[None]:
-        """Go on after a mistake of ours in this block; a later time without one takes it back."""
+        """Continue after a defect of the server in this block; a later time without one takes it back."""
         try:
             yield
         except (RedisError, OSError, Unavailable):
-            raise  # no mistake of ours
+            raise  # no defect of the server
         except Exception as error:
             self.note(what, error)
         else:
@@ -58,7 +58,7 @@ class InternalErrors:
         return bool(self._now)
 
     def checked(self, what: str, errors: Sequence[Exception]) -> None:
-        """Take note of the first of what failed at ``what`` this time, or that nothing did."""
+        """Take note of the first failure at ``what`` this time, or of none."""
         self.mended(what)
         for error in errors[:1]:
             self.note(what, error)
@@ -70,13 +70,13 @@ class InternalErrors:
         log.log(logging.ERROR, f"run {self._run_id}: the server fails at {what}", error)
 
     def view(self, work: Callable[[], RunView], before: RunView) -> RunView:
-        """Return what ``work`` (``RunState.view``) shows; where it fails ``before``, and that it fails."""
+        """Return the result of ``work`` (``RunState.view``); where it fails ``before``, and that it fails."""
         with self.noted(PAGE):
             before = work()
         return self.marked(before)
 
     def marked(self, run: V) -> V:
-        """Return a run with what fails in its note and its status."""
+        """Return a run with its failures in its note and its status."""
         if not self._now:
             return run
         fails = " ".join(f"The server fails at {what} ({why})." for what, why in self._now.items())

@@ -1,4 +1,4 @@
-"""What is stored of one run beside its points: incidents, commands, and how far the stream was read for them."""
+"""Stored state of one run without its points: incidents, commands, and how far the stream was read for them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Journal", "StoredRun"]
 
-#: Stream entries read at once, at most; and so many bytes, about. A batch is in memory, and an answer that arrives for
+#: Most stream entries in one read; and so many bytes, about. A batch is in memory, and an answer that arrives for
 #: long while other runs are folded looks as if Redis did not answer.
 READ_COUNT = 256
 READ_BYTES = 2 * 1024 * 1024
-#: The first ones, before it is known how large they are.
+#: Entries of the first reads, while their size is unknown.
 FIRST_COUNT = 4
 #: Pause after Redis was away, seconds.
 AWAY_PAUSE_S = 0.2
@@ -47,13 +47,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StoredRun:
-    """What a worker starts from.
+    """Start of a worker.
 
     Attributes:
         incidents, commands: as they were stored last.
         unreadable: why each incident that is none was passed over; it stays stored.
-        applied: stream id up to which they are complete; what the stream says after it is still to be reported.
-        undone: keys of inferred segments that somebody took back.
+        applied: stream id up to which they are complete; the results of later entries are still to be reported.
+        undone: keys of inferred segments that a user took back.
         retell: fork step of one of them, while the incidents have not been judged without it yet.
     """
 
@@ -65,7 +65,7 @@ class StoredRun:
     unreadable: list[Misfit]
 
     def into(self, state: RunState, *, with_incidents: bool) -> None:
-        """Let a state go on with what was stored; without its incidents where they are judged again."""
+        """Let a state continue with the stored values; without its incidents where they are judged again."""
         if with_incidents:
             state.incidents.load(self.incidents)
         state.liveness.load(self.incidents)
@@ -81,7 +81,7 @@ class Journal:
         self._fence = fence
         self._redis = fence.redis
         self._keys = RunKeys(run_id)
-        #: Redis was away since somebody last set this to False: it may have come back without its newest writes.
+        #: Redis was away since this was last set to False: it may have lost its newest writes.
         self.interrupted = False
         self._clock = clock
         self._noted_at = float("-inf")
@@ -91,14 +91,14 @@ class Journal:
         self._mean = 0.0
         #: Messages in the stream when they were counted last, 0 where the last read left none there.
         self.length = 0
-        #: Reads together with other runs what is new of them.
+        #: Reads new entries together with other runs.
         self.shared: SharedReads | None = None
         #: The last read may have left something in the stream.
         self.more = False
-        self._saving = asyncio.Lock()  # what is saved first must not overtake what is saved later
+        self._saving = asyncio.Lock()  # writes must not overtake each other
 
     async def load(self) -> StoredRun:
-        """Return what was stored last."""
+        """Return the last stored state."""
         return await self.patiently(self._load)
 
     async def _load(self) -> StoredRun:
@@ -124,7 +124,7 @@ class Journal:
         )
 
     def _read_command(self, data: bytes) -> Command | None:
-        """Return a stored command, None for one of a newer server that is no command here: it is left as it is."""
+        """Return a stored command, None for one of a newer server that is no command here: it is left unchanged."""
         try:
             return read_command(orjson.loads(data))
         except msgspec.ValidationError as error:
@@ -206,7 +206,7 @@ class Journal:
         await self._fence.write(("SADD", self._keys.undone, *keys), ("HSET", self._keys.meta, "retell", fork_step))
 
     async def reconciled(self) -> None:
-        """Note that the incidents are stored as they are without what was undone."""
+        """Note that the stored incidents no longer have the undone segments."""
         await self.patiently(lambda: self._fence.write(("HDEL", self._keys.meta, "retell")))
 
     async def patiently(self, work: Callable[[], Awaitable[T]]) -> T:

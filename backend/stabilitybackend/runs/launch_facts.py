@@ -14,7 +14,7 @@ from stabilitybackend.schema.job.about import LaunchReported
 
 __all__ = ["Launch", "LaunchFacts"]
 
-#: Different facts of a run, and processes of which it is known which they have; beyond it the oldest go.
+#: Different facts of a run, and processes mapped to facts; beyond it the oldest are dropped.
 MAX_DIFFERENT, MAX_PROCESSES = 256, 20_000
 #: Variables that a scheduler sets. In a container there is one, too.
 SCHEDULERS = frozenset((
@@ -44,13 +44,13 @@ class LaunchFacts(Stateful, Consumer):
 
     events = frozenset({"launch"})
 
-    #: Number -> facts as JSON, in the order in which they came; most processes have some that are known.
+    #: Number -> facts as JSON, in order of arrival; most processes repeat earlier ones.
     _facts: dict[int, str] = fresh(dict)
     _of: dict[str, _Process] = fresh(dict)
 
     @property
     def scheduled(self) -> bool | None:
-        """Whether a scheduler started a launch, as its variables show; None where nothing is known of any."""
+        """Whether a scheduler started a launch, by its variables; None without any facts."""
         known = [msgspec.json.decode(one, type=LaunchReported) for one in self._facts.values()]
         return any(one.image or not SCHEDULERS.isdisjoint(one.launcher) for one in known) if known else None
 
@@ -72,7 +72,7 @@ class LaunchFacts(Stateful, Consumer):
             del self._facts[next(iter(self._facts))]
 
     def launches(self, started_with: Callable[[str], Collection[str]]) -> list[Launch]:
-        """Return the launches that something is known of, in no order.
+        """Return the launches with facts, in no order.
 
         Args:
             started_with: returns the processes of the launch of a source.
@@ -93,6 +93,6 @@ class LaunchFacts(Stateful, Consumer):
 
 
 def _shared(found: LaunchReported) -> Mapping[str, Any]:
-    """Return what the processes of a launch have in common, without what is of this one."""
+    """Return the common facts of a launch's processes, without those of single ones."""
     own = {"source": "", "rank": 0, "world_size": 1, "node": "", "host": ""}
     return {**msgspec.to_builtins(found), **own}

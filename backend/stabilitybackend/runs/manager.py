@@ -1,4 +1,4 @@
-"""Keeps a worker for every run that somebody sends to or opens, and lets idle ones go."""
+"""Keeps a worker for every run with senders or readers, and lets idle ones go."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class RunManager:
         lag: JudgingLag | None = None,
     ) -> None:
         self.overview = Channel()
-        #: What is remembered over all runs.
+        #: Memory over all runs.
         self.fleet = Fleet(redis, clock, self.overview.publish)
         self._redis = redis
         self._clock = clock
@@ -93,7 +93,7 @@ class RunManager:
         self._watcher: asyncio.Task[None] | None = None
         self.waking = RunResumer(self._worker)  # the runs that are taken up after a restart
         self.lag = lag or JudgingLag(clock)
-        #: The runs under way are not known yet: Redis was away at the start, and is asked again each second.
+        #: The runs under way are not loaded yet: Redis was away at the start, and is asked again each second.
         self.late = False
         self.storing: StoringProblem | None = None  # mostly why nothing is stored; None: all is well
         self.idle = IdleRuns(self._workers, self._index, clock, self.get, placed=self._placed)
@@ -102,7 +102,7 @@ class RunManager:
         self._channels: list[Callable[[], Iterable[Channel]]] = [self._own_channels]
 
     async def start(self) -> None:
-        """Watch the runs that were under way when the server stopped, as soon as Redis says which."""
+        """Watch the runs that were under way when the server stopped, as soon as Redis lists them."""
         await self._take_up()
         self._sweeper = asyncio.create_task(self._sweep(), name="run-sweeper")
 
@@ -125,7 +125,7 @@ class RunManager:
             _log.warning("runs under way are watched when Redis is back: %s", error)
 
     async def _forget_unknown(self) -> None:
-        """Remove what lies here for the restart of runs that Redis does not know."""
+        """Remove local restart files of runs that are not in Redis."""
         folders = await asyncio.to_thread(self.files.restart.run_ids)
         for run_id in folders:
             if not await self._index.exists(run_id):
@@ -133,7 +133,7 @@ class RunManager:
 
     async def stop(self) -> None:
         """Stop all workers."""
-        self._stopping = True  # whoever comes now would start a worker that nobody stops
+        self._stopping = True  # a call from now on would start a worker that is never stopped
         await end(self._sweeper, self._watcher)
         await self.waking.stop()
         await self.readers.stop()
@@ -219,7 +219,7 @@ class RunManager:
         return await self.readers.get(run_id)
 
     async def glance(self, run_id: str) -> RunWorker:
-        """Return the worker of a run as ``get``; it is let go at once again where nobody had asked for it."""
+        """Return the worker of a run as ``get``; it is let go directly if it was not requested before."""
         if self._placed:
             return await self.read(run_id)
         was_there = run_id in self._workers
@@ -272,7 +272,7 @@ class RunManager:
     # --- storage -------------------------------------------------------------------------------------------------
 
     async def compact_run(self, run_id: str) -> RunStorage:
-        """Archive what is stored of a run that is not live, merge its small parts; return the storage facts after it.
+        """Archive a run that is not live, merge its small parts; return the storage facts after it.
 
         Raises:
             NotFound: there is no such run.
@@ -288,7 +288,7 @@ class RunManager:
         """Remove a run for good: its frames, its files, its incidents and commands.
 
         Args:
-            force: also while its job is live; an agent that goes on makes the run again.
+            force: also while its job is live; an agent that still sends makes the run again.
 
         Raises:
             NotFound: there is no such run, or another process deleted it meanwhile.
@@ -297,7 +297,7 @@ class RunManager:
         try:
             worker = await self.get(run_id)
         except Unavailable as error:
-            # Its files are out of reach, or lost: they stay where they are. Or we fail at it, which nobody is to keep.
+            # Its files are out of reach, or lost: they stay. Or a defect of the server, for which no run is to be kept.
             if error.code != "failed" and not (force and error.code in ("archive_away", "loading")):
                 raise
             worker = self._workers.get(run_id) or self._worker(run_id)
@@ -321,7 +321,7 @@ class RunManager:
             raise NotFound(f"run {run_id} was deleted by another process", hint="GET /api/v1/runs lists those left")
         _log.warning("run %s deleted", run_id)
 
-    # --- whether what comes is stored ----------------------------------------------------------------------------
+    # --- whether arrivals are stored ------------------------------------------------------------------------------
 
     def note_storing(self, problem: StoringProblem | None) -> None:
         """Show a problem of the server, mostly that nothing is stored, to every browser; None: all is well."""
@@ -407,6 +407,6 @@ class RunManager:
         await worker.window.room()
 
     async def frame_stored(self, run_id: str, frame_id: str, size: int) -> None:
-        """Wake the run's worker, and note how far the stream is ahead of it."""
+        """Wake the run's worker, and note its distance to the end of the stream."""
         if (worker := self._workers.get(run_id)) is not None:
             worker.arrived(frame_id, size)

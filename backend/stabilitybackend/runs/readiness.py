@@ -20,7 +20,7 @@ class Readiness:
         self.trouble: ArchiveError | None = None
         self._run_id = run_id
         self._caught_up = asyncio.Event()
-        #: What ended the worker.
+        #: Cause of the worker's end.
         self.failure: BaseException | None = None
 
     @property
@@ -33,9 +33,9 @@ class Readiness:
         self._caught_up.set()
 
     def fail(self, error: BaseException) -> None:
-        """Note that it will never be: the worker ended, by a mistake of ours or as another one owns the run.
+        """Note that it will never be: the worker ended, by a defect or as another one owns the run.
 
-        Whoever waits is notified at once.
+        Waiting callers are notified immediately.
         """
         self.failure = error
         self._caught_up.set()
@@ -45,7 +45,7 @@ class Readiness:
         self._caught_up.clear()
 
     def troubled(self, error: ArchiveError | None) -> None:
-        """Note what is wrong with the archive's place, None when it is well again."""
+        """Note the error of the archive's place, None when it is well again."""
         if error is not None and self.trouble is None:
             _log.error("run %s: %s", self._run_id, error.message)
         self.trouble = error

@@ -1,7 +1,7 @@
 """Puts incidents that were judged again in the place of stored ones, after a segment was taken back.
 
 With another lineage other points are effective: incidents that were called dead are not, some lie in another segment,
-some never were. People know the stored ones by their ids and have acknowledged them, receivers count their versions:
+some never were. Users refer to the stored ones by ids and have acknowledged them, receivers count their versions:
 both stay.
 """
 
@@ -60,8 +60,8 @@ def reconciled(stored: Iterable[Incident], retold: Iterable[Incident], fork_step
     """Return all incidents as they are to be stored; a changed one has a higher version.
 
     Args:
-        stored: as they were. retold: all that was found on the lineage as it is now.
-        fork_step: of the segment that was taken back; what began at or before it has happened.
+        stored: before. retold: all findings on the present lineage.
+        fork_step: of the segment that was taken back; incidents that began at or before it have happened.
         now: unix seconds.
     """
     kept = {incident.incident_id: incident for incident in _of_processes(stored)}
@@ -87,7 +87,7 @@ def _age(incident: Incident) -> tuple[Any, ...]:
 
 
 def _merged(old: Incident, new: Incident, now: float) -> Incident:
-    """Return what was found again under the identity that people know."""
+    """Return the incidents found again under their stored identity."""
     kept = ("incident_id", "opened", "acknowledged_by", "acknowledged", "version", "updated")
     merged = replace(new, **{name: getattr(old, name) for name in kept})
     if merged.kind == "gpu_fault":
@@ -103,7 +103,7 @@ def _merged(old: Incident, new: Incident, now: float) -> Incident:
 
 
 def _withdrawn(incident: Incident, fork_step: int, now: float) -> Incident:
-    """Return an incident that is not found any more; it stays in the list, for somebody may have seen it."""
+    """Return an incident that is not found any more; it stays in the list, as it may have been seen."""
     if incident.dead or incident.onset_step <= fork_step or kind_of(incident.kind).of_machine:
         return incident
     return replace(

@@ -14,7 +14,7 @@ __all__ = ["RunResumer"]
 
 #: Runs that are taken up at the same time: all share one core, so more of them only make the first one wait.
 AT_ONCE = 4
-#: A run that takes longer lets the next one begin beside it, seconds.
+#: Time after which the next run begins beside a slow one, seconds.
 WAIT_S = 5.0
 
 

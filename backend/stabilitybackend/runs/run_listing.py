@@ -1,4 +1,4 @@
-"""One run as lists show it: as it is now, sent to browsers and stored for the time when nobody follows it."""
+"""One run as lists show it: its current state, sent to browsers and stored for the time without a worker."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from stabilityclient.wire import Hello
 
 __all__ = ["AboutChange", "RunListing", "stored_view"]
 
-#: What only counts on, as the last step does with every row, is stored so often, seconds; nor is it worked out more
-#: often while nobody looks.
+#: Interval of storing mere counts, such as the last step, which changes with every row, seconds; they are not worked
+#: out more often either while no browser looks.
 SAVE_EVERY_S = 5.0
-#: When it last reported is noted beside all runs so often while it just counts on, seconds: lists look further back.
+#: Interval of noting its last report in the index while only counts change, seconds: lists look further back.
 NOTE_EVERY_S = 10.0
-#: What is stored as soon as it changes: a server that starts decides by it, and lists show it.
+#: Fields that are stored on every change: a starting server decides by them, and lists show them.
 _at_once = attrgetter("status", "open_incidents", "worst_incident", "head", "agents", "rollbacks", "undo")
 
-#: Every run of a Redis that is full says so once a second.
+#: Every run of a full Redis reports that once a second.
 _log = QuietLog(logging.getLogger(__name__))
 
 
 @dataclass(frozen=True)
 class AboutChange:
-    """What people change of a run; null stays.
+    """User-edited fields of a run; null leaves one unchanged.
 
     Attributes:
         name: "": the job's own again. tags: all of them. add_tags, remove_tags: to and from those that it has then.
@@ -57,7 +57,7 @@ class AboutChange:
 
 
 class RunListing:
-    """What the list of runs shows of a run.
+    """Entry of a run in the list of runs.
 
     Args:
         channel: of the run's browsers.
@@ -65,8 +65,8 @@ class RunListing:
 
     Attributes:
         run: as it was shown or stored last.
-        updated: when the run's last frame came, unix seconds.
-        changed: a frame came, or where the points are, since it was reported; another view is seen without it.
+        updated: time of the run's last frame, unix seconds.
+        changed: a frame arrived, or the points moved, since the last report; another view is seen without it.
     """
 
     def __init__(self, run_id: str, index: RunIndex, fence: Fence, channel: Channel, overview: Channel) -> None:
@@ -100,7 +100,7 @@ class RunListing:
         self.updated = max(self.updated, min(stored, now))
 
     async def load(self) -> None:
-        """Begin with what is stored. Raises RedisError when Redis is away."""
+        """Begin with the stored run. Raises RedisError when Redis is away."""
         self.run = await self._index.stored(self._run_id)
         _, self._edit = await self._index.about(self._run_id)
         self.updated = self.run.updated
@@ -110,11 +110,11 @@ class RunListing:
         return await self._index.exists(self._run_id)
 
     def rename(self, hello: Hello) -> None:
-        """Take over what an agent announced and the index has stored; what people changed stays as they have it."""
+        """Take over an announcement that the index has stored; edits of users stay."""
         self.run = structs.replace(self.run, **announced(hello) | changed(self._edit))
 
     async def about(self) -> tuple[str, AboutEdit | None]:
-        """Return the notes that the job gave, and what people changed. Raises RedisError when Redis is away."""
+        """Return the job's notes, and the edits of users. Raises RedisError when Redis is away."""
         notes, self._edit = await self._index.about(self._run_id)
         return notes, self._edit
 
@@ -123,10 +123,10 @@ class RunListing:
 
         Raises:
             BadRequest: it would have too many tags.
-            Conflict: somebody else changed the notes meanwhile.
-            RedisError: Redis is away; what was sent may be stored all the same.
+            Conflict: the notes were changed by another user meanwhile.
+            RedisError: Redis is away; the edit may be stored nevertheless.
         """
-        async with self._editing:  # two at once would each write what they read before the other wrote
+        async with self._editing:  # two concurrent edits would each write a state without the other
             notes, before = await self.about()
             edit = before or AboutEdit(who, now)
             found = notes if edit.notes is None else edit.notes
@@ -166,12 +166,12 @@ class RunListing:
         return RunNames(self._run_id, self.run.name, self.run.project)
 
     def shown(self, view: RunView) -> Run:
-        """Return the run with what ``RunState.view`` shows now."""
+        """Return the run with the current ``RunState.view``."""
         self.run = structs.replace(self.run, **_fields(view), updated=self.updated)
         return self.run
 
     def is_due(self, status: RunStatus, now: float) -> bool:
-        """Return whether ``publish`` is due: somebody looks, not only counts are new, or it is time to store those.
+        """Return whether ``publish`` is due: a browser looks, not only counts are new, or it is time to store those.
 
         Args:
             status: of the run now.
@@ -220,10 +220,10 @@ class RunListing:
 
 
 def stored_view(run_id: str, view: RunView, updated: float) -> Write:
-    """Return the write of what the worker knows, for the time when no worker runs."""
+    """Return the write of the worker's view, for the time without a worker."""
     return ("HSET", RunKeys(run_id).meta, "view", msgspec.json.encode(view), "updated", repr(updated))
 
 
 def _fields(view: RunView) -> dict[str, Any]:
-    """Return what ``view`` shows, also where it is a whole Run."""
+    """Return the run shown by ``view``, also where it is a whole Run."""
     return {name: getattr(view, name) for name in RunView.__struct_fields__}

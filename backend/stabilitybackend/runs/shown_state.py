@@ -1,4 +1,4 @@
-"""What a run's state is: its worst open incident, else its phase. Decided here, shown everywhere."""
+"""A run's state: its worst open incident, else its phase. Decided here, shown everywhere."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def stated(run: V, phase: RunPhase | None = None, since: float | None = None, no
     """Return a run with its state.
 
     Args:
-        run: as it is otherwise.
-        phase: what its ranks do, where it is under way. None: what was known last.
+        run: its other fields.
+        phase: activity of its ranks, where it is under way. None: the last one stays.
         since: since when they do, unix seconds.
-        not_back: the newest alarm that is over and whose metric has not come back; read with ``phase`` alone.
+        not_back: the newest ended alarm whose metric has not come back; read with ``phase`` alone.
     """
     if phase is None:
         not_back = run.state.not_back
@@ -61,7 +61,7 @@ def stated(run: V, phase: RunPhase | None = None, since: float | None = None, no
     condition = condition_of(phase, None if worst is None else worst.severity)
     tone: StateTone = "info" if not_back is not None and found.tone == "good" else found.tone
     state = ShownState(word, tone, SHAPES[tone], found.order, since, None, phase, None, condition, not_back)
-    # That a job was asked to end is no trouble of its own: the phase says it.
+    # An order to end is no trouble of its own: the phase shows it.
     if worst is not None and not (phase == "preempted" and worst.kind == "process_death"):
         status: IncidentStatus = "acknowledged" if worst.acknowledged else "open"
         found = INCIDENT_APPEARANCES[worst.severity][status]
@@ -74,7 +74,7 @@ def stated(run: V, phase: RunPhase | None = None, since: float | None = None, no
 
 
 def _phase(run: RunView, phase: RunPhase, since: float | None) -> tuple[RunPhase, float | None]:
-    """Return what a run does, and since when: by its status, and by its ranks where it is under way."""
+    """Return a run's activity, and its start: by its status, and by its ranks where it is under way."""
     known = _PHASES.get(run.status)
     if run.status == "unreachable" and run.logged is None and not run.agents and run.last_step is None:
         return "empty", None

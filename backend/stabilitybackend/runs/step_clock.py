@@ -1,4 +1,4 @@
-"""Where a job is now and how fast it goes, from rows and slots; what lies in between is extrapolated."""
+"""The present step of a job and its pace, from rows and slots; extrapolated between them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class StepClock(Stateful, Consumer):
 
     @property
     def newest(self) -> int:
-        """Return the newest step that a rank is known to be in, -1 before the first."""
+        """Return the newest step reported by a rank, -1 before the first."""
         return -1 if self._running is None else self._running[0]
 
     @property
@@ -73,7 +73,7 @@ class StepClock(Stateful, Consumer):
                     self._take(table.steps[:, at], table.times[:, at])
 
     def _take(self, steps: NDArray[np.int64], times: NDArray[np.float64]) -> None:
-        """Take rows of the rank by which time is taken; a late one tells no pace."""
+        """Take rows of the rank by which time is taken; a late one gives no pace."""
         for step, time in zip(steps.tolist(), times.tolist(), strict=True):
             if self._last_row is not None:
                 before, at = self._last_row
@@ -84,11 +84,11 @@ class StepClock(Stateful, Consumer):
             self._last_row = (step, time)
 
     def forked(self, fork: Forked, effects: Effects) -> None:
-        if fork.is_head:  # the job goes on from the state of a step
+        if fork.is_head:  # the job continues from the state of a step
             self._running, self._last_row = (fork.segment.fork_step + 1, self._clock()), None
 
     def now(self) -> tuple[int | None, float | None]:
-        """Return the step that the job is in by now, and its usual seconds a step; None what is not known."""
+        """Return the present step of the job, and its usual seconds a step; None: unknown."""
         step_time_s = statistics.median(self._step_times) if len(self._step_times) >= FEW_STEP_TIMES else None
         if self._running is None:
             return None, step_time_s

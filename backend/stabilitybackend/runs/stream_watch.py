@@ -1,8 +1,8 @@
-"""Notices for all followed runs what only Redis can tell: frames that other processes stored, and that it was away.
+"""Notices for all followed runs the events only Redis has: frames that other processes stored, and its outages.
 
-One connection waits on many streams at once, so that following a run costs none. On a cluster, where nobody can wait on
-streams of several slots, they are looked at once a second. Frames that this process stored itself are reported to their
-worker at once (``RunWorker.arrived``); what is seen here is a hint as well: the worker reads.
+One connection waits on many streams together, so that following a run costs none. On a cluster, where no wait spans
+several slots, they are looked at every second. Frames that this process stored itself are reported to their
+worker directly (``RunWorker.arrived``); events seen here are hints as well: the worker reads.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class StreamWatch:
 
     def __init__(self, redis: Redis | ClusterClient, workers: Callable[[], Collection[RunWorker]]) -> None:
         self._cluster = redis if isinstance(redis, ClusterClient) else None
-        #: Of a single server, a connection that hides no loss of it.
+        #: For a single server, a connection that hides no loss.
         self._redis = self._own = None if isinstance(redis, ClusterClient) else make_watchful(redis)
         #: Name of each master of a cluster -> which life of its process that is.
         self._lives: dict[str, str] = {}
@@ -76,7 +76,7 @@ class StreamWatch:
             except (RedisError, OSError) as error:
                 away = True
                 self._quiet.log(logging.WARNING, f"Redis is away ({error!s:.200}), trying again")
-                # At once, before Redis is back: a frame that is read then may lie behind a gap.
+                # Directly, before Redis is back: a frame that is read then may lie behind a gap.
                 self._interrupt()
                 await asyncio.sleep(AWAY_PAUSE_S)
                 continue

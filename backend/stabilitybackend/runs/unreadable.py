@@ -1,4 +1,4 @@
-"""What of a run's messages could not be read or folded: counted and named, so that nothing is missing in silence."""
+"""Messages of a run that could not be read or folded: counted and named, so that nothing is missing in silence."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Unreadable(Stateful, Consumer):
 
     Attributes:
         passed_over: events and blocks of points that were left out as a whole.
-        defects: how many of them failed on a mistake of ours.
+        defects: number of failures by a defect of the server.
         fields: fields that were left out of events and of agents' reports.
     """
 
@@ -50,13 +50,13 @@ class Unreadable(Stateful, Consumer):
         """Take note of a field that was left out.
 
         Args:
-            what: type of the event, or ``health``. why: which field, what came and what is expected.
+            what: type of the event, or ``health``. why: the field, its value and the expected one.
         """
         self.fields += 1
         self._note(what, why, source, f"left out of {what} of {source}: {why}")
 
     def whole(self, what: str, why: str, source: str, error: Exception | None = None) -> None:
-        """Take note of something that was passed over as a whole; ``error``: on a defect of ours."""
+        """Take note of a message that was passed over as a whole; ``error``: on a defect of the server."""
         self.passed_over += 1
         self.defects += error is not None
         self._note(what, why, source, f"{what} of {source} is passed over: {why}", error)
@@ -71,7 +71,7 @@ class Unreadable(Stateful, Consumer):
 
     @property
     def note(self) -> str:
-        """Return the text for people, empty while nothing was passed over."""
+        """Return the text for users, empty while nothing was passed over."""
         if not self.passed_over:
             return ""
         what, why = next(iter(self._named))

@@ -1,4 +1,4 @@
-"""What the job gave and the run does not have, counted for ever: a run that lost rows must not look whole."""
+"""Data that the job gave and the run lacks, counted for ever: a run that lost rows must not look whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a run's worker wakes up: what wakes it, when it reads its stream without that, when it ticks."""
+"""When a run's worker wakes up: its triggers, its reads of the stream without one, its ticks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["TICK_S", "Wakeups"]
 
 #: How often silence and expiry are judged and the run's summary is reported, seconds.
 TICK_S = 1.0
-#: The same where nobody is connected, nor has anything been reported for ACTIVE_S: nothing is left to happen soon.
+#: The same without connections, nor any report for ACTIVE_S: nothing is left to happen soon.
 IDLE_TICK_S = 5.0
 ACTIVE_S = 60.0
 #: The same where nothing was reported for QUIET_AFTER_S and the time that an agent may be silent, and nothing is open
@@ -34,7 +34,7 @@ class Wakeups:
     ) -> None:
         #: Whether it waits now.
         self.rests = False
-        #: Returns the seconds between two ticks, TICK_S or more: whoever follows thousands of runs reads less often.
+        #: Returns the seconds between two ticks, TICK_S or more: a process with thousands of runs reads less often.
         self.tick_s: Callable[[], float] = lambda: TICK_S
         self._clock = clock
         self._busy, self._expects = busy, expects
@@ -63,12 +63,12 @@ class Wakeups:
         self._active_at = self._clock()
 
     def came(self) -> None:
-        """Note that somebody did something: what follows from it does not wait for an idle tick."""
+        """Note an action of a user: its results do not wait for an idle tick."""
         self.active()
         self.wake()
 
     def turn(self) -> None:
-        """Note that all is looked at now: what comes from now on is news again."""
+        """Note that all is looked at now: later messages are news again."""
         self._news.clear()
 
     def read_due(self) -> bool:

@@ -1,1 +1,1 @@
-"""What agents of a run bring beside its points: their connections, their Health, what ranks print."""
+"""Reports of a run's agents other than its points: their connections, their Health, output of ranks."""

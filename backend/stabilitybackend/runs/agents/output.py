@@ -1,6 +1,6 @@
-"""What the ranks of a run printed: the newest lines, in a stream of Redis that is cut, and what is asked of it.
+"""Output of the ranks of a run: the newest lines, in a trimmed stream of Redis, and the requests for them.
 
-It is kept beside the run's frames and in no archive: lines help now, while somebody looks, and go with the run.
+It is kept with the run in Redis and in no archive: lines help now, while they are watched, and go with the run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["MAX_LINES", "OutputLog", "OutputQuery"]
 
 #: Messages kept of a run, newest ones, and bytes of text of one: together at most 16 MiB.
 MAX_MESSAGES, MESSAGE_BYTES = 1_024, 16 * 1024
-#: Bytes of text that a run may bring a second on average, and at once: of hundreds of nodes the first ones pass.
+#: Bytes of text that a run may bring a second on average, and as a burst: of hundreds of nodes the first ones pass.
 BYTES_PER_S, BURST_BYTES = 256 * 1024, 2 * 1024 * 1024
 #: Characters kept of a line, and lines of one answer.
 LINE_CHARS, MAX_LINES = 2_100, 1_000

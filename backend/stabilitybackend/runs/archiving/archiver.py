@@ -64,7 +64,7 @@ def compact(
     files = [Files.of(run_id, part.stem) for part in parts]
     names = [name for each in files for name in (each.series, each.points, each.frames)]
     with location.nearby([*names, files[-1].state]) as near:
-        # Not the shared cache: a merge reads everything once and would turn out what is in use.
+        # Not the shared cache: a merge reads everything once and would evict entries in use.
         cache = ByteCache(CACHE_BYTES)
         sources = [PartReader(near, run_id, part, cache) for part in parts]
         keys = list(dict.fromkeys(chain.from_iterable(source.keys() for source in sources)))
@@ -100,7 +100,7 @@ _log = logging.getLogger(__name__)
 class PartsChanged(ArchiveError):
     """Redis lists other parts than this process wrote: it lost its newest writes, or an answer was lost on its way.
 
-    Nothing was changed. Whoever gets it takes the run up again from what Redis holds.
+    Nothing was changed. The caller takes the run up again from Redis.
     """
 
     default_code = "parts_changed"
@@ -108,12 +108,12 @@ class PartsChanged(ArchiveError):
 
 @dataclass(eq=False)
 class ArchiveFiles:
-    """What all runs of a process share: where files go, the cache of what is read, one writer at a time.
+    """Shared by all runs of a process: the place of files, the cache of reads, one writer at a time.
 
     Args:
         clock: unix seconds now.
         token: a short name that was never used before, of letters and digits.
-        restart: what lets a restart begin where the last process ended.
+        restart: lets a restart begin where the last process ended.
     """
 
     location: Location
@@ -125,7 +125,7 @@ class ArchiveFiles:
 
 
 class RunArchive:
-    """The parts of one run; ``cuts`` returns where rollbacks left segments, as far as that is known now."""
+    """The parts of one run; ``cuts`` returns where rollbacks left segments, as far as they are judged now."""
 
     def __init__(
         self, run_id: str, fence: Fence, files: ArchiveFiles, cuts: Callable[[], Cuts] = dict[int, list[int]]
@@ -147,7 +147,7 @@ class RunArchive:
 
     @property
     def place(self) -> str:
-        """Where the files are, for people."""
+        """Location of the files, for users."""
         return f"{self._files.location.base}/{self._run_id}"
 
     @property
@@ -172,7 +172,7 @@ class RunArchive:
         return [self._reader(part) for part in parts]
 
     async def agrees(self) -> bool:
-        """Return whether Redis holds what this worker wrote last, and lists its parts. Ask where it was away.
+        """Return whether Redis holds this worker's last writes, and lists its parts. Call it after an outage.
 
         Raises:
             NotOwner: another worker has taken the run over meanwhile.
@@ -263,7 +263,7 @@ class RunArchive:
         await self._commit([reader.part for reader in old], [reader.part for reader in new])
 
     async def _commit(self, old: Sequence[Part], new: Sequence[Part], trim_to: str = "") -> None:
-        # What is listed and noted is compared: a Redis that restarted without its newest writes may not lose what it
+        # Lists and notes are compared: a Redis that restarted without its newest writes may not lose frames that it
         # has again in the stream, and a worker that took over, which takes our new files for garbage, may not have
         # removed them.
         gone = [part.stem for part in old]
@@ -331,19 +331,19 @@ class RunArchive:
         await self.sweep(of_others=True)
 
     async def sweep(self, *, of_others: bool = False) -> bool:
-        """Remove the files of stems that no part names. What can't be removed now stays noted for the next time.
+        """Remove the files of stems that no part names. A file that can't be removed now stays noted for the next time.
 
         Redis does not fence a file: a worker that was stalled may be writing one still, until it finds that the run
         is no longer its own. So files of others stay for FOREIGN_S.
 
         Args:
-            of_others: also what others noted only now, or nobody.
+            of_others: also stems noted only now, or by no process.
 
         Returns:
             Whether something is left for later.
         """
         await self._unlisted.list_files(now=of_others)
-        async with self._files.writing:  # what is being written is named by no part yet
+        async with self._files.writing:  # files being written are named by no part yet
             garbage = await self._noted_stems()
             if self._unlisted:
                 garbage.update(await self._note_unlisted(garbage, everything=of_others))
@@ -364,7 +364,7 @@ class RunArchive:
         return {stem.decode() for stem in found}
 
     async def _note_unlisted(self, garbage: set[str], *, everything: bool) -> list[str]:
-        """Note what lies there, is in no list, and may go; return it."""
+        """Note the files that lie there, are in no list, and may go; return them."""
         parts: Any = await self._redis.hkeys(self._keys.parts)
         known = garbage.union(self._stems.values(), (stem.decode() for stem in parts))
         stems = await self._unlisted.may_go(known, everything=everything)
@@ -389,7 +389,7 @@ class RunArchive:
             self._foreign.pop(stem, None)
 
     async def _drop(self, stem: str) -> None:
-        """Remove files that were written for a run that is no longer ours: whoever took it over may not know them."""
+        """Remove files written for a run that has a new owner, which may not have them on record."""
         with contextlib.suppress(RedisError, OSError, ArchiveError):
             if not await self._redis.hexists(self._keys.parts, stem):  # an earlier try may have listed them
                 await in_thread(lambda: Part.delete_files(self._files.location, self._run_id, stem))

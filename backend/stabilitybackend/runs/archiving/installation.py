@@ -1,8 +1,8 @@
 """Whose archive this is: a small file in it and a key of Redis hold the same id of an installation.
 
-Redis lists the files of an archive, and nothing in a file says which Redis that is. Two installations on one bucket
-write beside each other unseen, and neither finds the runs of the other; nor does one whose Redis was lost. So both are
-told at the start, in a sentence that says what to do. Nothing that another installation wrote is changed.
+Redis lists the files of an archive, and no file names its Redis. Two installations on one bucket
+write there unseen, and neither finds the runs of the other; nor does one whose Redis was lost. So both are
+refused at the start, with a sentence on the remedy. Nothing that another installation wrote is changed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Marker(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class _Ids:
-    """What Redis and the archive hold; None: nothing."""
+    """Ids in Redis and in the archive; None: nothing."""
 
     redis: str | None
     archive: str | None
@@ -66,7 +66,7 @@ class Installation:
 
     Args:
         location: of the archive.
-        redis_name: as people know it: Redis at redis://host:6379.
+        redis_name: for users: Redis at redis://host:6379.
         new_id: a word that was never used before.
         clock: unix seconds.
 
@@ -99,7 +99,7 @@ class Installation:
         return cls(open_location(settings.archive), name)
 
     async def begin(self, redis: Redis, wait_s: float = START_S) -> None:
-        """Settle whose archive this is as far as that can be known within ``wait_s``; ``follow`` does the rest.
+        """Settle the owner of this archive as far as possible within ``wait_s``; ``follow`` does the rest.
 
         Raises:
             StartError: the archive is another installation's.
@@ -137,7 +137,7 @@ class Installation:
         """Let this Redis go on in the archive of an installation whose Redis is lost; return its id.
 
         Raises:
-            StartError: the archive is nobody's, or Redis is that of another installation.
+            StartError: the archive is unclaimed, or Redis is that of another installation.
         """
         ids = await self._ids(redis, in_thread)
         if ids.archive is None:
@@ -173,7 +173,7 @@ class Installation:
         self.id = there
 
     async def _ids(self, redis: Redis, read: _Reading) -> _Ids:
-        archive = await read(self._read)  # before Redis: of those who start at once, Redis has it first
+        archive = await read(self._read)  # before Redis: of concurrent starts, Redis has it first
         found: Any = await redis.get(INSTALLATION)
         return _Ids(None if found is None else found.decode(), archive)
 
@@ -205,13 +205,13 @@ class Installation:
         )
 
     async def _claim(self, redis: Redis, wanted: str) -> str:
-        """Return the id in Redis, which is ``wanted`` where it had none: of two who start at once one decides."""
+        """Return the id in Redis, which is ``wanted`` where it had none: of two concurrent starts one decides."""
         await redis.set(INSTALLATION, wanted, nx=True)
         found: Any = await redis.get(INSTALLATION)
         return wanted if found is None else str(found.decode())
 
     async def _written(self, redis: Redis, own: str) -> str | None:
-        """Return the id that the archive holds after ours was offered; None where it can't be ours to mark now."""
+        """Return the archive's id after an offer of this installation's; None where it can't be marked now."""
         if await self._files_are_here(redis) is False:
             return None  # a disk that is not mounted: nothing is written under its mount point
         marker = msgspec.json.encode(_Marker(own, self._clock()))
@@ -253,7 +253,7 @@ class Installation:
 
 
 async def _answered(work: Callable[[], str | None], wait_s: float) -> str | None:
-    """Return what ``work`` returns, done in a thread that nobody waits for any longer than that.
+    """Return the result of ``work``, done in a thread that is given up after that time.
 
     Raises:
         TimeoutError: it takes longer.
@@ -275,7 +275,7 @@ async def _answered(work: Callable[[], str | None], wait_s: float) -> str | None
             found = work()
         except Exception as error:
             failed = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits
             loop.call_soon_threadsafe(say, found, failed)
 
     # Not of a pool: the end of the program would wait for it.

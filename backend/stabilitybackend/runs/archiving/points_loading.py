@@ -2,7 +2,7 @@
 
 Where a row belongs follows from the lineage alone, so the fold of the lineage is all that is done again: from the
 newest part's snapshot to the frame of the snapshot that was taken up. It is long work, so each process does it for one
-run after the other, those first that somebody looks at.
+run after the other, those in view first.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class OtherPoints(StabilityBoardError):
 
 
 class PointsLoader:
-    """Loads the points of one run, in the turn of it.
+    """Loads the points of one run, in its turn.
 
     Args:
-        state: returns the run's. looked_at: returns whether somebody sees the run now.
+        state: returns the run's. looked_at: returns whether the run is in view now.
         loaded: called when they are there, or can't be.
         clock: unix seconds now.
 
     Attributes:
-        failed: they are not what the snapshot says: the run has to be folded again from its parts.
+        failed: they differ from the snapshot: the run has to be folded again from its parts.
     """
 
     def __init__(
@@ -83,13 +83,13 @@ class PointsLoader:
         self._task: asyncio.Task[Generation | None] | None = None
 
     def begin(self, taken: TakenOver | None) -> None:
-        """Load what comes before ``taken``, unless it is there."""
+        """Load the points before ``taken``, unless they are there."""
         self._taken, self.failed, self._needed = taken, False, False
         if taken is not None and self._state().store.loading:
             self._task = asyncio.create_task(self._load(taken), name=f"points-{self._run_id}")
 
     async def needed(self) -> TakenOver | None:
-        """Load them now; return from what the run can be taken up again, None where the points are others."""
+        """Load them now; return the start from which the run can be taken up again, None where the points differ."""
         self._needed = True
         points = None if self._task is None else await self._task
         return None if points is None or self._taken is None else replace(self._taken, points=points)
@@ -145,7 +145,7 @@ async def loaded_points(
 
     Args:
         newest_part: of the archived ones, which end where the outline begins.
-        undone: keys of inferred segments that somebody undid.
+        undone: keys of inferred segments that a user undid.
 
     Raises:
         OtherPoints: they are others now.
@@ -158,7 +158,7 @@ async def loaded_points(
     points = Generation(known.begin, 0)
     async for frame_id, message in entries_between(redis, RunKeys(run_id).frames, known.begin, known.end):
         place(points, fold, frame_id, message)
-        await asyncio.sleep(0)  # what is live goes first
+        await asyncio.sleep(0)  # live work goes first
     came = (points.to_id, points.frames, points.bytes, points.values)
     if came != (expected := (known.end, known.frames, known.bytes, known.values)):
         raise OtherPoints(f"the points of run {run_id} are {came}, expected {expected}")
@@ -166,7 +166,7 @@ async def loaded_points(
 
 
 def place(points: Generation, fold: LineageFold, frame_id: str, message: bytes) -> None:
-    """Put the rows of the next frame of a run where ``fold``, which goes on with it, says that they belong."""
+    """Put the rows of a run's next frame in the places that ``fold``, which continues with it, gives them."""
     points.begin(frame_id, len(message) + FRAME_OVERHEAD_BYTES)
     rows: list[Placed] = []
     for placed in _placed(fold, message):
@@ -177,7 +177,7 @@ def place(points: Generation, fold: LineageFold, frame_id: str, message: bytes) 
 
 
 def _placed(fold: LineageFold, message: bytes) -> Iterator[Placed]:
-    """Yield the rows of a message where they belong; what the worker passed over is passed over again."""
+    """Yield the rows of a message in their places; messages that the worker passed over are passed over again."""
     try:
         frames = frames_in(message)
     except BadMessage:

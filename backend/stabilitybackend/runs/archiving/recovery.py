@@ -1,6 +1,6 @@
 """Brings a run's state back: the newest snapshot that holds, and the frames of the archived parts after it.
 
-Usually that is what this machine has written down of the run a moment ago (``restart_points.py``), else the newest
+Usually that is this machine's recent record of the run (``restart_points.py``), else the newest
 part's snapshot, and no frame at all. When a segment was undone since, or the snapshot is of
 another version or damaged, older ones are tried, and the frames of the parts behind are folded again and archived
 again: the frames are the truth, everything else follows from them.
@@ -41,16 +41,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What one run is brought back from.
+    """Sources from which one run is brought back.
 
     Args:
         archive: its parts. given: to its state. undone: keys of segments that are none.
         settings: of its detectors, for the frames that are folded again.
         processes: where incidents are judged again, those of processes: frames lack them. Then no snapshot is
             used: none holds incidents.
-        points: what this machine has written down of the run; removed where it is of no use.
-        message: returns what the run's stream holds at an id.
-        applied: stream id up to which Redis holds what follows from frames.
+        points: this machine's record of the run; removed where it is useless.
+        message: returns the message of the run's stream at an id.
+        applied: stream id up to which Redis holds the results of frames.
     """
 
     run_id: str
@@ -67,7 +67,7 @@ class Recovery:
         """Return the newest state that is stored and the stream id that it reaches, "0-0" where nothing is.
 
         Args:
-            troubled: called with what is wrong while the archive's place can't be reached or written, which is tried
+            troubled: called with the error while the archive's place can't be reached or written, which is tried
                 again without end, then with None.
 
         Raises:
@@ -141,7 +141,7 @@ class Recovery:
             return None
 
     async def _again(self, state: RunState, reader: PartReader) -> PartReader:
-        """Fold the frames of one part and archive them again; return the new part, or a damaged one as it is."""
+        """Fold the frames of one part and archive them again; return the new part, or a damaged one unchanged."""
         folded = await self._folded(state, reader)
         if folded is None:
             return reader
@@ -151,10 +151,10 @@ class Recovery:
         return fresh
 
     async def _folded(self, state: RunState, reader: PartReader) -> tuple[Generation, list[tuple[str, bytes]]] | None:
-        """Fold the frames of one part; return what they came to, sealed, and the frames.
+        """Fold the frames of one part; return the result, sealed, and the frames.
 
-        A part whose frames are damaged stays as it is (None): its points are served, what its frames have besides
-        them is lost.
+        A part whose frames are damaged is unchanged (None): its points are served, the rest of its frames
+        is lost.
         """
         try:
             frames = await asyncio.to_thread(lambda: list(reader.frames()))

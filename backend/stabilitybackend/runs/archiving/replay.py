@@ -22,7 +22,7 @@ from stabilityclient.wire import BadMessage, Frame, PointsBlock
 
 __all__ = ["Replay", "Stopped", "replay"]
 
-#: Times that reading the stream is begun again because the archiver takes frames out of it, and the pause before that,
+#: Times that reading the stream is begun again because the archiver takes frames away, and the pause before that,
 #: seconds: it has committed a part then and is about to show it.
 TRIES = 20
 TRY_AGAIN_S = 0.05
@@ -31,7 +31,7 @@ YIELD_S = 0.0001
 
 
 class Stopped(Exception):
-    """Whoever wanted the frames does not want them any more."""
+    """The frames are not wanted any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Replay:
         parts: the archived ones, oldest first.
         newest: messages that were still in Redis, oldest first.
         values: values in all of them, about: a row of twelve metrics has twelve.
-        undone: keys of inferred segments that somebody undid.
+        undone: keys of inferred segments that a user undid.
     """
 
     run_id: str

@@ -1,13 +1,13 @@
 """Files from which a restarted server takes a run up where it was killed: the fold's newest snapshot, and its points.
 
-A folder a run, on the server's own disk. ``points-<id>`` holds the rows that came after the stream id ``<id>``, as they
+A folder a run, on the server's own disk. ``points-<id>`` holds the rows after the stream id ``<id>``, as they
 were placed, one record for each time they were written down; only ever appended to. ``fold`` holds a snapshot of the
-fold at exactly one frame, the name of that frame and a checksum of it; it is replaced whole, after the points. So
+fold at exactly one frame, the name of that frame and a checksum; it is replaced whole, after the points. So
 whatever a kill leaves behind, the fold names how far the points count.
 
-Nothing here is the truth: the frames are. Whoever finds files that are damaged, of another version, or not of what
-Redis holds passes them over and folds the frames, which takes longer. Nothing is synced to the disk for that reason
-too: what a killed process wrote stays, and what a machine without power loses is noticed by its checksum.
+Nothing here is the truth: the frames are. A reader of files that are damaged, of another version, or different from
+Redis passes them over and folds the frames, which takes longer. Nothing is synced to the disk for that reason
+too: writes of a killed process stay, and a loss by a machine without power is noticed by its checksum.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 #: Raise it when the layout changes: files of another version are passed over.
 VERSION = 3
 _MAGIC = b"SBRS"
-#: Magic, version, length of what follows, CRC-32 of it; little-endian.
+#: Magic, version, length of the rest, CRC-32 of the rest; little-endian.
 _HEADER = struct.Struct("<4sHQI")
 _FOLD = "fold"
 _POINTS = "points-"
@@ -46,13 +46,13 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class RestartShare:
-    """What the runs of one process share.
+    """Shared settings and counts of the runs of one process.
 
     Attributes:
         folder: of all runs' files; None writes none.
         in_redis: runs are written down in Redis instead, where other machines find them.
         folding_s: seconds that folding and judging took, by followed run: CPU time, where the machine has time for us.
-        unwritten_s: what of it no file holds yet, all runs together: a restart has to do it again.
+        unwritten_s: the share in no file yet, all runs together: a restart has to do it again.
         counts: ``written`` and ``failed`` writes; runs ``taken_up`` from their files, and those whose files were
             ``passed_over``.
         turns: of runs whose points are loaded after they were taken over.
@@ -73,7 +73,7 @@ class RestartShare:
             return []  # there is none yet, or it is none
 
     def forget(self, run_id: str) -> None:
-        """Remove the files of a run that nobody follows. Call it in a thread."""
+        """Remove the files of an unfollowed run. Call it in a thread."""
         if self.folder is not None:
             RestartFiles(self.folder, run_id).forget()
 
@@ -84,7 +84,7 @@ class FoldHead(msgspec.Struct, frozen=True, array_like=True):
     Args:
         to_id: stream id of the newest frame in it.
         checksum: of that frame's message: a stream that was emptied may give an id twice.
-        applied: stream id up to which Redis held what follows from frames: one that has lost some of it since would
+        applied: stream id up to which Redis held the results of frames: one that has lost some since would
             never get it, if the frames up to here were not folded again.
     """
 
@@ -101,7 +101,7 @@ class _Fold(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the files of a run hold.
+    """Contents of the files of a run.
 
     Attributes:
         head: the frame up to which they reach. frozen: the fold at that frame (``snapshot.thaw``).
@@ -116,7 +116,7 @@ class Found:
     length: int
 
     def put_into(self, store: RunStore) -> None:
-        """Put the rows into a store that holds what came before them."""
+        """Put the rows into a store that holds the points before them."""
         for stretch in self.stretches:
             store.put_back(stretch)
 
@@ -145,7 +145,7 @@ class RestartFiles:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         written = 0
         for begins_at, stretch in stretches:
-            begun = "ab" if stretch.begin.frames else "wb"  # what a failed try left is written over
+            begun = "ab" if stretch.begin.frames else "wb"  # bytes of a failed try are overwritten
             with open(self.path / f"{_POINTS}{begins_at}", begun) as file:
                 written += file.write(packed_record(stretch))
         new = self.path / f"{_FOLD}.new"
@@ -193,7 +193,7 @@ class RestartFiles:
         return Found(fold.head, fold.frozen, stretches, begins_at, length)
 
     def trim(self, found: Found) -> None:
-        """Remove what lies behind ``found``: rows that no fold names. Raises OSError when that is not possible."""
+        """Remove the rows after ``found``, which no fold names. Raises OSError when that is not possible."""
         end = stream_order(found.head.to_id)
         for name in self._points():
             if name == f"{_POINTS}{found.begins_at}":
@@ -226,7 +226,7 @@ class RestartFiles:
 
 
 def frame_checksum(message: bytes) -> int:
-    """Return what identifies one stored message."""
+    """Return the identity of one stored message."""
     return zlib.crc32(message)
 
 
@@ -259,7 +259,7 @@ def records(data: bytes, name: str) -> Iterator[tuple[memoryview, int]]:
 
 
 def decoded(body: memoryview, kind: type[T]) -> T:
-    """Return what a record holds. Raises SnapshotError where it is none of ``kind``."""
+    """Return the contents of a record. Raises SnapshotError where it is none of ``kind``."""
     try:
         return unpack(kind, body, "a record")
     except Unfit as error:

@@ -1,7 +1,7 @@
-"""Where one process of several writes its runs down: in Redis, so that whoever takes a run over goes on at once.
+"""Where one process of several writes its runs down: in Redis, so that the next owner of a run continues immediately.
 
 ``sb:{run}:snapshot`` holds the fold at one frame and the outline of the points before it that are in the stream: not
-the points, which would take as much of Redis' memory again. Whoever takes it up judges on, and loads them afterwards
+the points, which would take as much of Redis' memory again. The next owner judges on, and loads them afterwards
 (points_loading.py).
 """
 
@@ -29,7 +29,7 @@ __all__ = ["InRedis", "TakenOver"]
 
 
 class _Stored(msgspec.Struct, array_like=True):
-    """``outlines``: of each generation; the archive may take over the first ones before somebody reads this."""
+    """``outlines``: of each generation; the archive may take over the first ones before this is read."""
 
     head: FoldHead
     outlines: list[Outline]
@@ -38,7 +38,7 @@ class _Stored(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """What Redis holds of a run.
+    """Record of a run in Redis.
 
     Attributes:
         head: the frame up to which it reaches. frozen: the fold at that frame.
@@ -52,7 +52,7 @@ class TakenOver:
     points: Generation | None = None
 
     def put_into(self, store: RunStore) -> None:
-        """Let a store that holds what is archived expect the points, or have them."""
+        """Let a store that holds the archived points expect the rest, or have them."""
         store.expect(self.outline, self.frozen)
         if self.points is not None:
             store.load(self.points)
@@ -72,7 +72,7 @@ class InRedis:
         self._cpu = cpu
 
     def reset(self) -> None:
-        """Nothing is kept of what was written before."""
+        """Earlier records are not kept."""
 
     async def newest(self) -> bytes | None:
         """Return the fold that was written down last, frozen; None where none is. Raises SnapshotError."""
@@ -84,7 +84,7 @@ class InRedis:
         return None if data is None else decoded(next(records(data, self._key))[0], _Stored)
 
     async def find(self, after: str) -> TakenOver | None:
-        """Return what is written down beyond the stream id ``after``. Raises SnapshotError."""
+        """Return the record beyond the stream id ``after``. Raises SnapshotError."""
         stored = await self._stored()
         if stored is None:
             return None
@@ -98,14 +98,14 @@ class InRedis:
         """Nothing is to be prepared: each write is a whole one."""
 
     async def forget(self) -> None:
-        """Remove it, where the run is ours."""
+        """Remove it, where the run is owned."""
         with contextlib.suppress(NotOwner):
             await self._fence.write(("DEL", self._key))
 
     def copied(
         self, store: RunStore, last: Generation, head: FoldHead, frozen: bytes
     ) -> Callable[[], Awaitable[float]]:
-        """Return what writes the outline up to the generation ``last``, and the fold there; it returns CPU seconds.
+        """Return the writer of the outline up to the generation ``last``, and the fold there; it returns CPU seconds.
 
         It raises NotOwner, or RedisError and OSError where Redis is away.
         """

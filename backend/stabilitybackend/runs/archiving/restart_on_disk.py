@@ -1,4 +1,4 @@
-"""Where a server that is alone writes its runs down: files on its own disk, of the fold and of the rows that came."""
+"""Where the only server writes its runs down: files on its own disk, of the fold and of the new rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class OnDisk:
 
     Args:
         folder: of all runs.
-        cpu: CPU seconds of the calling thread; a write waits for its disk, which costs nobody anything.
+        cpu: CPU seconds of the calling thread; the wait for the disk delays nothing.
     """
 
     def __init__(self, run_id: str, folder: Path, cpu: Callable[[], float] = time.thread_time) -> None:
@@ -35,11 +35,11 @@ class OnDisk:
         self._archived_to = ""
 
     async def find(self, after: str) -> Found | None:
-        """Return what is written down beyond the stream id ``after``. Raises SnapshotError."""
+        """Return the record beyond the stream id ``after``. Raises SnapshotError."""
         return await asyncio.to_thread(self._files.load, after)
 
     async def go_on(self, store: RunStore, found: Found) -> None:
-        """Write from now on what comes after ``found``, which is in ``store``. Raises OSError."""
+        """Write from now on the rows after ``found``, which is in ``store``. Raises OSError."""
         self.reset()
         self._at = (store.open, found.begins_at, store.open.place)
         await asyncio.to_thread(self._files.trim, found)
@@ -51,7 +51,7 @@ class OnDisk:
     def copied(
         self, store: RunStore, last: Generation, head: FoldHead, frozen: bytes
     ) -> Callable[[], Awaitable[float]]:
-        """Return what writes the rows up to the generation ``last``, and the fold there; it returns CPU seconds.
+        """Return the writer of the rows up to the generation ``last``, and the fold there; it returns CPU seconds.
 
         It raises OSError.
         """

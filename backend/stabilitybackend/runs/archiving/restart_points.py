@@ -1,6 +1,6 @@
-"""Writes down from time to time how far one run is folded, so that a restarted server judges it at once.
+"""Writes down from time to time how far one run is folded, so that a restarted server judges it without delay.
 
-What a restart has to fold again is what came since. So a run is written down every EVERY_ROWS rows or EVERY_S seconds,
+A restart folds the frames since then again. So a run is written down every EVERY_ROWS rows or EVERY_S seconds,
 and never more often than its price allows: folding took FOLD_A_WRITE times as long since, less while all runs together
 have much to fold again. With a usual run that is a millisecond for each 50 ms of folding; one with a huge state is
 written down less often by itself, and one whose state takes longer than MAX_STOP_S to copy only when a generation is
@@ -42,7 +42,7 @@ FOLD_A_WRITE = 50.0
 #: The same while all runs together have more to fold again than AGAIN_S, seconds: a restart is to end within 5 s.
 FOLD_A_WRITE_BEHIND = 10.0
 AGAIN_S = 2.0
-#: What a write costs is the mean of so many: how many rows it holds differs.
+#: Writes over which the price is a mean: their numbers of rows differ.
 COSTS = 4
 #: A state that takes longer to copy is copied when a generation is sealed and never else: the event loop is blocked
 #: meanwhile, seconds.
@@ -58,11 +58,11 @@ class RestartPoints:
     """How far one run is written down.
 
     Args:
-        share: what is counted.
+        share: the counts.
         place: where it is written down; None for nowhere.
         clock: unix seconds now.
-        cpu: CPU seconds of the calling thread; a write waits for its disk, which costs nobody anything.
-        elapsed: seconds; folding waits for nothing, and to ask for CPU time at each small frame cost a twentieth of it.
+        cpu: CPU seconds of the calling thread; the wait for the disk delays nothing.
+        elapsed: seconds; folding waits for nothing, and asking for CPU time at each small frame costs a twentieth.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RestartPoints:
         self._share = share
         self._folded_s = 0.0
         self._run_id = run_id
-        #: What Redis held of the run before, and does not hold any more; empty while nothing of that is known.
+        #: Contents of Redis for the run that it has lost since; empty while no loss is on record.
         self.lost = ""
         self._place = place
         self._offered: TakenOver | None = None
@@ -87,9 +87,9 @@ class RestartPoints:
         self._restarted()
 
     def _restarted(self) -> None:
-        #: What the run was taken up from, where that was a snapshot in Redis.
+        #: Snapshot in Redis from which the run was taken up, if any.
         self.taken: TakenOver | None = None
-        #: Up to where what follows from frames is stored in Redis.
+        #: Stream id up to which the results of frames are stored in Redis.
         self._applied = "0-0"
         self._cut: tuple[Generation, FoldHead] | None = None
         self._head: FoldHead | None = None
@@ -104,7 +104,7 @@ class RestartPoints:
         self._folded_again(0.0)
 
     def _folded_again(self, seconds: float) -> None:
-        """Set what a restart would have to fold again of this run."""
+        """Set how much of this run a restart would have to fold again."""
         self._share.unwritten_s += seconds - self._folded_s
         self._folded_s = seconds
 
@@ -113,11 +113,11 @@ class RestartPoints:
     async def find(
         self, after: str, applied: str, stored: Callable[[str], Awaitable[bytes | None]]
     ) -> Found | TakenOver | None:
-        """Return what is written down of the run beyond its archived parts; None where that is nothing of use.
+        """Return the record of the run beyond its archived parts; None without a usable one.
 
         Args:
             after: stream id where the parts end.
-            applied: stream id up to which Redis holds what follows from frames.
+            applied: stream id up to which Redis holds the results of frames.
             stored: returns the message that the run's stream holds at an id.
         """
         offered, self._offered = self._offered, None
@@ -146,7 +146,7 @@ class RestartPoints:
         return found
 
     def offer(self, found: TakenOver | None) -> None:
-        """Let ``find`` return this: the points before what was taken up have been loaded."""
+        """Let ``find`` return this: the points before the snapshot have been loaded."""
         self._offered = found
 
     def _pass_over(self, why: str) -> None:
@@ -154,7 +154,7 @@ class RestartPoints:
         _log.warning("run %s: %s", self._run_id, why)
 
     async def go_on(self, store: RunStore, found: Any) -> None:
-        """Write down from now on what comes after ``found``, which is in ``store``."""
+        """Write down from now on the rows and frames after ``found``, which is in ``store``."""
         self._restarted()
         self._newest, self._order = found.head.to_id, store.open.order
         self.taken = found if isinstance(found, TakenOver) else None
@@ -166,7 +166,7 @@ class RestartPoints:
             self._trouble(error)
 
     async def forget(self) -> None:
-        """Remove what is written down: it holds no longer, or is archived whole.
+        """Remove the record: it holds no longer, or is archived whole.
 
         Raises:
             RedisError: Redis is away.
@@ -179,7 +179,7 @@ class RestartPoints:
     # --- while it runs -------------------------------------------------------------------------------------------
 
     def folding(self, fold: Callable[[], T]) -> T:
-        """Return what ``fold`` returns; the time that it takes says when the next write pays."""
+        """Return the result of ``fold``; its duration decides when the next write pays."""
         begin = self._elapsed()
         found = fold()
         spent_s = self._elapsed() - begin
@@ -196,7 +196,7 @@ class RestartPoints:
         """Note the newest frame that is folded, and of which all that follows is stored.
 
         Args:
-            applied: stream id up to which Redis says that it is: not all frames have something that follows.
+            applied: stream id of the last frame with stored results; not all frames have any.
         """
         if self._place is not None:
             self._applied = applied
@@ -235,7 +235,7 @@ class RestartPoints:
         try:
             self._costs_s.append(spent_s + await write())
         except NotOwner:
-            return  # whoever follows the run drops it
+            return  # the run's follower drops it
         except (RedisError, OSError) as error:
             self._trouble(error)
         else:
@@ -245,12 +245,12 @@ class RestartPoints:
         self._share.counts["failed"] += 1
         self._newest = ""
         if self._place is not None:
-            self._place.reset()  # what was written may end anywhere
+            self._place.reset()  # the unfinished record may end anywhere
         self._again_at = self._clock() + AGAIN_AFTER_S
         _log.warning("run %s: not written down, a restart will take longer: %s", self._run_id, error)
 
     async def write_last(self, state: RunState) -> None:
-        """Write the run down as it is, for the worker that takes it over now."""
+        """Write the current run down, for the worker that takes it over now."""
         head, last = self._head, state.store.open
         if not isinstance(self._place, InRedis) or head is None or state.reconciling:
             return
@@ -260,7 +260,7 @@ class RestartPoints:
             await self._write(self._place.copied(state.store, last, head, snapshot.freeze(state)), 0.0)
 
     async def stop(self) -> None:
-        """Wait for what is being written; the run is followed no longer."""
+        """Wait for the write under way; the run is followed no longer."""
         if self._task is not None:
             await end(self._task)
         self._folded_again(0.0)

@@ -29,12 +29,12 @@ _log = logging.getLogger(__name__)
 class Retention:
     """Finds and removes runs that have not reported for some days.
 
-    A run counts from its last frame. It is over when it says so, and also when no agent of it is connected: a job
-    that was cut off from us for so long and comes back makes its run again, from what its spool still has.
+    A run counts from its last frame. It has ended by its status, and also when no agent is connected: a job
+    that was cut off for so long and comes back makes its run again, from the rest of its spool.
 
     Args:
         clock: unix seconds now.
-        audit: where it is written down what was deleted, by whom.
+        audit: record of deletions and their authors.
 
     Attributes:
         others: returns those of some runs that are another process' to delete; where one process does all, none is.
@@ -55,7 +55,7 @@ class Retention:
         Args:
             days: >= MIN_DAYS.
             who: who asks, for the audit log. key_id: their key, if they have one.
-            dry_run: delete nothing, only say what would go.
+            dry_run: delete nothing, only list the candidates.
             project: only runs of this project; None for all.
 
         Raises:
@@ -79,7 +79,7 @@ class Retention:
         return found
 
     async def _over(self, before: float) -> AsyncIterator[Run]:
-        """Yield the runs of which nothing came since ``before``."""
+        """Yield the runs without a frame since ``before``."""
         offset = 0
         while ids := await self._index.created_before(before, offset, BATCH):
             offset += len(ids)

@@ -1,14 +1,14 @@
-"""Writes down what was folded from a run's frames, so that a restart folds only the frames that came after.
+"""Writes down the fold of a run's frames, so that a restart folds only the frames after it.
 
-A snapshot is never the truth: the frames are. Whoever can't load one (``SnapshotError``) folds the frames again and
+A snapshot is never the truth: the frames are. On ``SnapshotError`` a reader folds the frames again and
 comes to the same state. It holds all of ``RunState`` but the points, the incidents and the commands, which are stored
-elsewhere, and what was seen of agents and slots, which is not in frames.
+elsewhere, and the reports of agents and slots, which are not in frames.
 
-Bytes: magic ``SBST``, version (u16), length of the content (u64), CRC-32 of what follows (u32), all little-endian, then
-the content compressed with zlib. (zlib's own checksum is of the content: some flips unpack alike.) The content is a
+Bytes: magic ``SBST``, version (u16), length of the content (u64), CRC-32 of the rest (u32), all little-endian, then
+the content compressed with zlib. (zlib's own checksum is of the content: some flips unpack to it too.) The content is a
 list of parts (``saving.Part``), each with a version of its own: a detector that changed judges the stored points again
 and the others go on; where another part changed all frames are folded. An archive may lie on a disk or in a bucket that
-others can write. So a part is read as plain values of the types that it declares, and runs no code; what a run says of
+others can write. So a part is read as plain values of the types that it declares, and runs no code; a run's report on
 itself is as true as its archive is.
 """
 
@@ -25,7 +25,7 @@ from stabilitybackend.runs.state import RunState
 
 __all__ = ["SnapshotError", "freeze", "load", "opened", "seal", "thaw"]
 
-#: Of the layout. Raise it when that changes; what is in a part has a version there.
+#: Version of the layout. Raise it when that changes; contents of a part have a version there.
 VERSION = 6
 #: Largest content that is read, bytes. 2,048 ranks that log 12 metrics take 2 MiB.
 MAX_STATE_BYTES = 512 * 1024 * 1024
@@ -36,7 +36,7 @@ _HEADER = struct.Struct("<4sHQI")
 
 
 def freeze(state: RunState) -> bytes:
-    """Return what ``seal`` needs: a copy of the state as it is now, made in one go while nothing else touches it."""
+    """Return the input of ``seal``: a copy of the current state, made in one go while nothing else touches it."""
     return pack(state.saved())
 
 
@@ -66,7 +66,7 @@ def thaw(
         given: as for ``RunState``.
 
     Raises:
-        SnapshotError: it was made by another version, holds what no snapshot holds, or a segment in it has been undone
+        SnapshotError: it was made by another version, holds an illegal value, or a segment in it has been undone
             since.
     """
     state = RunState(run_id, clock, undone, given)
@@ -86,7 +86,7 @@ def thaw(
 
 
 def opened(data: bytes) -> bytes:
-    """Return what ``freeze`` had returned for ``seal``'s answer.
+    """Return the input of ``seal`` from its answer.
 
     Everything is checked that can be checked without reading it. Raises SnapshotError where it is damaged.
     """

@@ -1,4 +1,4 @@
-"""Finds files of a run that Redis knows nothing of, and says when they may go.
+"""Finds files of a run that Redis does not list, and decides when they may go.
 
 A power cut that takes Redis' newest second, or a failover, may take the note of a part's files together with their
 place in the list. The frames are in the stream again, or their agents send them again, and are archived under another
@@ -27,12 +27,12 @@ from stabilityclient.wire import BadMessage
 
 __all__ = ["LOOK_AGAIN_S", "UnlistedFiles"]
 
-#: How often the run's folder is listed, beside each time that Redis may have lost something, seconds: an object store
-#: bills a listing. Files that hold what nothing else does are compared again as often.
+#: Interval of listing the run's folder, apart from each possible loss of Redis, seconds: an object store
+#: bills a listing. Files with unique contents are compared again as often.
 LOOK_AGAIN_S = 3_600.0
-#: Messages that are read at once.
+#: Messages in one read.
 _MESSAGES = 256
-#: As ``RunArchive`` makes stems. A folder may hold other files, which people put there.
+#: As ``RunArchive`` makes stems. A folder may hold other files, put there by users.
 _STEM = re.compile(r"\d+-\d+_\d+-\d+-[A-Za-z0-9]+")
 
 _log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class UnlistedFiles:
     Args:
         clock: unix seconds now.
         wait_s: how long they stay after they were first seen, seconds: a worker that is stalled may be writing them,
-            and agents may be about to send what is in them.
+            and agents may be about to send their messages.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class UnlistedFiles:
         self._look_at = float("-inf")
 
     async def list_files(self, *, now: bool = False) -> None:
-        """List the folder where that is due, or ``now``. What Redis lists is to be read after it, not before."""
+        """List the folder where that is due, or ``now``. Read the list of Redis after it, not before."""
         if not now and not self._reached(self._look_at):
             return
         try:
@@ -86,10 +86,10 @@ class UnlistedFiles:
         self._due = {stem: self._due.get(stem, at + self._wait_s()) for stem in stems}
 
     async def may_go(self, known: Collection[str], *, everything: bool = False) -> list[str]:
-        """Return the stems that may be removed, and forget them and those that are ``known``; the others stay.
+        """Return the stems that may be removed, and forget them and those in ``known``; the others stay.
 
         Args:
-            known: what Redis lists. everything: the run is deleted.
+            known: the list of Redis. everything: the run is deleted.
         """
         self._due = {stem: at for stem, at in self._due.items() if stem not in known}
         found = []
@@ -135,7 +135,7 @@ class UnlistedFiles:
             for message in messages:
                 try:
                     frames = frames_in(message)
-                except BadMessage:  # nobody can read it
+                except BadMessage:  # unreadable
                     continue
                 for frame in frames:
                     newest[frame.source.source] = max(frame.last_seq, newest.get(frame.source.source, 0))

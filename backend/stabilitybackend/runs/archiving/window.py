@@ -1,4 +1,4 @@
-"""Keeps the window of one run bounded: cuts what came into generations, has the oldest archived, says when it can't."""
+"""Keeps the window of one run bounded: cuts it into generations, has the oldest archived, reports when it can't."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from stabilitybackend.storage.points.unloaded import LOADING
 
 __all__ = ["FRAME_OVERHEAD_BYTES", "RunWindow"]
 
-#: What Redis needs for a stream entry beside the message itself, bytes (sequence numbers, source, its share of a node).
+#: Overhead of a stream entry in Redis, without the message, bytes (sequence numbers, source, its share of a node).
 FRAME_OVERHEAD_BYTES = 96
 #: A generation is sealed at this share of the window: a snapshot of the fold is taken as often.
 GENERATIONS_A_WINDOW = 8
-#: When the window is full, the oldest generations that make up this share of it become one part.
+#: When the window is full, the oldest generations that make up this share become one part.
 ARCHIVED_SHARE = 0.5
 #: Nothing more is taken from agents while the stream is this many times larger than the window.
 FULL_AT_WINDOWS = 2.0
@@ -41,14 +41,14 @@ AGAIN_AFTER_S = 5.0
 #: Files that were replaced, or whose write was cut off, are kept so long, seconds: charts are being read, and a Redis
 #: that saves its newest writes once a second may come back with the list of before.
 SWEEP_AFTER_S = 10.0
-#: Longest time that stopping lets archiving go on, seconds; after it only what a thread is writing is waited for.
+#: Longest time that stopping lets archiving continue, seconds; afterwards it waits only for a thread's current write.
 STOP_TIMEOUT_S = 2.0
 
 _log = logging.getLogger(__name__)
 
 
 class RunWindow:
-    """Bounds what Redis and memory hold of a run.
+    """Bounds the memory of a run, in Redis and in the process.
 
     Args:
         limit_bytes: the window: bytes of frames that the stream holds.
@@ -67,11 +67,11 @@ class RunWindow:
         self.limit_bytes = limit_bytes
         #: Why the archive could not be written the last time, empty when it could.
         self.problem = ""
-        #: What Redis had of the run when this machine last wrote it down, and has no more; empty: nothing is missing.
+        #: Contents of Redis at this machine's last record of the run that are lost now; empty: nothing is missing.
         self.lost = ""
-        #: Redis no longer holds what it held: the run must be taken up again from what is there, then ``restarted``.
+        #: Redis has lost contents: the run must be taken up again from the rest, then ``restarted``.
         self.diverged = False
-        #: Held by whoever changes the parts or takes the run up from them: one at a time.
+        #: Held by the one caller that changes the parts or takes the run up from them.
         self.changing = asyncio.Lock()
         self._run_id = run_id
         self._archive = archive
@@ -82,17 +82,17 @@ class RunWindow:
         self._sweep_at = float("inf")
         #: Generations whose commit had no answer: it is done or not, and must be tried again just so.
         self._unsure = 0
-        #: ``problem`` says that Redis was away.
+        #: ``problem`` reports that Redis was away.
         self._redis_away = False
-        #: What agents have stored and the worker has not read yet: stream id -> bytes, and all bytes.
+        #: Messages of agents that the worker has not read yet: stream id -> bytes, and all bytes.
         self._unread: dict[str, int] = {}
         self._ahead = 0
         self._read_to = (-1, 0)
-        #: Bytes that wait there, whoever stored them, as the worker's last read of the stream showed.
+        #: Bytes that wait there, of all writers, as the worker's last read of the stream showed.
         self._behind = 0
         self._room = asyncio.Event()
         self._room.set()
-        #: Somebody has waited for room in vain, and there was none since.
+        #: A caller has waited for room in vain, and there was none since.
         self._refusing = False
         #: Since when there is no room, unix seconds; None while there is.
         self._full_since: float | None = None
@@ -107,7 +107,7 @@ class RunWindow:
             self._weigh(store)
 
     def found_waiting(self, store: RunStore, journal: Journal) -> None:
-        """Note what the last read of the stream left there: doors in other processes store it, too."""
+        """Note the messages left by the last read of the stream: doors in other processes store them, too."""
         self._behind = journal.unread_bytes(sum(generation.frames for generation in store.generations))
         self._weigh(store)
 
@@ -140,7 +140,7 @@ class RunWindow:
             self._full_since = self._clock() if self._full_since is None else self._full_since
 
     async def room(self) -> None:
-        """Wait until the stream may grow. Raises Unavailable while it may not; the message says why."""
+        """Wait until the stream may grow. Raises Unavailable, with the reason, while it may not."""
         if self._room.is_set():
             return
         try:
@@ -171,7 +171,7 @@ class RunWindow:
         return since if since is not None and self._clock() - since >= FULL_REPORTED_AFTER_S else None
 
     async def has_diverged(self, journal: Journal, state: RunState, cursor: str) -> bool:
-        """Return whether Redis no longer holds what is folded: it came back without its newest writes, or empty.
+        """Return whether Redis no longer holds the folded frames: it is back without its newest writes, or empty.
 
         Args:
             journal: of the run; asked only after Redis was away. state: folded up to the stream id ``cursor``.
@@ -208,7 +208,7 @@ class RunWindow:
             self._sweep_at = float("inf")
             self._task = asyncio.create_task(self._sweep(), name=f"sweep-{self._run_id}")
         else:
-            if self._redis_away:  # whoever calls has just read from it
+            if self._redis_away:  # the caller has just read from it
                 self._redis_away = False
                 self._report_problem("")
             return
@@ -223,7 +223,7 @@ class RunWindow:
     async def _shrink(self, state: RunState, stored_to: Callable[[], str]) -> None:
         async with self.changing:
             store = state.store
-            with contextlib.suppress(NotOwner):  # whoever follows the run drops it
+            with contextlib.suppress(NotOwner):  # the run's follower drops it
                 while store.hot_bytes > self.limit_bytes:
                     if len(store.generations) == 1:
                         # A restart leaves all rows in the open generation, and while the window is full no frame comes
@@ -331,7 +331,7 @@ class RunWindow:
         """Merge parts as far as that goes.
 
         Args:
-            newest: returns the store as it is when it is this call's turn.
+            newest: returns the store as of this call's turn.
 
         Raises:
             ArchiveError: a file could not be read or written.
@@ -348,7 +348,7 @@ class RunWindow:
                 raise
 
     def restarted(self, lost: str = "") -> None:
-        """Begin again: the state was taken up from what is stored, ``lost`` tells what of that Redis has lost."""
+        """Begin again: the state was taken up from storage; ``lost``: the contents that Redis has lost."""
         self._unsure, self.diverged, self.lost = 0, False, lost
         self._report_problem("")
         self._sweep_at = self._clock() + SWEEP_AFTER_S
@@ -361,7 +361,7 @@ class RunWindow:
             await end(self._task)
         self.problem = ""
 
-    # --- what people ask -----------------------------------------------------------------------------------------
+    # --- requests of users ---------------------------------------------------------------------------------------
 
     def facts(self, store: RunStore) -> RunStorage:
         """Return where the run's points are."""

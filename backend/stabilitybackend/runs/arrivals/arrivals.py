@@ -1,4 +1,4 @@
-"""What the workers of one process share to get their frames."""
+"""Shared means of one process's workers to get their frames."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Arrivals:
         workers: those that follow a run now, by run.
 
     Attributes:
-        handed: takes the frames that the process stores itself: ``beside`` of ``Ingest``.
+        handed: takes the frames that the process stores itself: parameter ``beside`` of ``Ingest``.
     """
 
     def __init__(self, redis: Redis, workers: Mapping[str, RunWorker]) -> None:
@@ -37,5 +37,5 @@ class Arrivals:
         worker.journal.shared = self._reads
 
     async def stop(self) -> None:
-        """End what is under way; nobody asks any more."""
+        """End the work under way; there are no callers left."""
         await self._reads.stop()

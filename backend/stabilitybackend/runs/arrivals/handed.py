@@ -1,6 +1,6 @@
 """Frames that this process stored itself, for the worker of their run: without reading them from the stream again.
 
-What a worker folds must be what the stream holds, entry for entry. So Redis says, in the step that appends, whether
+A worker must fold exactly the entries of the stream. So Redis reports, in the step that appends, whether
 the frames follow the entry that the worker has directly (``ingest.lua``). Where they do not, because another process
 wrote in between, or the stream lost its newest entries, and where memory is short, the worker reads.
 """
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_BYTES", "MAX_MESSAGE_BYTES", "Handed", "HandedBytes", "HandedFrames"]
 
-#: Bytes that wait to be folded, all runs of the process together; what is more is read from the streams.
+#: Bytes that wait to be folded, all runs of the process together; the rest is read from the streams.
 MAX_BYTES = 8 * 1024 * 1024
-#: Larger messages are read: for them a read costs little beside what folding them takes, and Redis copies the message
+#: Larger messages are read: for them a read costs little compared with folding, and Redis copies the message
 #: before a frame when it looks whether that follows.
 MAX_MESSAGE_BYTES = 64 * 1024
-#: What a message that was read takes in memory, in bytes of the message: 3.5 of one with a row of each of eight ranks.
+#: Memory of a message read, in bytes of the message: 3.5 of one with a row of each of eight ranks.
 READ_BYTES = 4
 
 
@@ -49,11 +49,11 @@ class Handed:
         self.share = share
         self._notify, self._read = notify, read
         self._entries: deque[StoredEntry] = deque()
-        #: By stream id, what the newest entries that were taken say, where that is known.
+        #: By stream id, contents of the newest entries taken, where available.
         self._said: dict[str, Frame | NodeFrame] = {}
-        #: What the first of them follows.
+        #: Entry before the first of them.
         self._after = ""
-        #: The newest entry that the worker has or that waits here, and the size of its message; "": not known.
+        #: The newest entry that the worker has or that waits here, and the size of its message; "": unknown.
         self._newest, self._newest_bytes = "", 0
 
     @property
@@ -62,7 +62,7 @@ class Handed:
         return self._newest if self._newest_bytes <= MAX_MESSAGE_BYTES else ""
 
     def covers(self, stream_id: str) -> bool:
-        """Return whether an entry is here or was folded: nobody has to read it."""
+        """Return whether an entry is here or was folded: no read is needed."""
         return stream_order(stream_id) <= stream_order(self._newest)
 
     def put(self, after: str, entries: Sequence[StoredEntry]) -> None:
@@ -70,7 +70,7 @@ class Handed:
         size = sum(map(_bytes_of, entries))
         largest = max(len(message) for _, message, _ in entries)
         if after != self.newest or largest > MAX_MESSAGE_BYTES or self.share.waiting + size > MAX_BYTES:
-            return  # whoever stored them lets the worker read
+            return  # the process that stored them lets the worker read
         if not self._entries:
             self._after = after
         self._entries.extend(entries)
@@ -79,7 +79,7 @@ class Handed:
         self._notify()
 
     def take(self, cursor: str) -> list[tuple[str, bytes]]:
-        """Return what follows ``cursor``, up to where the worker is; nothing where that is not here."""
+        """Return the entries after ``cursor``, up to the worker's place; nothing where they are not here."""
         at = stream_order(cursor)
         while self._entries and stream_order(self._entries[0][0]) <= at:  # it was read meanwhile
             self.share.waiting -= _bytes_of(self._entries[0])
@@ -96,11 +96,11 @@ class Handed:
         return entries
 
     def read(self, stream_id: str, message: bytes) -> bytes | Frame | NodeFrame:
-        """Return what an entry that ``take`` has just returned says, once; where that is not known, its message."""
+        """Return the contents of an entry that ``take`` has just returned, once; where unknown, its message."""
         return self._said.pop(stream_id, message)
 
     def folded(self, cursor: str, message: bytes) -> None:
-        """Note the entry that the worker took last, wherever it came from."""
+        """Note the entry that the worker took last, from any source."""
         if not self.covers(cursor):
             self._newest, self._newest_bytes = cursor, len(message)
 
@@ -120,7 +120,7 @@ def _bytes_of(entry: StoredEntry) -> int:
 
 
 class HandedFrames:
-    """Takes the frames that this process stores for its workers; ``beside`` of ``Ingest``.
+    """Takes the frames that this process stores for its workers; parameter ``beside`` of ``Ingest``.
 
     Args:
         workers: those that follow a run now, by run.

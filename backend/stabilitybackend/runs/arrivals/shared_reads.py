@@ -56,11 +56,11 @@ class SharedReads:
         want = _Want(key, cursor, loop.create_future())
         self._wants.append(want)
         if len(self._wants) == 1:
-            loop.call_soon(self._begin)  # whoever was woken in the same moment comes before that
+            loop.call_soon(self._begin)  # callers woken in the same moment are included
         return await want.found
 
     async def stop(self) -> None:
-        """Give up what is being read."""
+        """Give up the read under way."""
         await end(*self._reading)
 
     def _begin(self) -> None:

@@ -1,4 +1,4 @@
-"""Makes the advice again where one turns by itself: "wait until step N" is over when step N has come. Pure."""
+"""Makes the advice again where one turns by itself: "wait until step N" ends at step N. Pure."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def turned(book: IncidentBook, rows: Sequence[Placed], checkpoints: Usable, belo
         if due is None:
             break
         changed += book.refresh_suggestions(checkpoints, due[1], due[0])
-        if book.turns_at() == at:  # of one that is still waited for, however that came
+        if book.turns_at() == at:  # still waited for, for whatever reason
             break
     return changed

@@ -23,7 +23,7 @@ _NO_GPU_NOTE = GpuNote(text="no report about GPUs from this node yet")
 
 
 class Agents(Consumer):
-    """The newest report of each agent. None of it is in frames: a snapshot has nothing of it.
+    """The newest report of each agent. None is in frames: a snapshot has none either.
 
     Attributes:
         all: by agent, in the order of their reports.

@@ -22,7 +22,7 @@ __all__ = ["Commands"]
 
 
 class Commands(Consumer):
-    """The commands of a run, and what its ranks can do on command.
+    """The commands of a run, and the handlers of its ranks.
 
     Attributes:
         book: stored in Redis. handlers: from the ranks' own reports.

@@ -93,7 +93,7 @@ class Findings(Consumer):
                 self.take(finding, time, effects)
 
     def take(self, finding: Finding, time: float, effects: Effects) -> None:
-        """Make an incident of a finding, or take it into the one that it goes on with."""
+        """Make an incident of a finding, or merge it into the one that it continues."""
         if self._batches.knew(finding):
             return
         fold, book = self._lineage.fold, self._incidents.book
@@ -113,8 +113,8 @@ class Findings(Consumer):
     def _own_commands(self, incidents: Iterable[Incident], time: float) -> list[Command]:
         """Return the commands that the server gives itself for changed incidents, where the job wants it.
 
-        A note of one odd batch counts, too: there the batch is the whole story. Of a train its first one does. What is
-        of a backlog or an import is past: no ring holds it any more.
+        A note of one odd batch counts, too: there the batch is the whole story. Of a train its first one does. Findings
+        from a backlog or an import are past: no ring holds them any more.
 
         Args:
             time: of the point that showed it.

@@ -47,7 +47,7 @@ def first_step(incident: Incident) -> int | None:
 
 
 class Job(Consumer):
-    """What other consumers know of the job; it has no state of its own."""
+    """Facts of other consumers about the job; it has no state of its own."""
 
     reads = (
         Given, Lineage, RunSummary, LaunchSizes, KeptBatches, Commands, StepClock, Liveness, Agents, Incidents,
@@ -64,7 +64,7 @@ class Job(Consumer):
         self._incidents, self._unrecorded, self._unreadable = incidents, unrecorded, unreadable
 
     def view(self, *, for_command: bool = True) -> JobView:
-        """Return what a command is decided on.
+        """Return the facts on which a command is decided.
 
         Args:
             for_command: a new command is decided on it: with checkpoints and the starts of the ranks, which may be
@@ -142,7 +142,7 @@ class Job(Consumer):
     def undo(self) -> int | None:
         """Return the discarded segment that undoing the newest rollback goes back to.
 
-        None where the job did not go back last by a command of the last day, or can't go back to what it left.
+        None where the job's last event is no rollback of the last day, or its former branch can't be resumed.
         """
         fold = self._fold
         head = fold.tree[fold.tree.head]
@@ -172,7 +172,7 @@ class Job(Consumer):
     def plan(self, now: float, request: CommandRequest | None = None) -> Plan:
         """Return the plan of docs/restart.md; while a restart waits for its job, the one that was ordered.
 
-        Not without end: a job that came up so often since and never logged a row is judged like any other.
+        Bounded: a job that restarted so often since and never logged a row is judged like any other.
 
         Args:
             now: unix seconds. request: for a restart.
@@ -190,7 +190,7 @@ class Job(Consumer):
         checkpoints, incidents = self.checkpoints(), self._incidents.book.all()
         nodes = {agent.node for agent in self._agents.all.values() if agent.ranks}
         fruitless, settled = self._sizes.fruitless(checkpoints), self._liveness.monitor.is_settled(now)
-        # What a rollback's handler can't change is none of a new process's business: it has none yet.
+        # A new process has no rollback handler yet: the limits of the old one do not apply.
         offer = advised_rollback(incidents[::-1], checkpoints, self._last_step())
         job = RestartFacts(status, note, incidents, checkpoints, nodes, fruitless, settled, offer, stopped is not None)
         return make_plan(self._given.run_id, job, now, request)
@@ -217,7 +217,7 @@ class Job(Consumer):
             command_id=stop.command_id,
         )
         words = by.text()
-        if status in ("finished", "crashed", "preempted", "stopped"):  # the end of its processes is named all the same
+        if status in ("finished", "crashed", "preempted", "stopped"):  # the end of its processes is named nevertheless
             return "finished", f"{words} {note}".rstrip(), by
         if status == "running":
             return status, f"{words} Its script is coming to its end.", by

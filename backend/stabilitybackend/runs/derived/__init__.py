@@ -1,1 +1,1 @@
-"""What is worked out of one run's state for others: its rollback, restart plan, costs, and the fleet's memory."""
+"""Derived from one run's state for others: its rollback, restart plan, costs, and the fleet's memory."""

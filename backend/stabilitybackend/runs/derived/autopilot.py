@@ -1,6 +1,6 @@
-"""The autopilot of one run at work: its stored policy, what it did, and its orders, which are commands like people's.
+"""The autopilot of one run at work: its stored policy, its past actions, and its orders, which are ordinary commands.
 
-What it did is stored in one transaction with the command, and both are named by what they follow from. So a server that
+An action is stored in one transaction with the command, and both are named by their cause. So a server that
 is killed, before it or after it, neither forgets an order nor gives one twice.
 """
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KIND", "RunAutopilot", "handed_over", "situation"]
 
-#: Kind of the incident by which it asks people.
+#: Kind of the incident by which it asks a person.
 KIND = "autopilot_gave_up"
 #: Entries that are shown, newest first.
 SHOWN_ENTRIES = 200
@@ -86,18 +86,18 @@ class RunAutopilot:
         self._storing = asyncio.Lock()
 
     async def load(self) -> None:
-        """Take up what is stored."""
+        """Take up the stored policy and actions."""
         async with self._storing:
             stored, entries = await self._patiently(self._stored)
         self._entries = {one.entry_id: one for data in entries if (one := _entry(data)) is not None}
         self._take(None if stored is None else msgspec.json.decode(stored, type=PolicyChange))
 
     async def refresh(self) -> None:
-        """Take up a policy that the owner of the run has stored meanwhile; while Redis is away what is known stays."""
+        """Take up a policy that the owner of the run has stored meanwhile; unchanged while Redis is away."""
         with contextlib.suppress(RedisError, OSError):
             stored, _ = await self._stored()
             if self._storing.locked():
-                return  # somebody sets or ends it right now: what was read is of before that
+                return  # a concurrent change: the answer read is from before it
             change = None if stored is None else msgspec.json.decode(stored, type=PolicyChange)
             if change != self._set:
                 self._take(change)
@@ -114,7 +114,7 @@ class RunAutopilot:
                 policy = read_policy(change.text)
                 if self.two_persons:  # set since then, perhaps
                     policy = msgspec.structs.replace(policy, dry_run=True)
-            except BadRequest as error:  # of another version: what nobody can read orders nothing
+            except BadRequest as error:  # of another version: an unreadable policy orders nothing
                 _log.error("run %s: the stored policy is passed over: %s", self._run_id, error)
         if change != self._set:
             self._now = _OFF if policy is None else PilotDecision("idle", "It looks with the next second.")
@@ -123,7 +123,7 @@ class RunAutopilot:
     async def put(self, text: str | None, who: str, file: str = "policy.yaml") -> None:
         """Put a policy in the place of the one that is there, or end it (None); store it and notify browsers.
 
-        It holds from the next look on: an order that is under way goes on.
+        It holds from the next look on; an order under way continues.
 
         Raises:
             BadYaml: it is none; nothing changed.
@@ -145,7 +145,7 @@ class RunAutopilot:
             )
 
         if text is None:
-            self._take(change)  # at once: nothing is ordered while it is stored
+            self._take(change)  # before the write: nothing is ordered while it is stored
         async with self._storing:
             await self._patiently(store)
         self._take(change)
@@ -153,13 +153,13 @@ class RunAutopilot:
 
     @property
     def mode(self) -> PilotMode:
-        """Whether it orders, only notes what it would have ordered, or is off."""
+        """Whether it orders, only notes its would-be orders, or is off."""
         return "off" if self._policy is None else "dry run" if self._policy.dry_run else "on"
 
     # --- once a second -------------------------------------------------------------------------------------------
 
     def judge(self, state: RunState, changes: Effects) -> None:
-        """Decide what to do now, and do it: what follows is added to ``changes``, to be stored before it is sent."""
+        """Decide and act; the results are added to ``changes``, to be stored before they are sent."""
         if self._policy is None:
             return
         now = self._clock()
@@ -201,7 +201,7 @@ class RunAutopilot:
         _log.warning("run %s: autopilot (%s): %s", self._run_id, self.mode, decision.text)
         return decision
 
-    # --- for people ----------------------------------------------------------------------------------------------
+    # --- for users -----------------------------------------------------------------------------------------------
 
     def shown(self, state: RunState) -> Autopilot:
         """Return it as the API has it."""
@@ -221,7 +221,7 @@ class RunAutopilot:
         )
 
     def publish(self, state: RunState) -> None:
-        """Let the run's browsers know what changed since the last call."""
+        """Notify the run's browsers of changes since the last call."""
         if self._set is None and self._published is None:
             return
         shown = self.shown(state)
@@ -236,7 +236,7 @@ def _not_now(decision: PilotDecision, text: str) -> PilotDecision:
 
 
 def situation(state: RunState, entries: list[PilotEntry]) -> PilotSituation:
-    """Return what a decision is made from; entries: what it did before, oldest first."""
+    """Return the input of a decision; entries: past actions, oldest first."""
     known = {one.entry_id: state.commands.get(one.entry_id) for one in entries}
     return PilotSituation(
         run_id=state.run_id,
@@ -266,7 +266,7 @@ def _curve(state: RunState, incident: Incident) -> list[float]:
 
 
 def handed_over(entry: PilotEntry, incidents: Iterable[Incident]) -> Finding:
-    """Return the finding that asks people."""
+    """Return the finding that asks a person."""
     lead = next(one for one in incidents if one.incident_id == entry.incident_id)
     advice = f" The advice: {lead.suggestion.text}" if lead.suggestion is not None else ""
     return Finding(
@@ -274,7 +274,7 @@ def handed_over(entry: PilotEntry, incidents: Iterable[Incident]) -> Finding:
         key=f"{KIND}:{entry.entry_id}",
         kind=KIND,
         state="open",
-        severity="critical",  # training is ill and nobody else is at it
+        severity="critical",  # training is ill and nothing else is at work on it
         title=f"Autopilot asks people: {lead.title}",
         text=f"Autopilot gave up at step {entry.step:,}: {entry.text}. It does nothing more about it.{advice}",
         onset_step=entry.step,
@@ -287,7 +287,7 @@ def handed_over(entry: PilotEntry, incidents: Iterable[Incident]) -> Finding:
 
 
 def _over(state: RunState) -> list[Finding]:
-    """Return that what people were asked about is over."""
+    """Return that the question to a person has ended."""
     found = []
     for asked in state.incidents.of({KIND}):
         about = state.incidents.get(str(asked.evidence.get("about")))

@@ -1,4 +1,4 @@
-"""Reports to the memory of the fleet what happened to one run: incidents, what stopped its job, lost GPU-hours."""
+"""Reports the events of one run to the memory of the fleet: incidents, causes of the job's end, lost GPU-hours."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class FleetReporter:
-    """What the fleet knows of one run."""
+    """Facts about one run for the fleet."""
 
     def __init__(self, run_id: str, fleet: Fleet) -> None:
         self._run_id = run_id
@@ -45,11 +45,11 @@ class FleetReporter:
         """Take incidents that were stored just now, or at an earlier start of the server; ``run`` names the run."""
         try:
             await self._fleet.changed(run, list(incidents))
-        except Exception:  # the run goes on without being remembered
+        except Exception:  # the run continues without being remembered
             _log.exception("run %s: its incidents are not listed", self._run_id)
 
     async def report(self, state: RunState, run: RunNames, now: float) -> None:
-        """Take what stopped the job and what its rollbacks cost, where something changed since the last time.
+        """Take the cause of the job's end and the costs of its rollbacks, where something changed since the last time.
 
         Args:
             run: as for ``incidents``. now: unix seconds.
@@ -58,7 +58,7 @@ class FleetReporter:
         await self._costs(state, run, now)
 
     async def _costs(self, state: RunState, run: RunNames, now: float) -> None:
-        """Add up the rollbacks anew where one came or was undone, and each minute while the newest one goes on."""
+        """Add up the rollbacks anew where one was added or undone, and each minute while the newest one lasts."""
         tree = state.fold.tree
         newest = tree[tree.head]
         facts = (len(tree), tree.head, sum(one.undone for one in tree), newest.last_step is None, run)
@@ -105,7 +105,7 @@ class FleetReporter:
                 state.stretches.watched,
                 state.launch_facts.scheduled,
             )
-            # What stops an import is not seen, and its times may be invented: it would be time without interruptions.
+            # The end of an import is not seen, and its times may be invented: it would be time without interruptions.
             watched = state.stretches.watched
             found = interruptions_of(story) if watched else []
             ran = [(s.began, s.ended, s.ranks) for s in stretches] if watched else []

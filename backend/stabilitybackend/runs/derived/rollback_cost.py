@@ -1,4 +1,4 @@
-"""What the rollbacks of one run cost, made from its lineage and from when its rows were logged."""
+"""Costs of the rollbacks of one run, made from its lineage and the times of its rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GPU = re.compile(r"gpu/(\d+)/")
 def rollback_costs_of(
     state: RunState, now: float, stops: tuple[InterruptionNumbers, InterruptionNumbers], *, untimed: bool = False
 ) -> Callable[[], RollbackCosts]:
-    """Return what works out the costs of a run as it is now. Call this on the event loop, and the answer in a thread.
+    """Return the calculation of a run's present costs. Call this on the event loop, and the answer in a thread.
 
     Args:
         now: unix seconds.
@@ -68,7 +68,7 @@ def gpus_of(state: RunState) -> int | None:
 
 
 def _until(state: RunState, now: float) -> float | None:
-    """Return up to when a job cost time: now while it is under way and seen, else its end as far as it is known."""
+    """Return the end of a job's costs: now while it is under way and seen, else its end as far as reported."""
     under_way = STATUSES[state.liveness.status(now)[0]].under_way
     # A server that has just started calls a run "running" until it has waited for agents: that is not the job's time.
     if under_way and any(agent.connected for agent in state.agents.all.values()):

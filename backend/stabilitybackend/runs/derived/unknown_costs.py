@@ -1,4 +1,4 @@
-"""Works out what rollbacks cost of runs that were over before the server remembered such costs: one after the other."""
+"""Works out the costs of rollbacks of runs that ended before the server remembered such costs: one after the other."""
 
 from __future__ import annotations
 

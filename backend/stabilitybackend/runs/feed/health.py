@@ -1,6 +1,6 @@
-"""Sends a run's browsers what its agents report: one message a second, however many ranks there are.
+"""Sends a run's browsers the reports of its agents: one message a second, however many ranks there are.
 
-An agent comes whole when it is new, when something rare of it changed, and once in WHOLE_EVERY messages in
+An agent is sent whole when it is new, when a rare field changed, and once in WHOLE_EVERY messages in
 any case. Otherwise only those of its columns come that changed since the last message
 (``benchmarks/health_feed.py`` measures it).
 """
@@ -20,7 +20,7 @@ from stabilitybackend.schema.health import AgentHealth, Proc
 
 __all__ = ["COLUMNS", "HealthFeed"]
 
-#: Every agent is reported whole at least once in so many messages: what a browser has wrong is right then.
+#: Every agent is reported whole at least once in so many messages: errors of a browser are mended then.
 WHOLE_EVERY = 60
 #: A heartbeat that has not moved for so long is missing, seconds: it moves and is read once a second.
 HEARTBEAT_STALLED_S = 3.0
@@ -57,7 +57,7 @@ class HealthFeed:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._due: dict[str, AgentHealth] = {}
-        #: What was sent of each agent: what hardly ever changes, and its columns.
+        #: Last message of each agent: the fields that hardly ever change, and its columns.
         self._reported: dict[str, tuple[Any, _Columns]] = {}
         #: Of each agent and source the last beat, and when it was first seen on the agent's clock.
         self._beats: dict[str, dict[str, tuple[Any, float]]] = {}
@@ -82,7 +82,7 @@ class HealthFeed:
             self._due[name] = agent
 
     def flushing(self, judge: Callable[[], RankStatuses]) -> Generator[None, None, None]:
-        """Publish what changed since the last call, if anything did; ``judge`` returns what each rank does now.
+        """Publish the changes since the last call, if any; ``judge`` returns the current activity of each rank.
 
         In slices: it yields where others may be served; ``put`` may not be called meanwhile.
         """
@@ -93,7 +93,7 @@ class HealthFeed:
         yield
         self._messages += 1
         if self._joined != self._channel.joined:
-            # Whoever has come asks for the agents and gets what is so at that moment: every column once more then.
+            # A new browser asks for the agents and gets their current state: every column once more then.
             self._joined = self._channel.joined
             self._reported = {name: (static, {}) for name, (static, _) in self._reported.items()}
         if len(self._reported) > MAX_AGENTS:
@@ -157,7 +157,7 @@ class HealthFeed:
             columns["start"].append(_time(rank.step_start))
             columns["since"].append(since)
             columns["phase"].append(_text(rank.phase))
-            # Steps of 5 %: finer than anybody reads, and a column that mostly stays as it is.
+            # Steps of 5 %: finer than a reader needs, and a column that mostly stays the same.
             columns["cpu"].append(None if cpu is None else 5 * round(20 * min(max(cpu, 0.0), 99.0)))
             columns["proc"].append((proc.state or " ")[:1])
             columns["wchan"].append(_text(proc.wchan) if stays else "")
@@ -191,14 +191,14 @@ def _known(names: Iterable[str], struct: Struct) -> dict[str, Any]:
 
 
 def _static(agent: AgentHealth) -> Any:
-    """Return what makes an agent come whole when it changes."""
+    """Return the fields whose change sends an agent whole."""
     state, spool = agent.agent_state, agent.agent_state.spool
     return (
         agent.connected,
         agent.gpu,
         state.blind,
-        # Free space changes with every chunk and is reported with the next whole message; what was lost is reported at
-        # once.
+        # Free space changes with every chunk and is reported with the next whole message; losses are reported
+        # immediately.
         spool and (spool.error, spool.dropped),
         bool(state.clock_step_s),
         [_static_of(rank) for rank in agent.ranks],
@@ -210,7 +210,7 @@ def _text(value: str | None) -> str:
 
 
 def _budget(budget: float | UnsetType | None) -> float | None:
-    """Return a budget with two digits, so that what is learned with every step does not change it."""
+    """Return a budget with two digits, so that learning with every step does not change it."""
     return None if budget is None or budget is UNSET or budget <= 0 else float(f"{budget:.2g}")
 
 

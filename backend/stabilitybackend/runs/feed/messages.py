@@ -1,4 +1,4 @@
-"""Notifies browsers of what frames changed. Shapes: docs/api.md, live feed."""
+"""Notifies browsers of changes by frames. Shapes: docs/api.md, live feed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from stabilitybackend.storage.query.query import json_numbers
 
 __all__ = ["publish"]
 
-#: More values than this at once are not pushed to browsers: they ask for what is new, down-sampled.
+#: Larger batches of values are not pushed to browsers: they ask for the new ones, down-sampled.
 MAX_PUSHED_VALUES = 20_000
-#: The same while no browser is there: only what a reconnecting one will want soon is worth keeping.
+#: The same while no browser is there: only the wants of a soon reconnecting one are worth keeping.
 MAX_KEPT_VALUES = 1_000
-#: What rows take in memory until somebody wants them as JSON, bytes: for each set of rows, and for each value.
+#: Memory of rows until a browser wants them as JSON, bytes: for each set of rows, and for each value.
 _ROWS_BYTES, _VALUE_BYTES = 600, 10
 
 
@@ -78,7 +78,7 @@ def _block(p: Placed) -> dict[str, Any]:
 def _gpu_table(names: tuple[str, ...]) -> tuple[list[str], dict[int, list[int | None]]] | None:
     """Return the fields of an agent's readings and, by GPU, the row of each; None where other metrics are among them.
 
-    Their names are four fifths of what a node's points weigh: eight GPUs read alike.
+    Their names are four fifths of the size of a node's points: eight GPUs share names.
     """
     parts = [gpu_parts(name) for name in names]
     if not parts or len(set(names)) < len(names):

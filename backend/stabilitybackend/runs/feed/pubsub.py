@@ -1,4 +1,4 @@
-"""Fans what happens in a run out to browsers: encoded once, the same bytes to all, slow ones have to fetch again."""
+"""Fans the events of a run out to browsers: encoded once, the same bytes to all, slow ones have to fetch again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Subscriber:
         self.resets = 0
 
     def put(self, message: bytes) -> None:
-        """Queue a message; when the browser is too slow, drop what waits and make it fetch again."""
+        """Queue a message; when the browser is too slow, drop the waiting ones and make it fetch again."""
         try:
             self._queue.put_nowait(message)
         except asyncio.QueueFull:
@@ -60,16 +60,16 @@ class _Kept:
 
 
 class Channel:
-    """The subscribers of one run (or of the list of runs), and what was sent lately."""
+    """The subscribers of one run (or of the list of runs), and the recent messages."""
 
     def __init__(self) -> None:
         self._subscribers: set[Subscriber] = set()
         self._recent: deque[_Kept] = deque()
         self._recent_bytes = 0
         self._dropped_any = False
-        #: Stream id from which on nothing is missing; None where that is not known.
+        #: Stream id from which on nothing is missing; None: unknown.
         self._whole_from: str | None = None
-        #: Times that somebody came.
+        #: Number of subscriptions so far.
         self.joined = 0
 
     def __len__(self) -> int:
@@ -81,19 +81,19 @@ class Channel:
             self.pass_on(_encoded(message), cursor)
 
     def begin(self, cursor: str) -> None:
-        """Note that what comes from now on follows the stream id ``cursor``, and forget what was sent before."""
+        """Note that the next messages follow the stream id ``cursor``, and forget the earlier ones."""
         self._recent.clear()
         self._recent_bytes, self._dropped_any, self._whole_from = 0, False, cursor
 
     def pass_on(self, data: bytes, cursor: str = "") -> None:
-        """Send what is encoded already, as ``publish``."""
+        """Send an encoded message, as ``publish``."""
         if cursor:
             self._keep(_Kept(cursor, data, len(data)))
         for subscriber in self._subscribers:
             subscriber.put(data)
 
     def publish_later(self, make: Callable[[], dict[str, Any]], cursor: str, size: int) -> None:
-        """Do the same with the message that ``make`` returns, which is not made before somebody wants it.
+        """Do the same with the message that ``make`` returns, which is not made without a subscriber.
 
         Args:
             make: gives the same at any time. size: bytes that it keeps in memory until then, about.
@@ -111,7 +111,7 @@ class Channel:
             self._dropped_any = True
 
     def join(self, subscriber: Subscriber) -> None:
-        """Send what comes from now on to ``subscriber``."""
+        """Send the next messages to ``subscriber``."""
         self._subscribers.add(subscriber)
         self.joined += 1
 

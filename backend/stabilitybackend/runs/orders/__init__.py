@@ -1,1 +1,1 @@
-"""Orders that came while nobody owned their run."""
+"""Orders given while their run had no owner."""

@@ -1,7 +1,7 @@
-"""Acknowledgements that came while nobody owned the run: shown, known to alerting, written down by the next owner.
+"""Acknowledgements made while the run had no owner: shown, given to alerting, written down by the next owner.
 
-Whoever acknowledges at three in the morning goes back to bed: one that is lost pages the next person. Only an owner
-writes incidents (decision 28), so it waits beside them, the first person's for each incident.
+A person who acknowledges at three in the morning goes back to bed: a lost one pages the next person. Only an owner
+writes incidents (decision 28), so it waits separately, the first person's for each incident.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stabilitybackend.storage.redis_link import redis_errors
 
 __all__ = ["Acknowledged", "Acknowledgement", "Patiently", "read_acknowledged"]
 
-#: Does something again and again while Redis is away, and returns what it returns.
+#: Repeats a call while Redis is away, and returns its result.
 Patiently = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 _log = logging.getLogger(__name__)
 
@@ -36,12 +36,12 @@ class Acknowledgement(msgspec.Struct, frozen=True):
 
 
 def read_acknowledged(stored: Mapping[bytes, bytes]) -> dict[str, Acknowledgement]:
-    """Return what a run's hash of them holds, by incident."""
+    """Return the acknowledgements in a run's hash, by incident."""
     found = dict[str, Acknowledgement]()
     for incident_id, data in stored.items():
         try:
             found[incident_id.decode()] = msgspec.json.decode(data, type=Acknowledgement)
-        except msgspec.MsgspecError as error:  # of a newer server: it is left as it is
+        except msgspec.MsgspecError as error:  # of a newer server: left unchanged
             _log.warning("an acknowledgement of %s is passed over: %s", incident_id.decode(), error)
     return found
 
@@ -68,7 +68,7 @@ class Acknowledged:
         self.waiting = read_acknowledged(stored)
 
     async def put(self, incident_id: str, who: str, now: float) -> None:
-        """Store one, unless somebody was first. Raises Unavailable when Redis is away."""
+        """Store one, unless there is an earlier one. Raises Unavailable when Redis is away."""
         data = msgspec.json.encode(Acknowledgement(who, now))
         with redis_errors():
             await self._redis.eval(_PUT, 2, self._keys.acknowledged, self._keys.reports, incident_id, data, MAX_REPORTS)
@@ -85,7 +85,7 @@ class Acknowledged:
         return changed
 
     async def taken(self, names: Collection[str], fence: Fence, patiently: Patiently) -> None:
-        """Forget those of some incidents, which are stored now. Raises NotOwner: the run is somebody else's."""
+        """Forget those of some incidents, which are stored now. Raises NotOwner: the run has another owner."""
         await patiently(partial(fence.write, ("HDEL", self._keys.acknowledged, *names)))
         for name in names:
             self.waiting.pop(name, None)

@@ -1,7 +1,7 @@
-"""Orders that came while nobody owned their run: stored, shown as waiting, and taken by the next owner.
+"""Orders given while their run had no owner: stored, shown as waiting, and taken by the next owner.
 
-Whoever stores one has looked at what is stored of the run: what could not be carried out is refused at once, and the
-order carries the segment on which it was given. The next owner looks again, at the job as it is then. An order whose
+An order is checked against the stored run before it is stored: an impossible one is refused immediately, and the
+order carries the segment on which it was given. The next owner looks again, at the job then. An order whose
 segment is no longer the head, or that does not fit any more, comes to nothing, with the reason; one that fits becomes a
 command in the same Lua call in which it stops waiting. Where agents of the job are not back yet it waits on. It expires
 as it would have with an owner, and until an owner took it a person can take it back.
@@ -30,9 +30,9 @@ from stabilitybackend.storage.redis_link import redis_errors
 
 __all__ = ["WAITS", "Orders"]
 
-#: Why an order waits, for people.
+#: Reason why an order waits, for users.
 WAITS = "no worker follows the run"
-#: Orders of one run that wait at once.
+#: Largest number of waiting orders of one run.
 MAX_WAITING = 20
 _log = logging.getLogger(__name__)
 
@@ -66,11 +66,11 @@ class Orders:
         for data in stored:
             try:
                 yield msgspec.json.decode(data, type=PendingCommand)
-            except msgspec.ValidationError as error:  # of a newer server: it is left as it is
+            except msgspec.ValidationError as error:  # of a newer server: left unchanged
                 _log.warning("run %s: an order that waits is passed over: %s", self._run_id, error)
 
     def commands(self) -> list[Command]:
-        """Return them as people see them now, newest first."""
+        """Return the waiting orders as shown now, newest first."""
         return [one.at(self._clock()) for one in reversed(self.waiting)]
 
     def get(self, command_id: str) -> Command | None:
@@ -83,16 +83,16 @@ class Orders:
             return None
         return next((one for one in self.commands() if one.idempotency_key == idempotency_key), None)
 
-    # --- where nobody owns the run -------------------------------------------------------------------------------
+    # --- without an owner ----------------------------------------------------------------------------------------
 
     async def put(self, state: RunState, request: CommandRequest, *, command_id: str, issuer: str) -> Command:
         """Store an order; return its command, or that of the same idempotency key.
 
         Args:
-            state: what is stored of the run.
+            state: the stored state of the run.
 
         Raises:
-            BadRequest, Conflict: an owner would refuse it, on what is stored now; or too many wait already.
+            BadRequest, Conflict: an owner would refuse it, by the stored state; or too many wait already.
             Unavailable: Redis is away.
         """
         with redis_errors():
@@ -123,7 +123,7 @@ class Orders:
         open_ones = [one for one in there if one.state in OPEN_STATES]
         book.load(msgspec.json.decode(msgspec.json.encode(open_ones), type=list[AnyCommand]))
         job = state.job.view()
-        # Who is connected, and whether the job hangs, is not known without a worker: the next one looks.
+        # Connections and hangs are unknown without a worker: the next owner checks them.
         job = replace(job, agents=max(1, job.agents), hung="", duplicates="")
         plan = state.job.plan(now, request) if request.kind == "restart" else None
         command = book.issue(request, job, command_id=command_id, issuer=issuer, now=now, plan=plan)
@@ -133,7 +133,7 @@ class Orders:
         return command
 
     async def withdraw(self, command_id: str, who: str) -> Command:
-        """Take an order back that nobody took yet; return its command.
+        """Take a waiting order back; return its command.
 
         Raises:
             NotFound: no such order waits (any more).
@@ -162,13 +162,13 @@ class Orders:
             patiently: does something again and again while Redis is away.
 
         Raises:
-            NotOwner: the run is somebody else's; nothing was changed for it.
+            NotOwner: the run has another owner; nothing was changed for it.
         """
         taken = dict[str, Command]()
         for order in list(self.waiting):
             name, command_id = order.name, order.command.command_id
             known = state.commands.get(command_id) or state.commands.find(order.command.idempotency_key)
-            if known is not None:  # it was given once more when there was an owner
+            if known is not None:  # repeated while there was an owner
                 await patiently(partial(fence.write, ("HDEL", self._keys.orders, name)))
             elif (command := self._decided(state, order)) is None:
                 continue
@@ -178,12 +178,12 @@ class Orders:
                     command.note("failed", self._clock(), "it was taken back at this moment; nothing was sent")
                 state.commands.load([command])
                 taken[command_id] = command
-            # Whoever takes one back meanwhile reads anew which wait.
+            # A concurrent withdrawal reads anew which wait.
             self.waiting = [one for one in self.waiting if one.name != name]
         return taken
 
     def _decided(self, state: RunState, order: PendingCommand) -> Command | None:
-        """Return the command that an order becomes, or that says why it came to nothing; None: it waits on."""
+        """Return the command that an order becomes, or one with the reason of its failure; None: it waits on."""
         now, given = self._clock(), order.at(self._clock())
         given.waits = msgspec.UNSET
         if given.state == "expired":

@@ -1,1 +1,1 @@
-"""Which process works on a run: the owner that Redis names, and the check of it in every write that depends on it."""
+"""The process that works on a run: the owner in Redis, and the check of ownership in every write that depends on it."""

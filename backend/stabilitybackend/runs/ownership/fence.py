@@ -1,14 +1,14 @@
-"""The fence of one run: what its worker writes in Redis counts only while that worker owns the run.
+"""The fence of one run: writes of its worker in Redis count only while that worker owns the run.
 
 ``sb:{run}:owner`` holds a random token. Taking the run over puts a new one there, and every write that depends on
 ownership compares it in the same Lua call. So a worker that was stopped, or cut off, for however long can change
-nothing any more: its next write is refused, and it drops the run. Clocks only decide when somebody tries to take a run
-over. The token is random and not the number beside it, because a failover of Redis may lose the newest takeover and
+nothing any more: its next write is refused, and it drops the run. Clocks only decide when another process tries to take
+over. The token is random, unlike the number, because a failover of Redis may lose the newest takeover and
 give the same number out again.
 
 A failover, or a power cut, may lose writes of the owner, too. They follow from each other: where one is gone, later
-ones say what is not so, that everything up to a place in the stream is stored, for one. So each write has a number,
-and is refused where the one before it is not there any more: the run is taken up again from what Redis holds.
+ones are wrong, for one that everything up to a place in the stream is stored. So each write has a number,
+and is refused without its predecessor: the run is taken up again from Redis.
 
 Sources: Temporal's shard ownership (a range id that each write carries and the store compares); M. Kleppmann, "How to
 do distributed locking" (2016), fencing tokens.
@@ -33,12 +33,12 @@ __all__ = ["ANY", "CommitRefused", "Fence", "NotOwner", "Owner", "Ownership", "W
 
 #: A Redis command as name, key, arguments.
 Write = tuple[str | bytes | int, ...]
-#: Stands for the token of whoever owns a run, dead or alive (take.lua).
+#: Placeholder for the token of the run's owner, dead or alive (take.lua).
 ANY = "*"
 
 
 class NotOwner(Unavailable):
-    """Somebody else owns the run, or nobody does, or Redis lost a write of this worker: nothing was written.
+    """Another process owns the run, or none does, or Redis lost a write of this worker: nothing was written.
 
     This worker has to take the run again, or drop it.
     """
@@ -47,7 +47,7 @@ class NotOwner(Unavailable):
 
 
 class CommitRefused(Exception):
-    """The list of parts is not what the caller knows; nothing was changed.
+    """The list of parts differs from the caller's; nothing was changed.
 
     Args:
         listed: how many parts are listed, where that differs; else -1.
@@ -79,7 +79,7 @@ class Ownership:
         reads_only: this process takes no run, it reads the runs of others.
         token: a new random one.
         replaceable: which token may be replaced by this process: ``"*"`` any, ``""`` none, or that of an owner that
-            is known to be dead. Raises Unavailable where this process may take no run.
+            is dead. Raises Unavailable where this process may take no run.
     """
 
     worker: str = "all"
@@ -107,11 +107,11 @@ class Fence:
         run_id: must have passed ``check_run_id``.
 
     Attributes:
-        redis: for reading; what depends on ownership is written by ``write`` and ``commit`` only.
+        redis: for reading; writes that depend on ownership go through ``write`` and ``commit`` only.
         epoch: how often the run was taken until this worker took it, with that; 0 before.
-        was_free: nobody owned the run when it was taken: no other worker may be writing files of it still.
+        was_free: the run had no owner when it was taken: no other worker may be writing files for it still.
         lost: a write was refused: the run has to be taken again, or dropped.
-        reads_only: whoever has it may take the run never, and writes nothing.
+        reads_only: the fence may never take the run, and writes nothing.
     """
 
     reads_only = False
@@ -134,7 +134,7 @@ class Fence:
         """Become the owner.
 
         Raises:
-            NotOwner: somebody else is, who may not be replaced. Its address is ``facts["address"]``.
+            NotOwner: another process is, which may not be replaced. Its address is ``facts["address"]``.
             Unavailable: this process may take no run now.
             RedisError: Redis is away.
         """
@@ -153,7 +153,7 @@ class Fence:
         self.was_free = not held[0]
 
     async def release(self) -> None:
-        """Give the run up, where it is ours: anybody may take it."""
+        """Give the run up, if owned: any process may take it."""
         if self._token:
             token, self._token = self._token, ""
             await self.redis.eval(_RELEASE, 1, self._keys.owner, token)
@@ -162,7 +162,7 @@ class Fence:
         """Carry out commands on keys of the run, all of them or none.
 
         Raises:
-            NotOwner: the run is not ours (any more); nothing was written.
+            NotOwner: the run is not owned (any more); nothing was written.
             RedisError: Redis is away; they may have been carried out or not.
         """
         keys: dict[str, int] = {self._keys.owner: 1}
@@ -176,7 +176,7 @@ class Fence:
     async def commit(
         self, listed: Iterable[str], gone: Iterable[str], new: Iterable[tuple[str, bytes | str]], smallest_id: str = ""
     ) -> None:
-        """Change the list of parts; the stream keeps what comes from ``smallest_id`` on.
+        """Change the list of parts; the stream keeps the entries from ``smallest_id`` on.
 
         Args:
             listed: stems that the caller takes for listed. gone: those that go.
@@ -184,7 +184,7 @@ class Fence:
 
         Raises:
             CommitRefused: others are listed, or files of a new one may be gone.
-            NotOwner: the run is not ours; nothing was changed.
+            NotOwner: the run is not owned; nothing was changed.
             RedisError: Redis is away; it may have happened or not.
         """
         keys, known, old = self._keys, list(listed), list(gone)
@@ -204,7 +204,7 @@ class Fence:
         """Make a command of an order that waited (runs/orders/waiting.py); return whether it still did.
 
         Raises:
-            NotOwner: the run is not ours; nothing was changed.
+            NotOwner: the run is not owned; nothing was changed.
             RedisError: Redis is away; it may have happened or not.
         """
         keys = self._keys
@@ -218,7 +218,7 @@ class Fence:
         """Return whether Redis has the newest write of this worker.
 
         Raises:
-            NotOwner: the run is not ours (any more).
+            NotOwner: the run is not owned (any more).
             RedisError: Redis is away.
         """
         found: Any = await self.redis.hmget(self._keys.owner, ["token", "written"])
@@ -238,7 +238,7 @@ class Fence:
             return answer
 
     def check(self) -> None:
-        """Raise NotOwner if a write was refused since the run was taken, whoever made it."""
+        """Raise NotOwner if any write was refused since the run was taken."""
         if self.lost:
             self._refused()
 

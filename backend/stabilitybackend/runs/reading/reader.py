@@ -1,6 +1,6 @@
-"""Reads one run that this process does not own: folds what is stored, and writes nothing, neither in Redis nor files.
+"""Reads one run that this process does not own: folds the stored frames, and writes neither Redis nor files.
 
-What it shows beside the points (incidents, commands, the run's state) is what its owner stored last: nothing is judged
+Other than points, it shows the owner's last stored state (incidents, commands, the run's state): nothing is judged
 here, and nothing is judged by time. Where the owner makes parts of the frames, or merges parts, it begins again from
 them; files that were replaced stay for ten seconds (runs/archiving/window.py).
 """
@@ -33,18 +33,18 @@ from stabilitybackend.schema.runs import Run, StoringProblem
 
 __all__ = ["READ_EVERY_S", "Reading", "RunReader", "no_worker"]
 
-#: How often it looks for what is new, seconds.
+#: Interval of looking for news, seconds.
 READ_EVERY_S = 1.0
-#: Stream entries read at once: all of them are in memory.
+#: Stream entries in one read: all of them are in memory.
 READ_COUNT = 256
 #: Frames are kept in memory up to so many windows; then it begins again from the parts that its owner made of them.
 FULL_AT_WINDOWS = 2.0
-#: What of the meta facts changes what a run is shown as.
+#: Meta facts that change how a run is shown.
 _SHOWN = ("view", "updated", "name", "tags", "about", "project")
 
 
 def no_worker(run_id: str) -> Unavailable:
-    """Return the error for whoever wants something done to a run that nobody works on."""
+    """Return the error for requests to change a run without an owner."""
     return Unavailable(
         f"no worker follows run {run_id} now, and this needs one; nothing was done. Orders for the job, "
         "acknowledgements, settings of detectors, notes and tags are taken meanwhile",
@@ -82,7 +82,7 @@ class Reading(Ownership):
 
 
 class RunReader(RunWorker):
-    """One run, read only. It is a worker to whoever asks; what is to change something raises Unavailable.
+    """One run, read only. It has the interface of a worker; methods that would change something raise Unavailable.
 
     Args: as RunWorker; ``ownership`` is a ``Reading``, and ``files`` keep nothing for a restart.
     """
@@ -105,7 +105,7 @@ class RunReader(RunWorker):
             self.readiness.lose()
 
     async def _load(self) -> None:
-        """Begin from what is stored."""
+        """Begin from storage."""
         self._stored = await self.journal.load()
         await self.detectors.load()
         await self.autopilot.load()
@@ -173,7 +173,7 @@ class RunReader(RunWorker):
             publish(self.channel, self.state, changes, self.cursor)
 
     async def _take_stored(self) -> None:
-        """Take over what the owner stored beside the points, and tell the browsers."""
+        """Take over the owner's stored state, without points, and notify the browsers."""
         before, now = self._stored, await self.journal.load()
         waited = self.orders.waiting
         await self.journal.patiently(self.orders.load)
@@ -196,7 +196,7 @@ class RunReader(RunWorker):
 
     @property
     def storing_problem(self) -> StoringProblem:
-        """What the page says of a run that nobody works on; since when: of its newest word that was judged."""
+        """Text of the page on a run without an owner; since when: time of its newest judged message."""
         return StoringProblem(
             "no_worker",
             "No worker follows this run now: you see what is stored, and nothing was judged",
@@ -205,7 +205,7 @@ class RunReader(RunWorker):
             self.listing.updated,
         )
 
-    # --- what only an owner does ---------------------------------------------------------------------------------
+    # --- owner only ----------------------------------------------------------------------------------------------
 
     def _refuse(self) -> NoReturn:
         raise no_worker(self.run_id)
@@ -226,7 +226,7 @@ class RunReader(RunWorker):
     async def issue(
         self, request: CommandRequest, *, command_id: str, issuer: str, check: Callable[[RunState], None] | None = None
     ) -> Command:
-        """Store an order for the next owner; return it as it waits. Raises what an owner would, as far as is known."""
+        """Store an order for the next owner; return the waiting order. Raises an owner's errors, where predictable."""
         state = await self.ready()
         if (known := state.commands.find(request.idempotency_key)) is not None:
             return known

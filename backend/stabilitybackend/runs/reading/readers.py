@@ -1,4 +1,4 @@
-"""The runs that this process reads and does not own, as long as somebody asks for them."""
+"""The runs that this process reads and does not own, as long as they are requested."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from stabilitybackend.storage.redis_link import redis_errors
 
 __all__ = ["RunReaders"]
 
-#: A run that nobody has asked for so long is let go, seconds ...
+#: Time without requests after which a run is let go, seconds ...
 IDLE_S = 30.0
-#: ... or at once when more than so many are read: those asked for last stay.
+#: ... or directly when more than so many are read: the most recently requested ones stay.
 MAX_IDLE = 64
 
 
@@ -46,7 +46,7 @@ class RunReaders:
         self._files = replace(files, restart=RestartShare())
         self._window_bytes, self._limits, self._fleet = window_bytes, limits, fleet
         self._ownership = Reading()
-        self._overview = Channel()  # what readers say of a run its owner has said
+        self._overview = Channel()  # reports of the readers, while owners are elsewhere
         self._readers: dict[str, RunReader] = {}
 
     def __len__(self) -> int:
@@ -83,7 +83,7 @@ class RunReaders:
                 return None
 
     async def let_idle_go(self) -> None:
-        """Let go those that nobody uses."""
+        """Let the unused ones go."""
         now = self._clock()
         free = sorted((one for one in self._readers.values() if not one.busy), key=lambda one: one.used)
         surplus = len(free) - MAX_IDLE
