@@ -1,4 +1,4 @@
-"""What the autopilot would have done in a past run, at which step and why, and what that is worth against a person."""
+"""Actions of the autopilot in a past run: step, reason, and gain or loss against a person."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROWS = 8
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """What a log does not say.
+    """Assumptions about facts that a log lacks.
 
     Args:
         gpus: of the job.
@@ -48,8 +48,8 @@ class Would:
     Attributes:
         entry: step, checkpoint, changes and reason.
         seen_step: at which the alarm was raised. person_step: at which a person would have been at it.
-        end: what became of the problem in the log, in words.
-        steps: won (above 0) or lost (below 0), None where it only asked people.
+        end: the problem's end in the log, in words.
+        steps: won (above 0) or lost (below 0), None for an alarm without an action.
         gpu_hours: the same in GPU-hours.
     """
 
@@ -94,7 +94,7 @@ class Flight:
 def fly(
     log: Log, policy: Policy, assumed: Assumed, settings: Mapping[str, Mapping[str, float]] | None = None
 ) -> Flight:
-    """Return what it would have done. What is wrong with a file is in the answer, not raised.
+    """Return the autopilot's actions. A fault of a file is in the answer, not raised.
 
     A log can't go back where it did not: after something that it would have done, nothing follows about that incident.
 
@@ -173,7 +173,7 @@ def _would(entry: PilotEntry, state: RunState, assumed: Assumed) -> Would:
 
 
 def _ended(open_ones: Sequence[Would], state: RunState, step: int | None) -> list[Would]:
-    """Work out what became of them; return those that are still open. step: None where the log is over."""
+    """Note the ends of problems; return those still open. step: None at the end of the log."""
     left = []
     for one in open_ones:
         incident = state.incidents.get(one.entry.incident_id)
@@ -185,7 +185,7 @@ def _ended(open_ones: Sequence[Would], state: RunState, step: int | None) -> lis
 
 
 def _decided(one: Would, incident: Incident | None, step: int | None) -> bool:
-    """Work out what became of the problem, where that is known by now."""
+    """Note the problem's end, where it is decided by now."""
     at, to_step = one.entry.step, one.entry.to_step or 0
     late = one.person_step - at
     if incident is not None and incident.dead:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["backtest_command"]
 
-#: What ends so is meant as a file, also where there is none.
+#: Suffixes of a path that is meant as a file, also where there is none.
 _FILE_SUFFIXES = (".jsonl", ".gz", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".wandb", ".log", ".txt")
 
 
@@ -135,7 +135,7 @@ def _fly(
     reading: _Reading,
     as_json: bool,
 ) -> bool:
-    """Print what the autopilot would have done in each log, one after another; return whether all could be judged."""
+    """Print the autopilot's actions in each log, one log after another; return whether all could be judged."""
     from stabilitybackend.acting.autopilot.policy import read_policy
     from stabilitybackend.cli.autopilot import policy_text
     from stabilityplugins.backtest.autopilot import Assumed, Flight, fly
@@ -281,7 +281,7 @@ def _judged(
     *,
     with_curves: bool,
 ) -> Iterator[Judged]:
-    """Yield what became of each log, in the order in which they were given."""
+    """Yield the result of each log, in the order given."""
     from stabilityplugins.backtest.judged import Judged, judge
 
     if jobs == 1:

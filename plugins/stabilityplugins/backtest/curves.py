@@ -1,4 +1,4 @@
-"""The curves of a backtest's plot: what detectors looked at, thinned so that every spike is still there."""
+"""Curves of a backtest's plot: the detectors' input, thinned so that every spike is still there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Curve", "curves_of"]
 CURVE_POINTS = 4_000
 #: Panels below the loss; further metrics are left out.
 MAX_PANELS = 7
-#: Curves in one panel: beyond it colours repeat and nobody can follow them.
+#: Curves in one panel: beyond it colours repeat and the curves can't be told apart.
 MAX_CURVES = 12
 #: Panels by role, in the order in which they are drawn.
 _ROLES = ((LOSS, "loss"), (VAL_LOSS, "loss"), (GRAD_NORM, "grad_norm"), (LR, "lr"))
@@ -33,7 +33,7 @@ class Curve:
         panel: where it is drawn. metric: its name.
         dead: points off the effective path. level: 0 where every row is here; else buckets of ``2**level`` steps, with
             the extremes of each at their true steps.
-        steps, values: rising steps; None for what can't be drawn (NaN, infinite).
+        steps, values: rising steps; None for values that can't be drawn (NaN, infinite).
     """
 
     panel: str

@@ -1,4 +1,4 @@
-"""What people and programs are shown of one backtest: small enough to come back from another process."""
+"""Output of one backtest: small enough to return from another process."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Judged:
         name: as in ``Log``. incidents: that the filter takes, oldest first, in the shape of docs/api.md.
         rows, points, seconds, failures, unreadable: as in ``Backtest``.
         error, hint: why nothing could be judged, empty where it could.
-        reading: what could not be read of it.
+        reading: problems of the file's rows.
         curves: for a plot.
-        watched: which metrics were judged as what, None where nothing was.
+        watched: the metrics judged, by role; None where no metric was.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Judged:
 
 
 def judge(log: Log, settings: Mapping[str, Mapping[str, float]], shown: Filter, *, with_curves: bool = False) -> Judged:
-    """Backtest one log. What is wrong with its file is in the answer, not raised.
+    """Backtest one log. A fault of its file is in the answer, not raised.
 
     Args:
         settings: detector -> parameter -> value. shown: which incidents. with_curves: whether a plot follows.

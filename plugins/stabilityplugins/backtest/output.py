@@ -1,4 +1,4 @@
-"""How ``stabilityboard backtest`` says what it found: tables for people, JSON lines for programs."""
+"""Output of ``stabilityboard backtest``: tables for a terminal, JSON lines for programs."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
 __all__ = ["JSON_KEYS", "report", "report_detectors", "report_flights"]
 
-#: What each line of ``--json`` holds behind ``file``, in this order. Times are not among them: a log without times has
+#: Fields of each line of ``--json`` behind ``file``, in this order. Times are not among them: a log without times has
 #: made-up ones.
 JSON_KEYS = (
     "kind", "step", "onset_step", "peak_step", "recovered_step", "severity", "dataset", "rank", "segment", "evidence",
     "suggestion", "recovery", "state", "metric", "title", "text", "incident_id", "dead", "score",
 )  # fmt: skip
-#: Width of a table that nobody's terminal bounds, characters.
+#: Width of a table without a terminal's bound, characters.
 _FREE_WIDTH = 160
-#: Names in the lists of what was watched and what was not.
+#: Names in the lists of watched and unwatched metrics.
 _MAX_NAMES = 12
 _STYLES = {"critical": "bold red", "warning": "yellow", "info": "dim"}
 
 
 def report(judged: Judged, as_json: bool) -> bool:
-    """Print what became of one log; return whether it could be judged."""
+    """Print the result of one log; return whether it could be judged."""
     _report_problems(judged)
     if judged.error:
         hint = f" ({judged.hint})" if judged.hint else ""
@@ -60,7 +60,7 @@ def report(judged: Judged, as_json: bool) -> bool:
 
 
 def report_detectors(as_json: bool) -> None:
-    """Print all detectors and what can be set."""
+    """Print all detectors and their settings."""
     detectors = detector_list()
     if as_json:
         typer.echo(orjson.dumps(detectors, option=orjson.OPT_INDENT_2).decode())
@@ -142,7 +142,7 @@ def _summary(judged: Judged) -> str:
 
 
 def _watched(watched: WatchedMetrics) -> Iterator[str]:
-    """Yield what was judged as what, and what was not judged."""
+    """Yield the metrics judged, by role, and those not judged."""
     shown = [_as(one) for one in watched.watched[:_MAX_NAMES]]
     more = len(watched.watched) - len(shown)
     yield f"watched: {', '.join(shown) or 'nothing'}{f' and {more} more' if more else ''}"
@@ -177,7 +177,7 @@ def _report_problems(judged: Judged) -> None:
 
 
 def report_flights(flights: Iterable[Flight], assumed: Assumed, as_json: bool) -> bool:
-    """Print what became of each log; return whether all could be judged."""
+    """Print the result of each log; return whether all could be judged."""
     good, won, lost, rolled = True, 0.0, 0.0, 0
     for flight in flights:
         if flight.error:

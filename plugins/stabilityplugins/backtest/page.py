@@ -33,7 +33,7 @@ def page(logs: Sequence[Judged], settings: Mapping[str, Mapping[str, float]]) ->
     """Return the page as HTML, about 5 MB: plotly.js is in it.
 
     Args:
-        settings: that the logs were judged with, shown beside them.
+        settings: of the judgement, shown with the logs.
     """
     from plotly.offline import get_plotlyjs  # 5 MB of JavaScript, read only where it is needed
 

@@ -1,4 +1,4 @@
-"""Says which runs are in files and folders, and reads them as frames."""
+"""Discovery of the runs in files and folders, and their frames."""
 
 from __future__ import annotations
 
@@ -136,14 +136,14 @@ def _virtual(steps: NDArray[np.int64], lane: _LoggedRank) -> NDArray[np.float64]
 
 #: A rank, or a node where it is its agent's own stream.
 _Lane = tuple[int | None, str]
-#: When it was logged (never falling within a lane), the order in which lanes appeared, its number there, what.
+#: Time of the log call (never falling within a lane), rank of the lane by appearance, number in the lane, content.
 _Piece = tuple[float, int, int, SourceInfo, PointsBlock | EventBlock]
 
 
 def side_by_side(frames: Iterable[Frame]) -> Iterator[Frame]:
-    """Yield the same rows and events, the lanes of a run merged by time as they came when it was live.
+    """Yield the same rows and events, the lanes of a run merged by time, in their live order.
 
-    What compares ranks forgets a step some hundred steps later, so they must not come one after the other. Within a
+    Comparisons of ranks forget a step some hundred steps later, so ranks must not follow one another. Within a
     rank the order stays, over all its restarts. All frames are in memory until they are yielded.
     """
     lanes: dict[_Lane, deque[Frame]] = {}
@@ -198,11 +198,11 @@ class Log:
     """One run of the past; can be sent to another process before it is read.
 
     Attributes:
-        name: for people: the path as given, or the one of the run in the folder that was given.
-        plan: the files and what they are.
+        name: for display: the path as given, or the run's in the folder given.
+        plan: the files and their kinds.
         step_key: name of the step's column; None: the usual keys.
         renames: name in the log -> name that it is judged as; empty: the usual other spellings.
-        reading: what could not be read and what was decided, complete after the last frame.
+        reading: unreadable places and decisions, complete after the last frame.
     """
 
     name: str
@@ -250,7 +250,7 @@ def read_files(
         formats: those that are looked for.
 
     Raises:
-        BadRequest: a path is not there or holds nothing that is known. Paths before it have been yielded.
+        BadRequest: a path is not there or holds no supported format. Paths before it have been yielded.
     """
     for path in paths:
         for plan in find_plans([path], formats=formats):

@@ -18,7 +18,7 @@ _POLL_S = 0.1
 
 
 def wait_healthy(client: ApiClient, timeout_s: float, alive: Callable[[], bool] = lambda: True) -> bool:
-    """Return whether the server answered that it is well within ``timeout_s``, and while ``alive`` says so."""
+    """Return whether the server reported itself healthy within ``timeout_s``, while ``alive`` is true."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Checks what the server reports about a run after a rollback: every step there once, nothing lost, nothing mixed."""
+"""Checks of the server's report of a run after a rollback: every step there once, no step lost, none mixed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stabilitybackend.schema.commands import Command
 
 __all__ = ["check_lineage", "dead_peak", "healthy_after", "incident_facts", "ranks_that_acted"]
 
-#: Steps before the onset that say what a healthy loss is.
+#: Steps before the onset that are the measure of a healthy loss.
 _BASELINE_STEPS = 40
 #: How far the loss after the rollback may lie above that and still count as healthy: 10 %, three times the batch noise.
 _HEALTHY_RATIO = 1.10
@@ -23,7 +23,7 @@ def check_lineage(
     segments: Iterable[Mapping[str, Any]],
     last_step: int,
 ) -> dict[str, int]:
-    """Return what the series of one metric of one rank hold, measured against what the segments promise.
+    """Return the facts of one metric's series of one rank, measured against the promise of the segments.
 
     Args:
         effective: entries of ``/series?view=effective``.
@@ -34,7 +34,7 @@ def check_lineage(
     Returns:
         ``effective_points``, ``dead_points``, ``missing`` (steps that are absent from the effective series, or from
         a dead stretch between its first and its last point), ``duplicates`` (steps that the effective series or one
-        segment has twice), ``misplaced`` (points that lie in another segment than the lineage says).
+        segment has twice), ``misplaced`` (points in another segment than the lineage's).
     """
     seen = Counter(step for entry in effective for step in entry["steps"])
     missing = [step for step in range(1, last_step + 1) if step not in seen]
@@ -75,7 +75,7 @@ def healthy_after(effective: Iterable[Mapping[str, Any]], onset_step: int, steps
     points = sorted(
         (step, value) for entry in effective for step, value in zip(entry["steps"], entry["values"], strict=True)
     )
-    # Steps after the fork replace those before it, so that what lies before the onset may be new already.
+    # Steps after the fork replace those before it, so that those before the onset may be new already.
     before = [value for step, value in points if onset_step - _BASELINE_STEPS <= step < onset_step]
     after = [value for _, value in points[-steps:]]
     numbers = all(isinstance(value, (int, float)) for value in before + after)
@@ -95,7 +95,7 @@ def ranks_that_acted(command: Command) -> dict[str, int | None]:
 
 
 def incident_facts(incident: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the result says about an incident."""
+    """Return the result's facts of an incident."""
     names = ("incident_id", "kind", "severity", "state", "metric", "dataset", "onset_step", "step", "recovery", "title")
     facts = {name: incident.get(name) for name in names}
     facts["delay_steps"] = incident["step"] - incident["onset_step"]

@@ -1,4 +1,4 @@
-"""The demo without a person: waits for the incident, orders the rollback over HTTP, and checks that all of it held."""
+"""The demo without a person: waits for the incident, orders the rollback over HTTP, and checks the result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stabilityplugins.demo.watch import Watch
 
 __all__ = ["DemoFailed", "DemoPlan", "run_headless"]
 
-#: What the incident has to name: which rank, and what it waits for.
+#: Cause and rank that the incident has to name.
 EXPECTED_CLASS = "data_loader"
 EXPECTED_CULPRITS = [1]
 #: Steps past the hang that the restarted job has to come to.
@@ -32,7 +32,7 @@ SHARPENED_WITHIN_S = 12.0
 #: A verdict has to be there within this of the last progress, seconds.
 VERDICT_WITHIN_S = 60.0
 
-#: Waits for something: ``wait(what, poll)`` returns the first true answer of ``poll`` or raises.
+#: Bounded wait: ``wait(what, poll)`` returns the first true answer of ``poll`` or raises.
 Wait = Callable[[str, Callable[[], Any]], Any]
 
 
@@ -43,10 +43,10 @@ def act_on_hang(
     result: dict[str, Any],
     print_line: Callable[[str], None],
 ) -> None:
-    """Play the person's part in a hang, and note in ``result`` what was reported and what came of it.
+    """Play the person's part in a hang, and note the reports and the result in ``result``.
 
     Raises:
-        StabilityBoardError: a step of it did not happen in time.
+        StabilityBoardError: one of its steps did not happen in time.
     """
 
     seen_at: list[float] = []
@@ -84,7 +84,7 @@ def act_on_hang(
 
 
 def hang_problems(result: dict[str, Any], incidents: list[dict[str, Any]]) -> list[str]:
-    """Return what is wrong with the incident of the hang."""
+    """Return the faults of the incident of the hang."""
     hang = result.get("hang")
     if hang is None:
         return []
@@ -104,16 +104,16 @@ def _ended(run: DemoRun, command_id: str) -> str | None:
     return state if state in END_STATES else None
 
 
-#: Incident kinds that each fault may open; anything else at the fault's step is the wrong diagnosis. What stays up may
+#: Incident kinds that each fault may open; anything else at the fault's step is the wrong diagnosis. A lasting rise may
 #: be called a level shift by the time that it is looked at.
 EXPECTED_KINDS = {
     "bad_data": frozenset({"spike", "level_shift"}),
     "lr_window": frozenset({"spike", "divergence", "level_shift"}),
     "sampler": frozenset({"data_mix_drift"}),
 }
-#: What they report may well be true of the laptop that runs the demo beside other work.
+#: These may well be true of the laptop that runs the demo among other work.
 MACHINE_KINDS = frozenset({"throughput", "straggler"})
-#: What a person would add to the advice of each fault after a look at the charts: here the LR chart shows the cause.
+#: A person's addition to the advice of each fault after a look at the charts: here the LR chart shows the cause.
 _CURED_LR_SCALE = {"lr_window": 0.05}
 #: How far the onset may lie from the step of the fault.
 ONSET_TOLERANCE_STEPS = 10
@@ -127,7 +127,7 @@ SECOND_START_S = 60.0
 HEALTHY_STEPS = 60
 #: Batches that are skipped where the suggestion names no number.
 DEFAULT_SKIP_BATCHES = 100
-#: A headless demo is over after this long, whatever happens, seconds. Ending all processes takes up to 40 more.
+#: Bound of a headless demo, seconds. Ending all processes takes up to 40 more.
 TIMEOUT_S = 140.0
 _FIRST_POINT_S = 90.0
 #: How long the server may take to call the run finished, once the job is gone.
@@ -143,15 +143,15 @@ class DemoFailed(StabilityBoardError):
 
 @dataclass
 class DemoPlan:
-    """What the demo set up, and what it learned on the way.
+    """State of the demo: its setup, and facts gathered on the way.
 
     Args:
         run: the run.
         fault: name of the fault, as in ``--fault``.
         fault_step: where it was injected.
         seed: new seed for the rollback.
-        deadline: ``time.monotonic()`` at which everything must be over.
-        result: the JSON object that is printed at the end; filled as the demo goes on.
+        deadline: ``time.monotonic()`` at the end of all waits.
+        result: the JSON object that is printed at the end; filled during the demo.
     """
 
     run: DemoRun
@@ -163,7 +163,7 @@ class DemoPlan:
 
 
 def run_headless(options: DemoOptions, run: DemoRun, job: TrainingJob, console: Console) -> int:
-    """Play the person's part, check, print the result as JSON; return 0 only if all of it held."""
+    """Play the person's part, check, print the result as JSON; return 0 only if every check held."""
     started = time.monotonic()
     deadline = started + TIMEOUT_S + (SECOND_START_S if options.fault in RESUMING else 0.0)
     plan = DemoPlan(run, options.fault, options.fault_step, options.seed + 1, deadline)
@@ -219,7 +219,7 @@ def _wait_for(what: str, poll: Callable[[], Any], *, until: float, alive: Callab
     """Return the first true answer of ``poll``.
 
     Raises:
-        DemoFailed: the time is over, or ``alive`` says that nobody is left who could make it true.
+        DemoFailed: the deadline passed, or ``alive`` is false: no process is left to make it true.
     """
     while not (found := poll()):
         if not alive():
@@ -231,10 +231,10 @@ def _wait_for(what: str, poll: Callable[[], Any], *, until: float, alive: Callab
 
 
 def _act_on_incident(plan: DemoPlan, alive: Callable[[], bool], print_line: Callable[[str], None]) -> None:
-    """Wait for the fault's incident, order what it suggests, and wait until the job is healthy again.
+    """Wait for the fault's incident, order its suggestion, and wait until the job is healthy again.
 
     Raises:
-        DemoFailed: a step of it did not happen in time.
+        DemoFailed: one of its steps did not happen in time.
     """
     expected = EXPECTED_KINDS[plan.fault]
     earliest = ONSET_TOLERANCE_STEPS + (RESUMED_FROM_STEPS if plan.fault in RESUMING else 0)
@@ -293,7 +293,7 @@ def _act_on_incident(plan: DemoPlan, alive: Callable[[], bool], print_line: Call
 
 
 def _check_everything(plan: DemoPlan, logged_points: int | None) -> list[str]:
-    """Fill the result with what the server reports about the finished run, and return what is wrong with it."""
+    """Fill the result with the server's report of the finished run, and return the faults found."""
     facts = plan.run.facts() or {}
     segments = plan.run.segments()
     effective = plan.run.series("loss", "effective")
@@ -312,7 +312,7 @@ def _check_everything(plan: DemoPlan, logged_points: int | None) -> list[str]:
     newest = {incident["incident_id"]: incident for incident in plan.run.incidents()}
     mine = newest.get(plan.result.get("incident", {}).get("incident_id"))
     if mine is not None:
-        # Its suggestion is gone by now: what was advised is what was acted on.
+        # Its suggestion is gone by now: the advice is the one acted on.
         plan.result["incident"] = incident_facts(mine) | {"suggestion": plan.result["incident"]["suggestion"]}
     plan.result["other_incidents"] = [
         {"kind": other["kind"], "onset_step": other["onset_step"], "title": other["title"]}

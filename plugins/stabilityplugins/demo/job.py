@@ -26,7 +26,7 @@ _AGENT_GRACE_S = 5.0
 
 
 class TrainingJob:
-    """Starts at once, and again where people order a restart.
+    """Training job that starts immediately, and again after an ordered restart.
 
     Args:
         options: of the demo.
@@ -46,7 +46,7 @@ class TrainingJob:
         self._measured = options.data_dir / f"log-calls-{run_id}.json"
         #: Once this fault ends the job by itself.
         self._resumes_left = 1 if options.fault == "sampler" else 0
-        #: Restarts that were followed; None: the demo is over.
+        #: Restarts that were followed; None: the demo has ended.
         self._restarts: set[str] | None = set()
         self.starts = 0
         shutil.rmtree(self._checkpoints, ignore_errors=True)  # of earlier demos: 10 MB each
@@ -54,7 +54,7 @@ class TrainingJob:
 
     @property
     def running(self) -> bool:
-        """Whether it trains; one that was meant to die, or that people restart, is started again here."""
+        """Whether it trains; a job with an intended death or an ordered restart is started again here."""
         if self._process.running:
             return True
         if self._process.exit_code and self._resumes_left:
@@ -85,7 +85,7 @@ class TrainingJob:
         end_agents(self._spool, self._run_id, _AGENT_GRACE_S)
 
     def log_calls(self) -> dict[str, Any] | None:
-        """Return what the job measured around ``run.log``, None when it did not come to an orderly end."""
+        """Return the job's measurements around ``run.log``, None when it did not end in order."""
         try:
             measured: dict[str, Any] = json.loads(self._measured.read_text())
         except (OSError, ValueError):
@@ -100,7 +100,7 @@ class TrainingJob:
         try:
             ordered = {c.command_id for c in self._run.commands() if c.kind == "restart" and c.state not in END_STATES}
         except StabilityBoardError:
-            return False  # nobody to ask: as a launcher without a plan
+            return False  # no server to ask: as a launcher without a plan
         new = ordered - self._restarts
         self._restarts |= new
         return bool(new)
@@ -120,7 +120,7 @@ class TrainingJob:
             "STABILITY_RUN_ID": self._run_id,
             "STABILITY_DIR": str(self._spool),
             "STABILITY_MODE": "online",
-            # The server is beside the job: when it does not answer, it was killed together with the demo.
+            # The server is local to the job: when it does not answer, it was killed together with the demo.
             "STABILITY_FINISH_S": "10",
             "STABILITY_DRAIN_S": "5",
             "TORCH_FR_BUFFER_SIZE": "2000",  # so that a hang is reported with the collective that ranks wait in

@@ -1,4 +1,4 @@
-"""The options of ``stabilityboard demo``, and what it needs to be there."""
+"""Options of ``stabilityboard demo``, and its requirements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FAULTS = ("bad_data", "lr_window", "sampler", "hang", "none")
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """What the demo runs with.
+    """Settings of the demo.
 
     Args:
         headless: order the rollback without a person, check, and end.

@@ -99,7 +99,7 @@ class ManagedProcess:
     def _group_alive(self) -> bool:
         if self._process.poll() is None:
             return True
-        # Not killpg(pid, 0): it also finds orphans that are dead but that nobody has reaped, as in many containers.
+        # Not killpg(pid, 0): it also finds dead orphans that were never reaped, as in many containers.
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
                 state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
@@ -141,7 +141,7 @@ def end_agents(spool_dir: Path, run_id: str, grace_s: float) -> None:
 
 
 def end_strays(variable: str, grace_s: float) -> None:
-    """End the ranks of a job whose launcher was killed, so that nobody else ends them.
+    """End the ranks of a job whose launcher was killed: nothing else ends them.
 
     torchrun gives each rank a session of its own: they are found by ``variable``, ``NAME=value`` in their environment.
     Agents are left alone.
@@ -191,7 +191,7 @@ def _with_variable(variable: str) -> list[int]:
     """Return the living processes, agents apart, that were started with ``variable`` in their environment."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has just ended, or is somebody else's
+        with contextlib.suppress(OSError):  # it has just ended, or belongs to another user
             given = (process / "environ").read_bytes().split(b"\0")
             if variable.encode() in given and not _agent_alive(int(process.name)):
                 found.append(int(process.name))

@@ -1,4 +1,4 @@
-"""Runs the main job end to end: a server, a real training job that goes wrong, and somebody who puts it back.
+"""The main job end to end: a server, a real training job that goes wrong, and its rollback.
 
 ``stabilityboard demo`` leaves the click to a person; ``--headless`` orders the rollback itself and checks that all of
 it held. Everything that is started here is ended here, on Ctrl-C, on SIGTERM and on an error.
@@ -35,10 +35,10 @@ _POLL_S = 0.1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo as the command line says; return 0 only if everything held, 130 when it was stopped.
+    """Run the demo by the command line; return 0 only if every check held, 130 when it was stopped.
 
     Raises:
-        StartError: something is missing; the message says what, the hint what to do.
+        StartError: a requirement is missing; named in the message, the remedy in the hint.
     """
     options = parse_options(argv)
     console = Console(stderr=options.json_output, highlight=False)
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_demo(options: DemoOptions, console: Console) -> int:
-    """Start what is needed, run the demo, end everything, and return the exit code."""
+    """Start the server and the job, run the demo, end everything, and return the exit code."""
     script = find_script(options.example_dir)
     check_packages()
     run_id = f"demo-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"

@@ -1,4 +1,4 @@
-"""What the demo shows in the terminal: one line of progress, and a line for each thing that happens."""
+"""The demo's output in the terminal: one line of progress, and a line for each event."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Watch:
             self._status.start()
 
     def update(self) -> None:
-        """Ask the server, if it is time to, and show what is new. A server that is away is shown, not raised."""
+        """Ask the server, if due, and show the news. An unreachable server is shown, not raised."""
         now = time.monotonic()
         if now < self._next_poll:
             return

@@ -1,4 +1,4 @@
-"""Where a resumed leg really goes on: the step of the straight leg whose weights it began with.
+"""True place of a resumed leg: the step of the straight leg whose weights it began with.
 
 The job's own step numbers can't be trusted for this, as they are one of the things that may not have been restored. So
 everything is counted in rounds of the optimizer, and the weights say which round it was.
@@ -14,8 +14,8 @@ from stabilityplugins.drill.trace import LegTrace, Note, RankTrace, State
 
 __all__ = ["Alignment", "align", "label", "saves", "state_after"]
 
-#: Which weights the resumed leg began with: those of the checkpoint that it goes on from, older ones, those of a fresh
-#: start, some that the stopped leg never had, or nobody could see.
+#: Weights at the start of the resumed leg: those of the checkpoint that it resumes from, older ones, those of a fresh
+#: start, some that the stopped leg never had, or unseen ones.
 WeightsFound = Literal["right", "older", "initial", "unknown", "unseen"]
 
 
@@ -24,7 +24,7 @@ class Alignment(msgspec.Struct):
 
     Args:
         saved: rounds of the stopped leg at its newest checkpoint.
-        resumed: rounds after which the resumed leg goes on, as its weights say, else as its step numbers say.
+        resumed: rounds before the resumed leg's first, by its weights, else by its step numbers.
         weights: whether its weights are those of ``resumed``. weights_of: the rounds whose weights they are, None for
             none.
         step_error: its step numbers minus the right ones, None where it logs none.
@@ -42,8 +42,8 @@ class Alignment(msgspec.Struct):
 def saves(trace: LegTrace) -> list[int]:
     """Return after how many rounds the job had a whole checkpoint, in order.
 
-    What it reports by the client counts. A job that reports none is watched at ``torch.save``: a save is whole when the
-    next round has begun, as the loop went on.
+    Reports by the client count. A job that reports none is watched at ``torch.save``: a save is whole when the
+    next round has begun, since the loop continued.
     """
     lead = trace.lead
     if lead is None:
@@ -56,7 +56,7 @@ def saves(trace: LegTrace) -> list[int]:
 
 
 def align(stopped: LegTrace, resumed: LegTrace) -> Alignment:
-    """Return how the resumed leg goes on from the stopped one. Both have been seen by the probe."""
+    """Return the place where the resumed leg continues the stopped one. Both have been seen by the probe."""
     before, after = stopped.lead, resumed.lead
     assert before is not None
     assert after is not None
@@ -87,7 +87,7 @@ def align(stopped: LegTrace, resumed: LegTrace) -> Alignment:
 
 
 def label(rank: RankTrace, rounds: int) -> int | None:
-    """Return what the job calls the step of round ``rounds``, by the nearest step that it logged; None without one."""
+    """Return the job's number of the step of round ``rounds``, by the nearest step that it logged; None without one."""
     logged = [note for note in rank.notes if note.kind == "log" and note.step is not None]
     if not logged:
         return None
@@ -97,7 +97,7 @@ def label(rank: RankTrace, rounds: int) -> int | None:
 
 
 def state_after(rank: RankTrace, rounds: int) -> State | None:
-    """Return the state after so many rounds, 0 for what the process began with; None where that was not seen."""
+    """Return the state after so many rounds, 0 for the state at the process's start; None where unseen."""
     if rounds == 0:
         return rank.begin
     return rank.rounds[rounds - 1] if rounds <= len(rank.rounds) else None

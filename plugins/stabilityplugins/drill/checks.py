@@ -1,7 +1,7 @@
-"""What was restored and what was not, each thing by itself: the state of the first resumed round against the right one.
+"""Verdict on each thing restored or lost: the state of the first resumed round against the right one.
 
 The stopped leg's own state is the measure wherever it can be (weights, optimizer): it is exact however noisy the job
-is. What is known only before a step (rates, random numbers, batch) is compared with the straight leg, and only where
+is. Facts of the moment before a step (rates, random numbers, batch) are compared with the straight leg, and only where
 two straight starts agree on it.
 """
 
@@ -75,7 +75,7 @@ class Legs(msgspec.Struct):
         return all(what(a) == what(b) for a, b in zip(one.rounds, other.rounds, strict=False))
 
     def step(self, number: int) -> int:
-        """Return what the job should call the resumed leg's round ``number`` (from 0)."""
+        """Return the right step number of the resumed leg's round ``number`` (from 0)."""
         lead = self.stopped.lead
         named = None if lead is None else label(lead, self.at.resumed)
         return (self.at.resumed if named is None else named) + 1 + number

@@ -1,4 +1,4 @@
-"""``stabilityboard drill``: stops and resumes a job in a folder of its own, and says what was not restored."""
+"""``stabilityboard drill``: stops and resumes a job in a folder of its own, and reports everything not restored."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = ["drill"]
 
 #: Metrics that are listed one by one, those that differ first; the others are counted.
 _LISTED = 6
-#: Width of a table that nobody's terminal bounds, characters.
+#: Width of a table without a terminal's bound, characters.
 _FREE_WIDTH = 160
 _STATE = {True: "[green]restored[/]", False: "[bold red]not restored[/]", None: "[dim]not judged[/]"}
 _STYLE = {"identical": "green", "within the job's own noise": "green", "different": "bold red"}
 
 
 def report(result: Result, as_json: bool) -> None:
-    """Print what a drill found."""
+    """Print the result of a drill."""
     if as_json:
         _print_json({"verdict": "clean" if result.clean else "not_restored", **_plain(result)})
         return
@@ -122,7 +122,7 @@ def drill(
     Write {dir} where the command names its checkpoint folder. Exit codes: 0 clean, 1 something is not restored,
     2 the drill could not be run.
     """
-    # Here and not above: they load what no other command waits for.
+    # Here and not above: no other command needs these slow imports.
     from stabilityplugins.drill.command import Commands
     from stabilityplugins.drill.drill import DrillOptions, run_drill
     from stabilityplugins.drill.job import DrillFailed

@@ -25,8 +25,8 @@ class Commands:
 
     Args:
         command: of the straight and the stopped leg. resume_command: a whole command line of the resumed leg, or empty.
-        resume_args: what is added to ``command`` for the resumed leg. ranks: of the resumed leg, None for as many.
-        copy: run each leg in a copy of the working folder. here: the job keeps its files apart by itself.
+        resume_args: added to ``command`` for the resumed leg. ranks: of the resumed leg, None for as many.
+        copy: run each leg in a copy of the working folder. here: the job itself keeps its files apart.
 
     Raises:
         BadRequest: there is no command, it could write over real checkpoints, or its ranks can't be set.

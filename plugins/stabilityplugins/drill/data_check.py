@@ -25,7 +25,7 @@ def batches(trace: LegTrace) -> list[tuple[int, ...]]:
 
 
 def check_data(legs: Legs) -> Check:
-    """Return whether the loader went on where it was; batch by batch, and sample by sample where no batch is known."""
+    """Return whether the loader resumed in place; batch by batch, and sample by sample without reported batch numbers."""
     straight, resumed = batches(legs.straight), batches(legs.resumed)
     if not any(straight) or not any(resumed):
         return _reported(legs)
@@ -58,7 +58,7 @@ def check_data(legs: Legs) -> Check:
 
 
 def _reported(legs: Legs) -> Check:
-    """The same by what the job itself says of its batches (``run.batch``)."""
+    """The same by the job's own reports of its batches (``run.batch``)."""
     straight, resumed = legs.straight.batches, legs.resumed.batches
     error = legs.at.step_error or 0
     both = [(rank, step) for rank, step in sorted(resumed, key=lambda key: key[1]) if (rank, step - error) in straight]

@@ -27,12 +27,12 @@ _UNSEEN = (
 
 
 def judge_metrics(straight: LegTrace, again: LegTrace, stopped: LegTrace, resumed: LegTrace) -> Result:
-    """Return what a drill found by metrics, batches and step numbers."""
+    """Return a drill's result by metrics, batches and step numbers."""
     saved = max(step for step, _ in stopped.checkpoints)
     first = min(step for names in resumed.metrics.values() for steps in names.values() for step in steps)
     reported = {step for step, _ in stopped.checkpoints}
     legs = Legs(straight, again, stopped, resumed, Alignment(saved, max(saved, first - 1)))
-    # A job ended between a save and its report goes on from one that nobody saw: then its metrics fit its steps.
+    # A job ended between a save and its report resumes from an unseen save: then its metrics fit its steps.
     fits = first - 1 > saved and all(one.verdict != "different" for one in compare_series(legs))
     restored = first - 1 in reported or fits
     if not restored:
@@ -68,7 +68,7 @@ def _by_name(legs: Legs, thing: str, names: tuple[str, ...]) -> Check:
 
 
 def _guess(differing: list, first: int) -> str | None:  # type: ignore[type-arg]
-    """Return what the first difference points to: a loss that is right at first has the right weights and data."""
+    """Return the likely cause of the first difference: a loss that is right at first has the right weights and data."""
     if not differing:
         return None
     since = differing[0].since
@@ -94,7 +94,7 @@ class DrillOptions(msgspec.Struct, frozen=True):
 
 
 def run_drill(commands: Commands, options: DrillOptions, folder: Path, report: Callable[[str], None]) -> Result:
-    """Run all legs below ``folder`` and return what was found.
+    """Run all legs below ``folder`` and return the result.
 
     Args:
         report: gets a line before each leg.

@@ -15,7 +15,7 @@ from stabilityplugins.drill.trace import LegReader, LegTrace
 
 __all__ = ["DrillFailed", "run_leg"]
 
-#: Seconds between two looks at what the job has written.
+#: Seconds between two looks at the job's output.
 _POLL_S = 0.05
 #: Seconds from SIGTERM to SIGKILL, and for the processes of a killed job to be gone.
 _GRACE_S = 30.0
@@ -27,7 +27,7 @@ _MARK = "STABILITY_DRILL_LEG"
 
 
 class DrillFailed(StabilityBoardError):
-    """The drill could not be run: the message says what the job did, the hint what to do about it."""
+    """The drill could not be run: the job's failure in the message, the remedy in the hint."""
 
     default_code = "drill_failed"
 
@@ -44,9 +44,9 @@ def run_leg(
     wait_after: str = "",
     stop_signal: int = signal.SIGKILL,
 ) -> LegTrace:
-    """Run the command until ``enough`` says so, it ends by itself, or time is over; return what was seen of it.
+    """Run the command until ``enough`` is true, it ends by itself, or time is up; return its trace.
 
-    The job records offline, below ``folder``, and nothing of it reaches a server.
+    The job records offline, below ``folder``, and sends nothing to a server.
 
     Args:
         command: program and arguments. folder: of this leg's records. cwd: working folder of the job.
@@ -56,7 +56,7 @@ def run_leg(
         stop_signal: how the job is stopped once it is enough; SIGKILL ends it without any chance to tidy up.
 
     Raises:
-        DrillFailed: the program can't be started, or time is over.
+        DrillFailed: the program can't be started, or time is up.
     """
     folder.mkdir(parents=True, exist_ok=True)
     mark = f"{_MARK}={os.getpid()}-{folder}"
@@ -138,7 +138,7 @@ def _marked(mark: str) -> list[int]:
     """Return the living processes with ``NAME=value`` in their environment."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has just ended, or is somebody else's
+        with contextlib.suppress(OSError):  # it has just ended, or belongs to another user
             if mark.encode() in (process / "environ").read_bytes().split(b"\0"):
                 found.append(int(process.name))
     return found

@@ -1,4 +1,4 @@
-"""What a drill found, in the order in which people ask: is it clean, what is the first thing, what does it cost."""
+"""Result of a drill, in the order of its readers' questions: clean or not, the first loss, its cost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stabilityplugins.drill.series import LOSS, Series, compare_series, same_tra
 
 __all__ = ["Result", "judge"]
 
-#: What ``--allow`` may name, and what the checks are called.
+#: Things that ``--allow`` may name, and the names of the checks.
 THINGS = {
     "weights": "weights",
     "buffers": "buffers",
@@ -22,7 +22,7 @@ THINGS = {
     "rng": "random numbers",
     "steps": "step counter",
 }
-#: Order of causes: what comes later may follow from what comes earlier.
+#: Order of causes: a later one may follow from an earlier one.
 _ORDER = [*THINGS.values()]
 
 
@@ -31,11 +31,11 @@ class Result(msgspec.Struct):
 
     Args:
         clean: everything that was seen is restored. first: the first thing that was not; None for none.
-        text: the verdict in one sentence. cost: what it costs, in one sentence; empty where it is clean.
+        text: the verdict in one sentence. cost: in one sentence; empty where it is clean.
         checks: each thing of the state. series: each metric.
         stopped_at, resumed_at: steps. compared: steps after the resume that were compared.
         ranks: of the straight and of the resumed leg. deterministic: two straight starts are equal bit by bit.
-        seen: what the probe could not see, in sentences.
+        seen: state that the probe could not see, in sentences.
     """
 
     clean: bool
@@ -53,7 +53,7 @@ class Result(msgspec.Struct):
 
 
 def judge(legs: Legs, allowed: frozenset[str] = frozenset()) -> Result:
-    """Return what a drill of a job with the probe in it found.
+    """Return the result of a drill of a job with the probe.
 
     Args:
         allowed: names of checks that may differ.
@@ -93,7 +93,7 @@ def judge(legs: Legs, allowed: frozenset[str] = frozenset()) -> Result:
 
 
 def _buffers(legs: Legs, checks: list[Check]) -> Check | None:
-    """Compare what modules keep besides weights; seen after the first batch went through, so what it saw counts too."""
+    """Compare the modules' buffers; seen after the first batch went through, so its effect counts too."""
     for rank, straight, _, resumed in legs.pairs():
         right = legs.right(straight, 0)
         if right is None or not resumed.rounds or not legs.steady(rank, lambda one: one.buffers):

@@ -20,9 +20,9 @@ __all__ = ["Series", "compare_series", "same_training"]
 Verdict = Literal["identical", "within the job's own noise", "different", "not compared"]
 
 #: A difference counts as more than noise when it is this much of the largest one between two straight starts: of
-#: three numbers drawn alike, two are rarely three times as far apart as the other pair over a whole stretch.
+#: three numbers from one distribution, two are rarely three times as far apart as the other pair over a whole stretch.
 _NOISE_FACTOR = 3.0
-#: Names of what the probe saw, for a job that logs nothing.
+#: Names of the probe's metrics, for a job that logs none.
 LOSS, GRAD_NORM = "loss (backward)", "grad norm (gradients)"
 
 
@@ -58,7 +58,7 @@ def same_training(one: LegTrace, other: LegTrace) -> bool:
 
 
 def compare_series(legs: Legs) -> list[Series]:
-    """Return how each metric goes on: of rank 0 and of the ranks that log others, first those that differ first."""
+    """Return each metric's comparison: of rank 0 and of the ranks that log others, first those that differ first."""
     error = legs.at.step_error or 0
     begin = legs.step(-1)
     still = same_training(legs.straight, legs.again)
@@ -67,7 +67,7 @@ def compare_series(legs: Legs) -> list[Series]:
     for rank, name in resumed:
         if (rank, name) not in straight or (rank and not legs.same_world):
             continue
-        # What the probe saw is counted in rounds, what the job logged in its own steps.
+        # The probe counts in rounds, the job's log in its own steps.
         by_round = name in (LOSS, GRAD_NORM)
         moved, after = (legs.at.resumed, legs.at.resumed) if by_round else (-error, begin)
         now = {step + moved: value for step, value in resumed[rank, name].items()}

@@ -1,4 +1,4 @@
-"""What one leg of a drill left on disk: the client's spool and the probe's lines, read while the job runs.
+"""One leg of a drill on disk: the client's spool and the probe's lines, read while the job runs.
 
 A *leg* is one start of the job. A *round* is one step of its optimizer, as ``probe/stabilitydrill/recorder.py`` writes
 it.
@@ -24,7 +24,7 @@ _MAX_BYTES = 64 * 1024 * 1024
 
 
 class State(msgspec.Struct):
-    """Weights and what the optimizer keeps, as checksums.
+    """Weights and the optimizer's state, as checksums.
 
     Args:
         weights: a checksum a parameter, in the optimizer's order. weights_norm: norm of all of them together.
@@ -40,14 +40,14 @@ class State(msgspec.Struct):
 
 
 class Round(State, kw_only=True):
-    """One step of the optimizer: the state after it, and what was known just before it.
+    """One step of the optimizer: the state after it, and the facts just before it.
 
     Args:
         round: 1 for the first one of the process.
-        rates: learning rate of each group of parameters. hyper: checksum of what else the groups are set to.
+        rates: learning rate of each group of parameters. hyper: checksum of the groups' other settings.
         schedules: ``last_epoch`` of each learning-rate scheduler. scaler: checksum of the GradScalers' states.
         rng: generator -> checksum of its state. rows: a checksum a sample of the batch.
-        loss: sum of what ``backward()`` was called on, None where it was not seen. grads: checksum of the gradients.
+        loss: sum of the tensors of ``backward()``, None where unseen. grads: checksum of the gradients.
         buffers: checksum of the modules' buffers.
     """
 
@@ -75,7 +75,7 @@ class Note(msgspec.Struct):
 
 
 class RankTrace(msgspec.Struct):
-    """What the probe wrote in one process that has an optimizer."""
+    """The probe's record of one process that has an optimizer."""
 
     rank: int = 0
     world: int = 1
@@ -87,12 +87,12 @@ class RankTrace(msgspec.Struct):
 
 
 class LegTrace(msgspec.Struct):
-    """All that is known of one leg.
+    """All facts of one leg.
 
     Args:
-        ranks: rank -> what its probe saw; empty where the probe could not be loaded or the job has no torch.
+        ranks: rank -> its probe's record; empty where the probe could not be loaded or the job has no torch.
         metrics: rank -> name -> step -> value, as logged by the client.
-        batches: (rank, step) -> what the job said of the batch. checkpoints: (step, path) as the client reported them.
+        batches: (rank, step) -> the job's report of the batch. checkpoints: (step, path) as the client reported them.
         code: exit code of the job, None where the drill ended it. output: its last lines.
     """
 
@@ -105,7 +105,7 @@ class LegTrace(msgspec.Struct):
 
     @property
     def lead(self) -> RankTrace | None:
-        """What the probe saw on the lowest rank that logged a step, else on the lowest rank; None where it saw none."""
+        """The probe's record of the lowest rank that logged a step, else of the lowest rank; None without one."""
         ranks = [self.ranks[rank] for rank in sorted(self.ranks)]
         logging = [one for one in ranks if any(note.kind == "log" for note in one.notes)]
         return next(iter(logging or ranks), None)
@@ -132,7 +132,7 @@ class LegReader:
         self.trace = LegTrace()
 
     def read(self) -> LegTrace:
-        """Take in what is new and return all of it."""
+        """Take in the new lines and return all of them."""
         for source in sorted(self._spool.glob("*/sources/*/source.json")):
             if source.parent not in self._readers:
                 rank = int(json.loads(source.read_text()).get("rank") or 0)

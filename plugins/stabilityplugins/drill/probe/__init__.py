@@ -1,1 +1,1 @@
-"""What the drill puts on the job's PYTHONPATH: this folder's ``sitecustomize.py``, and the package that it starts."""
+"""The drill's entry on the job's PYTHONPATH: this folder's ``sitecustomize.py``, and the package that it starts."""

@@ -1,6 +1,6 @@
 """Python runs this at its start, as the drill put its folder first on PYTHONPATH: it starts the probe.
 
-It runs in the job's processes, with the job's Python and packages: no import of ours but the probe beside it.
+It runs in the job's processes, with the job's Python and packages: no first-party import but the probe's.
 """
 
 import importlib.machinery

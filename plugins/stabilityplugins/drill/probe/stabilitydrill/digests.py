@@ -11,17 +11,17 @@ from typing import Any
 
 __all__ = ["Totals", "of_rows", "of_text"]
 
-#: Odd 64-bit constants (splitmix64's, as signed numbers): what spreads a flipped bit over the word.
+#: Odd 64-bit constants (splitmix64's, as signed numbers): they spread a flipped bit over the word.
 _MIX = 0xBF58476D1CE4E5B9 - (1 << 64)
 _PLACE = 0x9E3779B97F4A7C15 - (1 << 64)
-#: Words read at once: 32 MiB, so that a checksum needs little memory beside the model.
+#: Words per read: 32 MiB, so that a checksum needs little memory next to the model.
 _CHUNK_WORDS = 4 * 1024 * 1024
 #: Rows of one batch that get a checksum of their own; of more the first ones.
 MAX_ROWS = 4096
 
 
 def of_text(text: object) -> str:
-    """Return the checksum of what ``repr`` says of a plain value."""
+    """Return the checksum of a plain value's ``repr``."""
     return hashlib.blake2b(repr(text).encode(), digest_size=8).hexdigest()
 
 

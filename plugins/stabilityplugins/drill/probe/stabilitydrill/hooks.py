@@ -1,6 +1,6 @@
 """Puts the probe's hooks into torch and the client once the job imports them. The job's code is not touched.
 
-Nothing here draws a random number, changes a tensor or lets an exception of ours reach the job: what can't be seen is
+Nothing here draws a random number, changes a tensor or lets its own exception reach the job: unseen state is
 written down as trouble.
 """
 
@@ -26,7 +26,7 @@ _MAX_NESTING = 4
 
 
 def install(folder: str) -> None:
-    """Hook into what the job imports later; ``folder`` gets the lines."""
+    """Hook into the job's later imports; ``folder`` gets the lines."""
     hooks = _Hooks(folder)
     sys.meta_path.insert(
         0,
@@ -62,7 +62,7 @@ class _Finder:
                     self._came.add(name)
                     try:
                         self._wanted[name](module)
-                    except Exception as error:  # never the job's trouble: the drill says that it saw nothing
+                    except Exception as error:  # never the job's trouble: the drill reports that it saw nothing
                         print(f"stabilityboard drill: the probe can't watch {name}: {error!r}", file=sys.stderr)
 
             # On the instance, which belongs to this module alone: everybody else finds the loader that was there.
@@ -107,7 +107,7 @@ class _Hooks:
             _after(module, "save", saved)
 
     def client_came(self, module: Any) -> None:
-        """Hook into the run's ``log`` and ``checkpoint``: after how many rounds the job called a step what."""
+        """Hook into the run's ``log`` and ``checkpoint``: the job's step number after each count of rounds."""
 
         def logged(run: Any, step: Any, *_: Any, **__: Any) -> None:
             if self._recorder is not None:
@@ -211,7 +211,7 @@ def _around_calls(torch: Any, took: Callable[..., None]) -> None:
 
 
 def _collect(torch: Any, value: Any, found: list[Any], nesting: int) -> None:
-    """Append the tensors in ``value`` that are data: what has a gradient was computed from the weights."""
+    """Append the tensors in ``value`` that are data: one with a gradient was computed from the weights."""
     if torch.is_tensor(value):
         if not value.requires_grad:
             found.append(value)

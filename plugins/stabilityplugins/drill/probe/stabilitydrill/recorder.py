@@ -1,7 +1,7 @@
-"""Writes what the training state of this process is at each step of its first optimizer: a JSON object a line.
+"""Record of this process's training state at each step of its first optimizer: a JSON object a line.
 
 A *round* is one call of ``step()`` of the optimizer that was made first. Before it the batch, the loss, the gradients,
-the rates and the random numbers are known; after it the new weights and the optimizer's state. Lines go to
+the rates and the random numbers are there; after it the new weights and the optimizer's state. Lines go to
 ``<folder>/<pid>.jsonl`` and are whole on disk before training goes on, so a killed job leaves all of its rounds.
 """
 
@@ -58,7 +58,7 @@ class Recorder:
         """Return the context in which the probe computes."""
         return self._torch.no_grad()
 
-    # --- what the job does ---------------------------------------------------------------------------------------
+    # --- the job's actions ---------------------------------------------------------------------------------------
 
     def took_batch(self, module: Any, tensors: list[Any]) -> None:
         """Note the inputs of a call of an outermost module: the batch."""
@@ -73,7 +73,7 @@ class Recorder:
             self._losses.append(loss.detach().clone())
 
     def before_step(self, optimizer: Any) -> None:
-        """Write what is known before an optimizer's step, and what a fresh process began with."""
+        """Write the state before an optimizer's step, and a fresh process's initial state."""
         if optimizer is not self._first():
             return
         rates = [float(group["lr"]) for each in self._all() for group in each.param_groups if "lr" in group]
@@ -107,7 +107,7 @@ class Recorder:
         self._rows, self._losses = [], []
 
     def after_step(self, optimizer: Any) -> None:
-        """Write the round: what was known before, and weights and state as they are now."""
+        """Write the round: the state before it, and weights and state now."""
         if optimizer is not self._first() or self._round is None:
             return
         self._rounds += 1
@@ -133,7 +133,7 @@ class Recorder:
         """Write why something could not be seen."""
         self._write({"kind": "trouble", "text": text})
 
-    # --- what it is made of --------------------------------------------------------------------------------------
+    # --- parts of the state --------------------------------------------------------------------------------------
 
     _round: dict[str, Any] | None = None
 
@@ -143,7 +143,7 @@ class Recorder:
             try:
                 os.kill(self._drill, 0)
             except OSError:
-                os._exit(1)  # the drill was killed itself: nobody else would end this process
+                os._exit(1)  # the drill was killed itself: nothing else would end this process
             time.sleep(0.1)
 
     def _all(self) -> list[Any]:
@@ -234,7 +234,7 @@ class Recorder:
 
 
 def _plain(group: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return what a group of parameters is set to, without the rate, which has a place of its own."""
+    """Return the settings of a group of parameters, without the rate, which has a place of its own."""
     return sorted((name, str(value)) for name, value in group.items() if name not in ("params", "lr", "initial_lr"))
 
 
