@@ -25,7 +25,7 @@ def batches(trace: LegTrace) -> list[tuple[int, ...]]:
 
 
 def check_data(legs: Legs) -> Check:
-    """Return whether the loader resumed in place; batch by batch, and sample by sample without reported batch numbers."""
+    """Return whether the loader resumed in place; batch by batch, and sample by sample without reported batches."""
     straight, resumed = batches(legs.straight), batches(legs.resumed)
     if not any(straight) or not any(resumed):
         return _reported(legs)

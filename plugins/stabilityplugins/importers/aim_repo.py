@@ -72,7 +72,7 @@ class AimImporter(Importer):
                 rows[step][prefix + name] = value
                 times[step] = max(time, times.get(step, time))
         groups, who = Grouper(reading), Who(number, rank)
-        # Aim keeps the newest value of a step, so steps never go back; what a run that did had before is gone there.
+        # Aim keeps the newest value of a step, so steps never go back; earlier ones of a run that did are gone there.
         for item, step in enumerate(sorted(rows), 1):
             names, row = row_of(sorted(rows[step].items()), reading, path, f"step {step}")
             yield from groups.add(who, item, names, step, times[step], array("d", row))

@@ -34,10 +34,10 @@ class ImportPlan:
     """One run to import.
 
     Attributes:
-        importer: of its format. parts: its files, in order. name: for people.
-        run_id: None: made from the name and the content. project, config: what the files say.
-        notes: what was decided. refused: files beside these that can't be read.
-        exported: what our own export says about its run, None of other files.
+        importer: of its format. parts: its files, in order. name: for display.
+        run_id: None: made from the name and the content. project, config: from the files.
+        notes: decisions. refused: files among these that can't be read.
+        exported: the run's facts in an export of this server, None of other files.
     """
 
     importer: Importer
@@ -72,10 +72,10 @@ class Importer:
     Only ``takes`` and ``read`` have to be there; the rest is for formats in which a run is more than a file.
 
     Class attributes:
-        name: unique, lower case. label: what people call it. known: its files, within a sentence.
+        name: unique, lower case. label: its common name. known: its files, within a sentence.
         suffixes: of its files, lower case. In a folder only files of such a name are opened.
-        may_hold: of files that may be such; in a folder they are opened where no other file is known.
-        by_name: a file of such a name is one, whatever it holds: a damaged one is reported and not passed over.
+        may_hold: of files that may be such; in a folder they are opened where no other file is recognized.
+        by_name: a file of such a name is one, whatever its content: a damaged one is reported and not passed over.
         by_folder: the files of one folder are one run.
         follows: its reader heeds ``Reading.following``, so that files of this format can be followed as they grow.
         rewritten: such a file is rewritten when something is added, and not appended to.
@@ -116,11 +116,11 @@ class Importer:
         return plans
 
     def prepare(self, parts: Sequence[FilePart], reading: Reading) -> Any:
-        """Return what ``batches`` reads, once a run; what is decided is noted."""
+        """Return the input of ``batches``, once a run; decisions are noted."""
         return parts
 
     def batches(self, prepared: Any, reading: Reading, step_key: str | None) -> Iterator[Batch]:
-        """Yield the rows of a run, from the beginning, as often as it is called."""
+        """Yield the rows of a run, from the beginning, at every call."""
         reading.parts = prepared
         return in_turn((self._whole(part, at, reading, step_key) for at, part in enumerate(prepared)), reading)
 
@@ -137,16 +137,16 @@ class Importer:
 
         Args:
             number: of the file in its run. rank: whose rows these are. prefix: put before every name.
-            reading: takes what could not be read (``problem``), what was decided (``note``), how far it is.
+            reading: takes unreadable places (``problem``), decisions (``note``) and the progress.
             step_key: the column that holds the step; None: the usual ones.
 
         Raises:
-            BadRequest: nothing of it can be read.
+            BadRequest: no row can be read.
         """
         raise NotImplementedError
 
     def place(self, plan: ImportPlan) -> Path:
-        """Return what tells a run from others as its files become more: here its first file."""
+        """Return the identity of a run whose files grow in number: here its first file."""
         return plan.paths[0]
 
     def appended(self, plan: ImportPlan) -> list[Path]:
@@ -180,7 +180,7 @@ def message_class(module: str, name: str, files: str) -> Any:
     """Return the protobuf class ``name`` of ``module``.
 
     Args:
-        files: what is read with it, for the message.
+        files: read with it, for the message.
 
     Raises:
         StabilityBoardError: its package is not installed.
@@ -197,7 +197,7 @@ def message_class(module: str, name: str, files: str) -> Any:
 
 
 def name_below(place: Path, root: Path) -> str:
-    """Return what people call a run: its path below the folder that was given, with that folder's own name."""
+    """Return a run's display name: its path below the folder that was given, with that folder's own name."""
     place, root = place.resolve(), root.resolve()
     if place == root or root not in place.parents:
         return place.name

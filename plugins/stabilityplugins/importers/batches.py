@@ -1,6 +1,6 @@
-"""What every reader yields: rows of one rank, column by column, with the number of the record each came from.
+"""Output of every reader: rows of one rank, column by column, with the number of each row's record.
 
-The number of a record in its file is what makes an import repeatable: it becomes the sequence number under which the
+The number of a record in its file makes an import repeatable: it becomes the sequence number under which the
 server stores the row. So a reader counts every record, also one that it can't read.
 """
 
@@ -72,8 +72,8 @@ class Batch:
         steps: int64[n]. times: float64[n], unix seconds. values: float64[m, n].
         notes: events that come before the rows, by record.
         forks: segments that begin before the first row; everything older has to be sent before.
-        timed: whether the file says when (else the times are made up).
-        edition: (run, which export of it) of our own exports; None for other files.
+        timed: whether the file has times (else they are made up).
+        edition: (run, number of the export) of this server's exports; None for other files.
         at_item: the record of a batch that holds forks and no row.
     """
 
@@ -122,7 +122,7 @@ def bare(who: Who, item: int, forks: list[Fork], edition: tuple[str, str] | None
     return Batch(who, (), none, none, empty, empty.reshape(0, 0), forks=forks, edition=edition, at_item=item)
 
 
-#: What a reader yields where a file that is followed has nothing more for now; it goes on from there when it is asked
+#: Output of a reader at the end of a followed file; the reader continues from there when it is asked
 #: again.
 PAUSE = bare(Who(-1, None), 0, [], None)
 
@@ -145,7 +145,7 @@ class Grouper:
     """Gathers single rows into batches, rank by rank.
 
     Args:
-        reading: what is read. It flushes at the end of a file what the reader of the file did not.
+        reading: of the run. It flushes at the end of a file any rows that the file's reader did not.
         timed: handed on.
     """
 
@@ -163,7 +163,7 @@ class Grouper:
     def add(
         self, who: Who, item: int, names: tuple[str, ...], step: int, time: float, values: array[float]
     ) -> Iterator[Batch]:
-        """Add a row; yield what is ready."""
+        """Add a row; yield the batches that are ready."""
         lane = self._lanes.get(who)
         if lane is None:
             if len(self._lanes) >= MAX_LANES:
@@ -205,7 +205,7 @@ class Grouper:
             yield bare(who, item, forks, self.edition)
 
     def flush(self) -> Iterator[Batch]:
-        """Yield everything that was added, in the order in which the ranks came."""
+        """Yield all added rows, in the ranks' order of arrival."""
         for lane in self._lanes.values():
             if lane.items:
                 yield self._take(lane)

@@ -26,7 +26,7 @@ CHECK_KEY = "import_check"
 MAX_CHECKS = 64
 # Odd numbers, so that multiplying loses nothing (splitmix64's and a prime).
 _STEP, _VALUE = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x165667B19E3779F9)
-#: Before every sum: one that is made otherwise, by another version, says nothing.
+#: Before every sum: one made otherwise, by another version, is no evidence.
 _MADE_SO = "v"
 
 
@@ -50,7 +50,7 @@ class RowCheck:
 
     @property
     def behind(self) -> bool:
-        """Whether fewer records came so far than were imported before."""
+        """Whether fewer records arrived so far than were imported before."""
         return self._before is not None and self._items < self._before[0]
 
     def add(self, batch: Batch) -> None:

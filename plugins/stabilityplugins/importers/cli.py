@@ -1,6 +1,6 @@
 """``stabilityboard import``: uploads runs from spool folders, other trackers' files and our own exports.
 
-Everything goes through the gateway, whose check of the last number makes an import repeatable: what is stored
+Everything goes through the gateway, whose check of the last number makes an import repeatable: stored rows
 already is not stored again.
 """
 
@@ -45,10 +45,10 @@ def bring_annotations(exported: Mapping[str, Any] | None, run_id: str, url: str,
     """Make the annotations of an export at the run that was imported of it; the same ids, so it may be repeated.
 
     Args:
-        exported: what the export says about its run, None of other files.
+        exported: the export's facts of its run, None of other files.
 
     Returns:
-        What is to be said of it: how many there are, or why they are not.
+        Lines of the result: their number, or the reason of their absence.
     """
     given = (exported or {}).get("annotations")
     if exported is None or not isinstance(given, list) or not given:
@@ -79,7 +79,7 @@ def _segments(exported: Mapping[str, Any], client: ApiClient, run_id: str) -> di
 
 
 def inferred_lineage(run_id: str, url: str, api_key: str | None) -> list[str]:
-    """Return lines about what was inferred in a run that was imported: how its steps count, and its rollbacks."""
+    """Return lines about the inferred lineage of an imported run: its step counting, and its rollbacks."""
     try:
         with ApiClient(url, api_key) as client:
             _wait_until_folded(client, run_id)
@@ -102,7 +102,7 @@ def inferred_lineage(run_id: str, url: str, api_key: str | None) -> list[str]:
 
 
 def _wait_until_folded(client: ApiClient, run_id: str) -> None:
-    """Wait until the server has judged the last row: it says then that the run is over."""
+    """Wait until the server has judged the last row: then it reports the run as ended."""
     until = time.monotonic() + FOLDED_WITHIN_S
     while client.get(run_path(run_id)).get("status") not in ("finished", "crashed") and time.monotonic() < until:
         time.sleep(LOOK_S)
@@ -164,7 +164,7 @@ def import_paths(
 ) -> None:
     """Upload runs: offline spools, files of other trackers (--formats lists them), and our exports.
 
-    What the server has already is not sent again. Exits with 1 when something could not be read or sent.
+    Stored rows are not sent again. Exits with 1 when something could not be read or sent.
     """
     # Here and not above: the readers load Polars and NumPy, which no other command waits for.
     from stabilityplugins.importers.detect import find_plans
@@ -178,7 +178,7 @@ def import_paths(
     readers = formats_of(context.obj)
     plans = [] if follow else find_plans(paths, run_id=run_id, formats=readers)
     with connect(url, api_key, data_dir) as client:
-        client.get("/healthz")  # a server that is away is reported at once, not after a minute of trying
+        client.get("/healthz")  # an unreachable server is reported immediately, not after a minute of trying
     target, reports = client.url, _Reports(as_json)
     if follow:
         from stabilityplugins.importers.follow import FollowOptions
@@ -220,7 +220,7 @@ class _Bar:
 
 
 def _import(plan: ImportPlan, options: Options, url: str, api_key: str | None, bar: _Bar, reports: _Reports) -> bool:
-    """Import one run, say what became of it, and return whether all of it is on the server."""
+    """Import one run, report the result, and return whether all its rows are on the server."""
     if plan.kind == "spool":
         return _import_spool(plan.paths[0], url, api_key, bar.show, reports)
     from stabilityclient.agent.upload.door import agent_url
@@ -247,7 +247,7 @@ def _stored_config(run_id: str, url: str, api_key: str | None) -> dict[str, Any]
 
 
 class _Reports:
-    """Says what became of each run: at once in words, at the end as one JSON document where that is wanted."""
+    """Reports of the runs: immediate lines, or one JSON document at the end where that is wanted."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
@@ -261,7 +261,7 @@ class _Reports:
         self._runs.append({"name": name, "failed": why})
 
     def report(self, result: ImportResult, kind: str) -> bool:
-        """Say what became of a run that an importer read; return whether all of it could be read."""
+        """Report the result of an importer's run; return whether all its rows could be read."""
         reading = result.reading
         self._runs.append({
             "run_id": result.run_id, "format": kind, "rows": result.rows, "points": result.values,

@@ -1,4 +1,4 @@
-"""Reads text tables: Lightning's ``metrics.csv``, what W&B, TensorBoard and spreadsheets export, long tables.
+"""Text tables: Lightning's ``metrics.csv``, exports of W&B, TensorBoard and spreadsheets, long tables.
 
 Wide tables have one row a step; an empty cell is missing. W&B's charts have the columns of several runs side by side.
 """
@@ -45,7 +45,7 @@ class LongColumns:
 
 
 def long_columns(columns: Sequence[str]) -> LongColumns | None:
-    """Return which columns of a long table hold what, None of another table."""
+    """Return the roles of a long table's columns, None of another table."""
     plain = {column.strip().lower(): column for column in columns}
     metric, value, run = (next((plain[n] for n in names if n in plain), None) for names in (_METRIC, _VALUE, _RUN))
     return None if metric is None or value is None else LongColumns(metric, value, run)
@@ -163,7 +163,7 @@ def _is_printed(line: str) -> bool:
 
 
 class CsvImporter(Importer):
-    """Tables as text: Lightning's ``metrics.csv``, downloads of W&B and TensorBoard, and what people write."""
+    """Tables as text: Lightning's ``metrics.csv``, downloads of W&B and TensorBoard, and handwritten ones."""
 
     name: ClassVar[str] = "csv"
     label: ClassVar[str] = "CSV"
@@ -242,7 +242,7 @@ class _Table:
         self._places = [at for at, key in enumerate(self.keys) if key and key not in self.keys[at + 1 :]]
 
     def groups(self) -> Iterator[Group | None]:
-        """Yield the rows in groups; what is none is noted. None: of a file that is followed, no more for now."""
+        """Yield the rows in groups; other lines are noted. None: of a followed file, no more for now."""
         keys = tuple(self.keys[at] for at in self._places)
         waiting: list[tuple[int, Sequence[str]]] = []
         for row in self._rows():
@@ -324,7 +324,7 @@ class _Again:
 
 
 class _Texts:
-    """The lines of a file; of one that grows it ends before half a line, and goes on when it is asked again."""
+    """Lines of a file; of a growing one it ends before half a line, and continues when it is asked again."""
 
     def __init__(self, path: Path, file: BinaryIO, reading: Reading) -> None:
         self._path = path

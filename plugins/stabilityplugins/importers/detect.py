@@ -1,4 +1,4 @@
-"""Says what a path holds, by content, and which runs come out of it."""
+"""Detection of a path's format, by content, and of the runs in it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def find_plans(
             sub-folders of event files become a prefix of the names, as TensorBoard shows them.
 
     Raises:
-        BadRequest: a path is not there or holds nothing that is known; kinds are mixed under one ``run_id``.
+        BadRequest: a path is not there or holds no supported format; kinds are mixed under one ``run_id``.
     """
     plans: list[ImportPlan] = []
     refused: list[tuple[Path, BadRequest]] = []
@@ -102,7 +102,7 @@ def _of_folder(folder: Path, formats: Sequence[Importer]) -> list[ImportPlan]:
 def _formats_in(folder: Path, formats: Sequence[Importer]) -> tuple[dict[Importer, list[Path]], list[Problem]]:
     """Return the files of a folder by their formats, and those that can't be read.
 
-    Files whose names say little (``log.txt``) are looked at only where no other file is known.
+    Files with vague names (``log.txt``) are looked at only where no other file is recognized.
     """
     by_format: dict[Importer, list[Path]] = {}
     refused: list[Problem] = []
@@ -158,7 +158,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def _importer_by_name(path: Path, folder: Path, formats: Sequence[Importer]) -> Importer | None:
-    """Return what a file in a folder probably is; most files there are none of ours and are not opened.
+    """Return the probable importer of a file in a folder; most files there have none and are not opened.
 
     Raises:
         BadRequest: it has a name that we know, and holds nothing that we do.
@@ -174,10 +174,10 @@ def _importer_by_name(path: Path, folder: Path, formats: Sequence[Importer]) -> 
 
 
 def _importer_of(path: Path, formats: Sequence[Importer]) -> Importer:
-    """Return what a file is, from its content.
+    """Return a file's importer, by its content.
 
     Raises:
-        BadRequest: none of what is known.
+        BadRequest: no supported format.
     """
     if not path.is_file():
         what = "is a pipe or a device" if path.exists() else "is not there"

@@ -1,8 +1,8 @@
-"""Follows one run whose files another program still writes: sends what they have more, and tells when nothing comes.
+"""Follower of one run whose files another program still writes: sends new rows, and reports silence.
 
-A reader of ``importers/`` stays where a file ends (``Reading.following``) and goes on from there, so a look costs what
-came since. Where it was is kept by the server alone, as numbers of records: a follower that starts again reads the
-files once from the beginning and sends what is not there. The same happens when files were replaced.
+A reader of ``importers/`` stays where a file ends (``Reading.following``) and continues from there, so a look costs
+the new rows only. The place is kept by the server alone, as numbers of records: a restarted follower reads the
+files once from the beginning and sends the missing rows. The same happens when files were replaced.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Mark:
 
 
 class Change(NamedTuple):
-    """Why files have to be read from the beginning. intact: what is read of now can be read to its end before."""
+    """Reason to read the files from the beginning. intact: the present reading can be completed before."""
 
     why: str
     intact: bool
@@ -55,7 +55,7 @@ class FileMarks:
         self._marks = {path: _mark(path) for path in (plan.paths if self._rewritten else plan.importer.appended(plan))}
 
     def age_s(self, now: float) -> float:
-        """Return for how long nothing was written, seconds; 0 where that is not known."""
+        """Return the time since the last write, seconds; 0 where it is unavailable."""
         newest = max((mark.written for mark in self._marks.values()), default=None)
         return 0.0 if newest is None else max(0.0, now - newest / 1e9)
 
@@ -94,9 +94,9 @@ def _head(path: Path, size: int) -> bytes:
 
 #: A log is quiet after so many times its longest pause so far, and not before, seconds.
 QUIET_FACTOR, QUIET_FLOOR_S = 5.0, 300.0
-#: What lies between two looks counts as quiet up to this: nobody looked while the server was away, seconds.
+#: The time between two looks counts as quiet up to this: no look was taken while the server was away, seconds.
 MAX_LOOK_S = 5.0
-#: The sum over what was read is left with the run so often, seconds: it tells a file that was rewritten.
+#: Period of leaving the sum over the rows read with the run, seconds: it reveals a rewritten file.
 CHECKS_EVERY_S = 60.0
 
 _UNSEEN = "only its log is followed, its process can't be seen"
@@ -104,7 +104,7 @@ _UNSEEN = "only its log is followed, its process can't be seen"
 
 @dataclass(frozen=True, slots=True)
 class FollowOptions:
-    """What the user asked for.
+    """Options of the command line.
 
     Args:
         options: as of an import. quiet_after_s: silence after which the run is shown as quiet; None: by the longest
@@ -129,7 +129,7 @@ class Follower:
 
     Args:
         plan: its files. url, api_key: of the server's agents' door. stored: run id -> its config at the server, None
-            for a new run. say: tells people a line. report: tells people what came of a run that is over.
+            for a new run. say: prints a line. report: prints the result of an ended run.
 
     Attributes:
         plan: may be replaced at any time, when there are more files.
@@ -171,11 +171,11 @@ class Follower:
         self._longest_s = 0.0
 
     def end(self) -> None:
-        """Take what is there for all that comes, and end the run as finished."""
+        """Take the present rows for all that there will be, and end the run as finished."""
         self._ending = True
 
     async def run(self) -> bool:
-        """Follow until the log is over; return whether all of it could be read.
+        """Follow to the end of the log; return whether all its rows could be read.
 
         Raises:
             BadRequest: the files were rewritten, or are of a kind that can't be followed.
@@ -233,17 +233,17 @@ class Follower:
         return job
 
     def _known(self, job: ImportJob, before: ImportJob | None) -> Mapping[str, Any] | None:
-        """Return the run's config at the server, with the sums over what was read until now."""
+        """Return the run's config at the server, with the sums over the rows read until now."""
         stored = self._stored(job.run_id)
         if before is None:
             return stored
         sums = {source: list(entry) for source, entry in before.checks.items()}
         return {**(stored or {"imported_from": self.plan.kind}), CHECK_KEY: sums}
 
-    # --- what ``deliver`` asks --------------------------------------------------------------------------------------
+    # --- the questions of ``deliver`` -------------------------------------------------------------------------------
 
     def paused(self) -> bool:
-        """Take note that all is sent; begin again where the files are others now; end where the log is over."""
+        """Take note that all is sent; begin again where the files are others now; end at the end of the log."""
         job = self._job
         first = self._caught_up is None
         self._measure_silence()
@@ -253,7 +253,7 @@ class Follower:
         if code is not None:
             self._tell("over", f"{job.run_id}: its log has ended" + (f", exit code {code}" if code else ""))
         if self._ending or code is not None or (until is not None and self._quiet_s >= until):
-            if first:  # it was over when we came
+            if first:  # it had ended before this program started
                 self._caught_up = None
             job.end()
             return False
@@ -270,7 +270,7 @@ class Follower:
         return (first or time.monotonic() - self._left_at >= CHECKS_EVERY_S) and self._leave()
 
     def _leave(self) -> bool:
-        """Put into the config what a later follower and the alerts go by; return whether that is new."""
+        """Put the facts for a later follower and the alerts into the config; return whether they are new."""
         self._left_at = time.monotonic()
         left: dict[str, Any] = {FOLLOWED_KEY: Followed(self._caught_up, self._longest_s).as_config()}
         if self._job.sent or self._job.already:
@@ -280,7 +280,7 @@ class Follower:
         return news
 
     def health(self) -> Health:
-        """Return that the ranks can't be seen, and for how long nothing came."""
+        """Return that the ranks can't be seen, and the time without a new row."""
         job = self._job
         now, log = time.time(), {"name": self._name, "quiet_s": self._quiet_s, "limit_s": self._limit_s}
         ranks = [
@@ -292,7 +292,7 @@ class Follower:
         return Health(job.agent, os.uname().nodename, now, ranks, state)
 
     def connection(self, problem: str | None) -> None:
-        """Tell people when the server can't be reached, and when it can again."""
+        """Report the server's loss and its return."""
         self._looked = None
         run = self._job.run_id
         self._tell("server", None if problem is None else f"{run}: trying again: {problem}", f"{run}: connected again")
@@ -321,7 +321,7 @@ class Follower:
         elif sent == self._sent:
             self._quiet_s += passed_s
         else:
-            # An alarm at most doubles what is usual.
+            # An alarm at most doubles the usual time.
             self._longest_s = max(self._longest_s, min(self._quiet_s + passed_s, 2 * self._limit_s))
             self._quiet_s = 0.0
         self._sent = sent

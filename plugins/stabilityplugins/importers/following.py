@@ -1,4 +1,4 @@
-"""``stabilityboard import --follow``: goes on with an import while another job writes the files."""
+"""``stabilityboard import --follow``: continues an import while another job writes the files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["follow_paths"]
 
 #: Folders are looked at for further files so often, seconds.
 RESCAN_S = 2.0
-#: Of several runs in a folder one whose files are older is over, and is followed only once it grows, seconds.
+#: Age of the files at which one of several runs in a folder counts as ended: followed only once it grows, seconds.
 OLD_S = 3_600.0
 
 
@@ -64,7 +64,7 @@ class PathFollower:
         self.good = True
 
     def end(self) -> None:
-        """Take what is there for all that comes, and end all runs as finished."""
+        """Take the present rows for all that there will be, and end all runs as finished."""
         self._ending = True
         for follower in self._followers.values():
             follower.end()
@@ -111,7 +111,7 @@ class PathFollower:
             self._plans[plan.kind, plan.importer.place(plan)] = plan
 
     def _begin(self) -> None:
-        """Follow what is new, and what was over and goes on."""
+        """Follow new runs, and ended ones that grow."""
         for place, plan in self._plans.items():
             follower = self._followers.get(place)
             if follower is not None:
@@ -166,7 +166,7 @@ def follow_paths(
 ) -> bool:
     """Follow files and folders until their runs are over, or until Ctrl-C; return whether all could be read.
 
-    SIGTERM ends this program and not the runs: started again it goes on where it was.
+    SIGTERM ends this program and not the runs: a restart continues them.
 
     Args:
         paths, run_id, formats: as of ``find_plans``. stored: run id -> its config at the server. report: prints the
@@ -200,4 +200,4 @@ def _tell(result: ImportResult, report: Callable[[ImportResult, str], bool], say
 
 def _say(line: str, *, err: bool) -> None:
     echo(line, err=err)
-    sys.stdout.flush()  # it may be a file that somebody follows
+    sys.stdout.flush()  # it may be a file with a live reader

@@ -29,7 +29,7 @@ FORMATS: tuple[Importer, ...] = (
     MlflowImporter(),
     AimImporter(),
     ParquetImporter(),
-    JsonListImporter(),  # before what takes other objects
+    JsonListImporter(),  # before the importers of other objects
     TrainerStateImporter(),
     JsonlImporter(),
     CsvImporter(),
@@ -41,7 +41,7 @@ def formats_of(plugins: Plugins) -> tuple[Importer, ...]:
     """Return the formats of other plug-ins, then the bundled ones: the first that takes a file reads it.
 
     Raises:
-        SettingsError: one is no importer, lacks what every importer has, or its name has the wrong form or is taken.
+        SettingsError: one is no importer, lacks a required attribute, or its name has the wrong form or is taken.
     """
     added: dict[str, Importer] = {}
     for importer in plugins.of("importers"):
@@ -54,6 +54,6 @@ def formats_of(plugins: Plugins) -> tuple[Importer, ...]:
 
 
 def known(formats: Sequence[Importer]) -> str:
-    """Return what can be imported, for messages."""
+    """Return the supported formats, for messages."""
     named = ", ".join(importer.known for importer in formats)
     return f"a spool folder (run.json and sources/), {named}, and our own exports"

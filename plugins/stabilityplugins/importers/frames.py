@@ -1,7 +1,7 @@
 """Turns batches into wire frames whose numbers follow from the file alone, so that an import can be repeated.
 
 Record n of a file takes the numbers up to 2 n of its stream, the clean exit after record n the number 2 n + 1. So a
-file that has grown goes on where it was, and what the server holds is never sent again.
+grown file continues in place, and rows that the server holds are never sent again.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = ["ROWS_WITH_NOTES", "FrameMaker", "fingerprint"]
 
 #: Bytes gathered over all ranks before frames leave. A file of many ranks makes bigger rounds, up to this.
 MOST_WAITING_BYTES = 16 * 1024 * 1024
-#: Most rows of a block whose rows have events (fingerprints of their data): these stand before the block, and what is
-#: kept of them for evidence (``detection/evidence.py``) has to reach back to before an event in it.
+#: Most rows of a block whose rows have events (fingerprints of their data): these stand before the block, and the rows
+#: kept for evidence (``detection/evidence.py``) have to reach back to before an event in it.
 ROWS_WITH_NOTES = 128
-#: About what an event takes, bytes.
+#: Approximate size of an event, bytes.
 _EVENT_BYTES = 200
 _BYTES = 8
 
@@ -53,10 +53,10 @@ class FrameMaker:
 
     Args:
         held: source -> last number that the server holds, of all sources of the run.
-        names: what metrics are called at the server.
+        names: the metrics' names at the server.
         reading: gets the places where rows have to be cut.
-        paths: the files, for messages. starts: file -> (host, process id) where the file says so.
-        checks: source -> what the last import left, see ``checks.py``.
+        paths: the files, for messages. starts: file -> (host, process id) where the file has them.
+        checks: source -> the last import's note, see ``checks.py``.
 
     Attributes:
         rows, values: that went into frames. already: rows that the server held before.
@@ -90,7 +90,7 @@ class FrameMaker:
         self.no_rollbacks = False
 
     def frames(self, batches: Iterable[Batch]) -> Iterator[Frame | None]:
-        """Yield the frames of all batches, and at the end how each rank's newest process ended: as its log says, else
+        """Yield the frames of all batches, and at the end the exit of each rank's newest process: by its log, else
         well.
 
         None: there is nothing more for now.
@@ -126,12 +126,12 @@ class FrameMaker:
 
     @property
     def behind(self) -> bool:
-        """Whether a file has fewer records so far than were imported of it before."""
+        """Whether a file has fewer records so far than were imported from it before."""
         return any(stream.check.behind for stream in list(self._streams.values()))
 
     @property
     def checks(self) -> dict[str, tuple[int, str]]:
-        """What to leave for the next import: source -> (records, sum)."""
+        """Notes for the next import: source -> (records, sum)."""
         return {stream.info.source: stream.check.entry for stream in self._streams.values()}
 
     def _add(self, stream: _Stream, batch: Batch) -> None:
@@ -220,7 +220,7 @@ class FrameMaker:
                 hint="import them as runs of their own, without --run-id, or name them by rank (rank0.jsonl, ...)",
             )
         held = self._held.get(name, 0)
-        # The start is cut to what the id says: a file without times was written later when it has grown.
+        # The start is cut to the id's precision: a grown file without times was written later.
         info = SourceInfo(
             name, rank=who.rank, local_rank=who.rank, node=who.node or host, pid=pid, started=started,
         )  # fmt: skip
@@ -234,7 +234,7 @@ class FrameMaker:
         return str(self._paths[file]) if file < len(self._paths) else f"file {file}"
 
     def _source(self, who: Who, start_ns: int, mark: str, edition: tuple[str, str] | None) -> str:
-        """Return the source id, after a look at what else the server holds of this file."""
+        """Return the source id, after a look at the server's other sources of this file."""
         kind = "a" if who.rank is None else f"r{who.rank}"
         family = f"{kind}-{start_ns:x}-{mark}"
         if who.rank is None:
@@ -256,9 +256,9 @@ def _most_rows(batch: Batch) -> int:
 
 
 def fingerprint(batch: Batch) -> str:
-    """Return what names a file by its content: a hash of its first row, which stays while the file grows.
+    """Return a file's name by its content: a hash of its first row, which stays while the file grows.
 
-    Our own exports are named by their run, so that two exports of it are noticed.
+    Exports of this server are named by their run, so that two exports of one run are noticed.
     """
     if batch.edition is not None:
         return "x" + hashlib.sha256(batch.edition[0].encode()).hexdigest()[:9]

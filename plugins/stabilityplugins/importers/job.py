@@ -1,4 +1,4 @@
-"""Imports one run: reads its files, makes frames, sends them, and says what came of it."""
+"""Import of one run: its files, frames, transmission and result."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SLUG_CHARS = 80
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked for.
+    """Options of the command line.
 
     Args:
         name, project: of the run; None: as the files say. renames: name in the file -> name here.
@@ -54,11 +54,11 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """What came of one run.
+    """Result of one run.
 
     Args:
-        run_id: its id. rows, values: sent. already: rows that the server held before. reading: what could not be read.
-        renames: which names were changed. exit_code: of the job, as its log has it.
+        run_id: its id. rows, values: sent. already: rows that the server held before. reading: its unreadable places.
+        renames: names that were changed. exit_code: of the job, as its log has it.
     """
 
     run_id: str
@@ -94,11 +94,11 @@ class ImportJob:
         self._prepared: tuple[Any, list[str]] | None = None
         self._maker: FrameMaker | None = None
         self._names = Names(options.renames)
-        #: Id of the run; known after ``sniff``.
+        #: Id of the run; set by ``sniff``.
         self.run_id = plan.run_id or ""
 
     def sniff(self) -> None:
-        """Read the beginning of the files: which names there are, and what the run is called.
+        """Read the beginning of the files: the metrics' names and the run's.
 
         Raises:
             BadRequest: there is no row in them, or they can't be read.
@@ -139,8 +139,8 @@ class ImportJob:
         """Send everything that the server does not hold.
 
         Args:
-            url: of the gateway. progress: called now and then; ``reading.bytes_read`` is how far the files are
-                read. stored: config of the run at the server, where it is known.
+            url: of the gateway. progress: called now and then; ``reading.bytes_read`` is the size
+                read. stored: config of the run at the server, where it is there.
 
         Raises:
             BadRequest: the run at the server is another one.
@@ -157,7 +157,7 @@ class ImportJob:
         return self.result()
 
     def hello(self, stored: Mapping[str, Any] | None) -> Hello:
-        """Return what says which run it is; arguments and errors as of ``send``."""
+        """Return the run's identity; arguments and errors as of ``send``."""
         plan, options = self._plan, self._options
         hello = Hello(
             run_id=self.run_id,
@@ -177,7 +177,7 @@ class ImportJob:
 
     @property
     def exported(self) -> bool:
-        """Whether the files are our own exports; known after ``sniff``."""
+        """Whether the files are this server's exports; set by ``sniff``."""
         return self._exported
 
     @property
@@ -206,13 +206,13 @@ class ImportJob:
         return [] if self._maker is None else self._maker.newest
 
     def end(self, *, read_on: bool = True) -> None:
-        """Take what is in the files now for all that there will be; without ``read_on`` what was read until now."""
+        """Take the files' present rows for all that there will be; without ``read_on`` the rows read until now."""
         self._following = self.reading.following = False
         self._closed = not read_on
 
     @property
     def checks(self) -> dict[str, tuple[int, str]]:
-        """What to leave with the run for the next import, see ``checks.py``."""
+        """Notes with the run for the next import, see ``checks.py``."""
         assert self._maker is not None
         return dict(list({**self._checks, **self._maker.checks}.items())[-MAX_CHECKS:])
 
@@ -228,7 +228,7 @@ class ImportJob:
             yield replace(batch, names=self._names.of(batch.names))
 
     def result(self) -> ImportResult:
-        """Return what came of it, after the last frame."""
+        """Return the result, after the last frame."""
         maker = self._maker
         assert maker is not None
         used = self.used_names()
@@ -255,7 +255,7 @@ class ImportJob:
 
         Args:
             held: source -> last number, of all sources of the run.
-            checks: what the last import left; None: as given to ``send``.
+            checks: the last import's notes; None: as given to ``send``.
         """
         before = self._maker
         if checks is not None:
@@ -269,7 +269,7 @@ class ImportJob:
         starts = {at: start for at, start in known if start is not None}
         self._maker = FrameMaker(held, self._names, self.reading, self._plan.paths, starts, self._checks)
         self._maker.no_rollbacks = self._options.no_rollbacks
-        if before is not None:  # what went out on the connection before counts as sent
+        if before is not None:  # frames sent on the connection before count as sent
             self._maker.rows, self._maker.values = before.rows, before.values
             self._maker.already = -before.rows
         return self._maker.frames(self._batches(self.reading))

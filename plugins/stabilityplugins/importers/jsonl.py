@@ -2,7 +2,7 @@
 
 Optional keys: a time, ``rank``, ``phase`` (live only, not stored), ``batch_fp`` (the data of the step), and in our
 exports ``segment``, ``dead``, ``node`` and, in the first line, ``export`` (the run and its segments). Objects in a row
-are flattened with ``/``. Imports and backtests read with this; a piece of the file is decoded at once, single lines
+are flattened with ``/``. Imports and backtests read with this; a piece of the file is decoded in one call, single lines
 only where something is odd.
 """
 
@@ -50,7 +50,7 @@ Line = tuple[int, dict[str, Any]]
 
 
 def export_header(path: Path) -> dict[str, Any] | None:
-    """Return what our own export says about its run, None where the file is none."""
+    """Return an export's facts of its run, None where the file is no export."""
     try:
         with open_text(path) as file:
             first = msgspec.json.decode(file.readline(MAX_LINE_BYTES))
@@ -145,7 +145,7 @@ class JsonlImporter(Importer):
 
 
 class _Lines:
-    """The objects of one file, in pieces, with the numbers of their lines; what is no object is noted.
+    """Objects of one file, in pieces, with the numbers of their lines; other lines are noted.
 
     Args:
         rank: of the rows that name none. by_segment: cut where the key ``segment`` changes.
@@ -204,7 +204,7 @@ class _Lines:
                 reading.problem(self.path, f"after line {self._count}", f"the rest can't be read: {broken}")
 
     def _too_long(self, file: BinaryIO) -> bytes:
-        """Pass over the rest of a line that is no row of metrics; return what is in its place, and what follows."""
+        """Pass over the rest of a line that is no row of metrics; return its replacement, and the bytes after it."""
         while True:
             new, broken = read_piece(file)
             end = new.find(b"\n") + 1

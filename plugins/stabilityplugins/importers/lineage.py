@@ -1,4 +1,4 @@
-"""What our own exports say of their run, and its segments in the order in which the rows need them."""
+"""Facts of this server's exports of their run, and its segments in the order in which the rows need them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _FACTS = ("reason", "command_id", "issuer", "changes", "applied")
 
 
 def header_of(content: Any) -> dict[str, Any] | None:
-    """Return what an export says about its run, None where ``content`` is none."""
+    """Return an export's facts of its run, None where ``content`` is none."""
     return content if isinstance(content, dict) and isinstance(content.get("segments"), list) else None
 
 
 def named_by_export(plan: ImportPlan, header: dict[str, Any] | None) -> ImportPlan:
-    """Return a plan with what our own export says about its run."""
+    """Return a plan with the facts of the run's export."""
     if header is not None:
         plan.run_id = str(header.get("run_id") or "") or None
         plan.name = str(header.get("name") or plan.name)
@@ -35,12 +35,12 @@ class ExportedLineage:
     """The segments of an export.
 
     Args:
-        header: what the export says about its run; ``segments`` as in docs/api.md.
+        header: the export's facts of its run; ``segments`` as in docs/api.md.
     """
 
     def __init__(self, header: Mapping[str, Any]) -> None:
         self._forks: dict[int, Fork] = {}
-        #: Segment in the file -> its key in the run that is made of it.
+        #: Segment in the file -> its key in the imported run.
         self.keys: dict[int, str] = {}
         keys: set[str] = set()
         for segment in header["segments"]:

@@ -1,4 +1,4 @@
-"""Reads runs of MLflow's file store: ``meta.yaml`` of a run and, beside it, ``metrics/``, ``params/``.
+"""Runs of MLflow's file store: ``meta.yaml`` of a run, with ``metrics/``, ``params/``.
 
 A file below ``metrics/`` is a metric, its path the name. Each line is a value: unix milliseconds, value, step, and in
 newer versions more.
@@ -28,7 +28,7 @@ _PARTS = ("metrics", "params")
 #: Longest line of a metric, and largest meta.yaml that is read, bytes.
 MAX_LINE_CHARS, MAX_FACTS_BYTES = 4_096, 1 << 20
 
-#: What meta.yaml says of a run that is over (FINISHED, FAILED, KILLED) -> exit code.
+#: Status of an ended run in meta.yaml (FINISHED, FAILED, KILLED) -> exit code.
 _EXIT_CODES = {"3": 0, "4": 1, "5": 1}
 
 #: Unix seconds and step -> name -> value.
@@ -94,7 +94,7 @@ class MlflowImporter(Importer):
 class _Metrics:
     """The metrics of a run, a file each, and how far each is read.
 
-    A row is what was logged of one step at one time: ``log_metrics`` writes it into one file after the other. So of
+    A row is the log of one step at one time: ``log_metrics`` writes it into one file after the other. So of
     files that are followed a row is taken once it was there at the look before, or nothing changed since.
     """
 
@@ -172,7 +172,7 @@ class _Metrics:
 
 
 def _facts(path: Path) -> dict[str, str]:
-    """Return what a file of plain ``key: value`` lines says; MLflow writes no others of what is read here."""
+    """Return the facts in a file of plain ``key: value`` lines; MLflow's files that are read here have no others."""
     with open_bytes(path, path.parent) as file:
         lines = file.read(MAX_FACTS_BYTES).decode("utf-8", "replace").splitlines()
     pairs = (line.partition(": ")[::2] for line in lines if not line.startswith((" ", "-")))

@@ -1,7 +1,7 @@
-"""What the metrics of a foreign file are called here: kept as they are, but for what is asked or obvious.
+"""Names of a foreign file's metrics: kept, but for requested or obvious renames.
 
 Our detectors and pages look at ``loss``, ``grad_norm`` and ``lr``. Where a file has no metric of such a name, the first
-known other spelling takes its place, and that is reported. The spellings are those of live runs
+usual other spelling takes its place, and that is reported. The spellings are those of live runs
 (``detectors/engine/metric_roles.py``).
 """
 

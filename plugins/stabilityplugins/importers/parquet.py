@@ -1,6 +1,6 @@
 """Reads Parquet: our own long exports, and wide tables with one row a step (W&B's exported history).
 
-Columns of ours: run_id, metric, segment, dead, stray, rank, node, step, time, value; one row a point. Wide: a step
+Columns of an export: run_id, metric, segment, dead, stray, rank, node, step, time, value; one row a point. Wide: a step
 column, perhaps a
 time column, and one column per metric; null is missing, NaN is NaN.
 """
@@ -37,13 +37,13 @@ LONG_COLUMNS = frozenset({"metric", "segment", "rank", "node", "step", "time", "
 WINDOW_ROWS = 400_000
 #: Bytes of memory for a window of a wide table: with many columns it has fewer rows.
 _WINDOW_CELLS = 4_000_000
-#: Columns of a row that is put together from a long table, beside its metrics: none of these is called so.
+#: Columns of a row of a long table, next to its metrics: no metric has such a name.
 _STEP, _TIME, _NUMBER = "\0step", "\0time", "\0number"
 _ERRORS = (pl.exceptions.PolarsError, OSError, pl.exceptions.PanicException)
 
 
 def parquet_header(path: Path) -> dict[str, Any] | None:
-    """Return what our own export says about its run, None where it says nothing."""
+    """Return an export's facts of its run, None without any."""
     try:
         found = pl.read_parquet_metadata(path).get(EXPORT_KEY)
         return header_of(json.loads(found)) if found else None
@@ -304,7 +304,7 @@ def runs_of(
 
 
 def _plain(column: pl.Series) -> pl.Series:
-    """Return a column of times as unix seconds, any other as it is."""
+    """Return a column of times as unix seconds, any other unchanged."""
     if column.dtype in (pl.Datetime, pl.Date):
         return column.cast(pl.Datetime("us"), strict=False).dt.epoch("us") / 1e6
     return column.dt.total_microseconds() / 1e6 if column.dtype == pl.Duration else column

@@ -1,4 +1,4 @@
-"""What a reader could not read and where, and what it left out on purpose."""
+"""Unreadable places of the files, and rows left out on purpose."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Problem:
     """Something in a file that could not be read.
 
     Args:
-        file: which. place: ``line 7``, ``row 3, column loss``, ``byte 5120``. reason: what was found, what was
-            expected.
+        file: of the problem. place: ``line 7``, ``row 3, column loss``, ``byte 5120``. reason: the content found, and
+            the content expected.
     """
 
     file: Path
@@ -43,7 +43,7 @@ class Problem:
 
 @dataclass(slots=True)
 class _Column:
-    """Cells of one key that are no number: whether that is problem depends on what else the key holds."""
+    """Cells of one key that are no number: whether that is a problem depends on the key's other cells."""
 
     odd: int = 0
     places: list[Problem] = field(default_factory=list)
@@ -51,19 +51,19 @@ class _Column:
 
 @dataclass
 class Reading:
-    """What a reader notes while it reads one run.
+    """Notes of a reader on one run.
 
     Attributes:
         named: the first MAX_NAMED problems. count: all of them.
-        notes: what was left out on purpose, or decided, in words for people.
-        bytes_read: how far the files are read, for the progress bar.
-        cut: file number -> record numbers after which a row that is put together of several records has to end,
-            because the server holds what comes before, or a sum was made up to there.
-        groupers: what gathers rows of the file that is being read.
+        notes: rows left out on purpose, and decisions, as sentences.
+        bytes_read: size of the files read, for the progress bar.
+        cut: file number -> record numbers after which a row of several records has to end,
+            because the server holds the records before, or a sum was made up to there.
+        groupers: of the rows of the file that is being read.
         following: the files may grow: readers yield ``PAUSE`` at the end of one, leave a half-written record for later,
-            and go on when they are asked again. False in the midst of it: what is there now is all.
-        ended: file number -> the exit code that the file has for its job, of files that say that the job is over.
-        parts: the files of the run, in order. untimed: files without times, and why what is called a time is none.
+            and continue when they are asked again. False in the midst of a run: the present rows are all.
+        ended: file number -> exit code of the job, of files that record the job's end.
+        parts: the files of the run, in order. untimed: files without times, with the reason.
     """
 
     named: list[Problem] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Reading:
     _sizes: dict[Path, int] = field(default_factory=dict)
 
     def problem(self, file: Path, place: str, reason: str) -> None:
-        """Note what could not be read; reading goes on."""
+        """Note an unreadable place; reading continues."""
         self.count += 1
         if len(self.named) < MAX_NAMED:
             self.named.append(Problem(file, place, reason))
@@ -147,7 +147,7 @@ class Reading:
         self.groupers.clear()
 
     def lines(self) -> list[str]:
-        """Return what could not be read for people: the first ones by file and place, and how many more there are."""
+        """Return the unreadable places as lines: the first ones by file and place, and the number of the rest."""
         found = [str(problem) for problem in sorted(self.named, key=_by_place)]
         return found if self.count == len(found) else [*found, f"and {self.count - len(found)} more"]
 

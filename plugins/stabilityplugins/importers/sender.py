@@ -47,7 +47,7 @@ CONNECT_TIMEOUT_S = 10.0
 POLL_S = 0.5
 #: While files are followed, the server hears of them so often, as it does of an agent, seconds.
 HEALTH_S = 1.0
-#: ... and the connection is tried so often, and given up when no answer came within the same time, seconds.
+#: ... and the connection is tried so often, and given up when no answer arrived within the same time, seconds.
 PING_S = 10.0
 
 MakeFrames = Callable[[Mapping[str, int]], Iterator[Frame | None]]
@@ -60,17 +60,17 @@ class Following(Protocol):
         """Take note that everything that the files have is confirmed; return whether to connect again, with Hello."""
 
     def health(self) -> Health:
-        """Return what the server shall hear now."""
+        """Return the health to report to the server."""
 
     def connection(self, problem: str | None) -> None:
-        """Take note of what keeps the server from being reached, None once it is."""
+        """Take note of the reason why the server can't be reached, None once it is."""
 
 
 _END = object()
 
 
 class _ReadAgain(Exception):
-    """The connection is of no use any more; read again from what the server holds then."""
+    """The connection is of no use any more; read again from the server's last numbers."""
 
 
 async def deliver(
@@ -85,11 +85,11 @@ async def deliver(
     """Send all frames of a run and return how many the server confirmed, once it confirmed the last one.
 
     Args:
-        hello: says which run it is. frames: makes them, given what the server holds (source -> last number); called
+        hello: the run's identity. frames: makes them, given the server's last numbers (source -> last number); called
             again
             after every loss of the connection. url, api_key: of the server's agents' door (``ws://.../api/v1/agent``).
         progress: called after each frame.
-        following: given: it waits for the server without end, and for what the files will have.
+        following: given: it waits for the server and for new rows of the files without end.
 
     Raises:
         Forbidden: the key is missing, wrong, or may not send data.
@@ -212,9 +212,9 @@ class _Sending:
                 await self._take_answer(socket, left)
 
     def _goes_on(self, held: Mapping[str, int]) -> bool:
-        """Return whether what waits here follows what the server holds; else the files are read again."""
+        """Return whether the waiting frames follow the server's numbers; else the files are read again."""
         if any(held.get(source, 0) < last for source, last in self._acked.items()):
-            return False  # the server lost what it had confirmed
+            return False  # the server lost frames that it had confirmed
         self._waiting = deque(each for each in self._waiting if each.last_seq > held.get(each.source, 0))
         following = dict(held)
         for each in self._waiting:
@@ -261,7 +261,7 @@ class _Sending:
         return answer.last_seq
 
     async def _take_answer(self, socket: ClientConnection, timeout_s: float = MAX_SILENCE_S) -> None:
-        """Take the next answer. A confirmed number stands for all frames of its source up to it."""
+        """Take the next answer. A confirmed number covers all frames of its source up to it."""
         answer = await _answer(socket, timeout_s)
         if isinstance(answer, Ack | Acks):
             confirmed = answer.last_seq if isinstance(answer, Acks) else {answer.source: answer.last_seq}
@@ -282,8 +282,8 @@ class _Sending:
 
 
 async def _tell(socket: ClientConnection, following: Following) -> None:
-    """Send what the server shall hear, again and again."""
-    with contextlib.suppress(websockets.ConnectionClosed):  # who sends frames finds that out
+    """Send the health to the server, again and again."""
+    with contextlib.suppress(websockets.ConnectionClosed):  # the sender of frames finds that out
         while True:
             await socket.send(encode_message(cleaned(following.health())))
             await asyncio.sleep(HEALTH_S)

@@ -1,6 +1,6 @@
 """Reads the event files of one TensorBoard folder: each file is a start of the job, in the order of their names.
 
-``SessionLog.START`` at step s says that the job went back: a segment with fork step s - 1 begins. TensorBoard throws
+``SessionLog.START`` at step s means that the job went back: a segment with fork step s - 1 begins. TensorBoard throws
 the points away that it
 replaces; here they stay, dead. Steps that go back without it are left to the server, which knows a restart by its
 steps.
@@ -47,7 +47,7 @@ class _EventFile(NamedTuple):
 
 @dataclass
 class _Folder:
-    """What is known of a rank over the files of its folder."""
+    """State of a rank over the files of its folder."""
 
     high: dict[tuple[int, str], int] = field(default_factory=dict)
 
@@ -202,7 +202,7 @@ class _File:
         yield from self._groups.add(self._who, self._last, names, self._step, self._time, values)
 
     def _start(self, event: Any) -> Iterator[Batch]:
-        """The job said that it starts again at ``event.step``: what is there from that step on is dead."""
+        """The job reported a new start at ``event.step``: its rows from that step on are dead."""
         rank = self._file.rank
         gone = [key for key, high in self._folder.high.items() if key[0] == rank and high >= event.step]
         if not gone:

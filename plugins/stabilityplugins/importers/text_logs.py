@@ -1,9 +1,9 @@
-"""Reads what trainers print: lines of names and numbers, as ``iter 10: loss 3.45, time 228.3ms`` or ``step:1/1750``.
+"""Printed output of trainers: lines of names and numbers, as ``iter 10: loss 3.45, time 228.3ms`` or ``step:1/1750``.
 
 A name and its number are divided by a colon, an equals sign, white space or a bracket. The step has a usual name, or
 leads the lines; a line ``Epoch 3/20`` by itself is the epoch of those below. A line without a step (an evaluation below
-its epoch) is at the step of the line before. Lines of which nothing is understood are passed over: most of what is
-printed is no row.
+its epoch) is at the step of the line before. Lines without a readable pair are passed over: most of the
+output is no row.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def row_in(line: str) -> dict[str, Any]:
 
 
 class TextLogImporter(Importer):
-    """What trainers print: names and numbers."""
+    """Printed output of trainers: names and numbers."""
 
     name: ClassVar[str] = "text_log"
     label: ClassVar[str] = "text log"

@@ -1,4 +1,4 @@
-"""Reads W&B's offline files (``run-<id>.wandb``): the history rows of a run, and what it says about itself.
+"""W&B's offline files (``run-<id>.wandb``): the history rows of a run, and its facts.
 
 The file is a log of protobuf records in blocks of 32 KiB: header ``:W&B`` (7 bytes), then per piece CRC-32 of type and
 data u32, length u16,
@@ -39,13 +39,13 @@ MAX_MESSAGE_BYTES = 256 << 20
 _SNIFFED_RECORDS = 50
 #: Records in which the step of the training is looked for: as many as an import of a file that grows has seen before.
 _STEP_RECORDS = 2_000
-#: What W&B adds to each row. The step is its count of log calls.
+#: W&B's additions to each row. The step is its count of log calls.
 _STEP, _TIME, _OWN = "_step", "_timestamp", "_"
 
 
 @dataclass
 class _Run:
-    """What a file says about its run; started in unix seconds."""
+    """A file's facts of its run; started in unix seconds."""
 
     run_id: str = ""
     project: str = ""
@@ -60,7 +60,7 @@ def _record_class() -> Any:
 
 
 def _run_of(path: Path) -> _Run:
-    """Return what the file says about its run.
+    """Return the file's facts of the run.
 
     Raises:
         BadRequest: it does not say so at its beginning.
@@ -147,7 +147,7 @@ class WandbImporter(Importer):
             own = row.pop(_STEP, record.history.step.num)
             given = own if wanted == _STEP else row.pop(wanted, None)
             if given is None and step_key is None:
-                given = step  # beside the training: an evaluation, say
+                given = step  # apart from the training: an evaluation, say
             try:
                 step = as_step(given)
             except NotAStep as error:
@@ -172,7 +172,7 @@ class WandbImporter(Importer):
 def _training_step(path: Path, reading: Reading) -> str:
     """Return which value of the rows is the step of the training, W&B's own count where none is.
 
-    It is what ``define_metric`` says, or a known name; what nobody declared and goes back is none. As the tee takes it.
+    Declared by ``define_metric``, or of a usual name; a falling one without declaration is none. As in the tee.
     """
     record_of = _record_class().FromString
     declared: list[str] = []
@@ -183,7 +183,7 @@ def _training_step(path: Path, reading: Reading) -> str:
             break
         try:
             record = record_of(data)
-        except Exception:  # told when the rows are read
+        except Exception:  # reported when the rows are read
             continue
         metric = record.metric
         if metric.step_metric and (metric.glob_name == "*" or names_steps(metric.step_metric)):
@@ -283,7 +283,7 @@ def _messages(path: Path, reading: Reading) -> Iterator[tuple[int, int, bytes | 
                     break
                 if zlib.crc32(data, zlib.crc32(bytes([kind]))) != check or not _WHOLE <= kind <= _LAST:
                     if newest and reading.following:
-                        break  # not all of it is written, maybe
+                        break  # it may be half written
                     number += 1
                     reading.problem(path, f"byte {offset}", f"damaged; skipped to byte {base + len(block)}")
                     parts.drop()

@@ -1,4 +1,4 @@
-"""Steps, times and values as other programs write them: what is a number, what is missing, what is neither."""
+"""Steps, times and values in other programs' spellings: numbers, missing ones, and faults."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SPACES = re.compile(r"[ '\u00a0\u2009\u202f\u2019]")
 #: "10/438": step 10 of 438.
 _OF_ALL = re.compile(r"\s*(\d+)\s*/\s*\d+\s*")
 
-#: Greatest rank: far above any job's, far below what would make pages count ranks for hours.
+#: Greatest rank: far above any job's, far below one at which pages would count ranks for hours.
 MAX_RANK = 2**20 - 1
 #: Above so many "seconds" a time is counted in smaller units: how many of them make a second.
 TIME_UNITS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
@@ -46,7 +46,7 @@ MAX_TIME = 1e20
 
 
 class NotAStep(ValueError):
-    """What is where the step or the rank belongs is none; the text names it."""
+    """The value in the place of the step or the rank is none; named in the text."""
 
 
 def as_step(value: Any) -> int:
@@ -93,7 +93,7 @@ def as_time(value: Any) -> float | None:
                 return None
             return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     if _is_finite(value):
-        # Nobody trains in the year 5138: larger numbers are milli-, micro- or nanoseconds.
+        # No training in the year 5138: larger numbers are milli-, micro- or nanoseconds.
         scale = next((unit for limit, unit in TIME_UNITS if abs(value) > limit), 1.0)
         return float(value) / scale if abs(value) < MAX_TIME else None
     return None
@@ -105,7 +105,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def as_number(value: Any, *, decimal_comma: bool = False) -> float | None:
-    """Return a value as a float (booleans count as 0 and 1, texts of numbers as these), None for what is no number."""
+    """Return a value as a float (booleans count as 0 and 1, texts of numbers as these), None for any other value."""
     if isinstance(value, int | float):
         try:
             return float(value)
@@ -135,7 +135,7 @@ def is_missing(value: Any) -> bool:
 def row_of(
     pairs: Iterable[tuple[str, Any]], reading: Reading, file: Path, place: str
 ) -> tuple[tuple[str, ...], array[float]]:
-    """Return names and values of what can be stored; null is missing, the rest is noted."""
+    """Return names and values of the metrics that can be stored; null is missing, the rest is noted."""
     names: list[str] = []
     values = array("d")
     for key, value in pairs:

@@ -49,7 +49,7 @@ def document_in(path: Path) -> Any:
 
 
 def rows_of(content: Any, path: Path) -> list[Any] | None:
-    """Return the rows in a document, None where it is none of those that are known."""
+    """Return the rows in a document, None of an unsupported one."""
     if isinstance(content, dict):
         content = content["log_history"] if "log_history" in content else _rows_of_columns(content)
     if not isinstance(content, list):
@@ -89,7 +89,7 @@ def table_of(
     prefix: str,
     step_key: str | None,
 ) -> Iterator[Batch]:
-    """Yield the rows of a document. ``what`` names its list for people."""
+    """Yield the rows of a document. ``what``: display name of its list."""
     place = f"{what}[{{}}]".format
     for at, entry in enumerate(entries):
         if not isinstance(entry, dict):

@@ -9,8 +9,8 @@ from stabilityplugins.importers.rows.cells import NotAStep, as_rank, is_missing
 
 __all__ = ["NODE", "RANK", "SIDE_BY_SIDE_ROWS", "by_lane"]
 
-#: Rows of one rank that come before those of the next one, where several ranks log side by side: what compares ranks
-#: forgets a step some hundred steps later.
+#: Rows of one rank before those of the next one, where several ranks log side by side: comparisons of ranks
+#: forget a step some hundred steps later.
 SIDE_BY_SIDE_ROWS = 64
 #: Keys of a row's owner.
 RANK, NODE = "rank", "node"

@@ -1,4 +1,4 @@
-"""Says which columns of a file hold the step, the time and the rank, from its first rows; each choice is reported."""
+"""Choice of a file's columns of step, time and rank, from its first rows; each choice is reported."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ _EPOCH_KEYS = ("epoch", "epochs")
 ROW_NUMBER = "Unnamed: 0"
 #: Columns that are no metric.
 LEFT_OUT = frozenset({"_runtime", "_wandb", "run_id", ROW_NUMBER})
-#: Place of names that only look like those of a step, after the known ones.
+#: Place of names that only look like those of a step, after the usual ones.
 _BY_FORM = len(STEP_KEYS)
 _MAX_KEYS = 12
 #: Share of the values of a column that must be steps: more than by chance.
 _MOST = 0.5
-#: A column that so few rows have, beside the one that most have, is no step of theirs.
+#: A column in so few rows, next to one in most rows, is no step of theirs.
 _FEW = 0.1
 _NUMBER = re.compile(r"[+-]?[\d.,]+(e[+-]?\d+)?", re.IGNORECASE)
-#: 1.234 and 1,234: what may be a number of either spelling.
+#: 1.234 and 1,234: numbers of either spelling.
 _GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}(?P<sign>[.,])\d{3}(?:(?P=sign)\d{3})*")
 _LOSS = re.compile(r"(^|[^a-z])loss(es)?([^a-z]|$)", re.IGNORECASE)
 #: In so many parts of one, at most, the epoch is counted where it is the step; by the name of a part.
@@ -88,15 +88,15 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which columns hold what.
+    """Roles of the columns.
 
     Args:
         step: key of the step. time: key of the time, None: the file has no times. read_time: reads one.
-        first_time: the earliest time known, unix seconds, for rows before the first one with a time.
+        first_time: the earliest time read, unix seconds, for rows before the first one with a time.
         epoch: the steps count within the epochs of this column, None: they count through.
         parts: the step counts so many in one of the column's: hundredths of an epoch.
         decimal_comma: numbers are written as 2,97.
-        notes: what was decided, for people. no_time: why what is called a time is none.
+        notes: decisions, as sentences. no_time: reason why the column called a time is none.
     """
 
     step: str
@@ -125,7 +125,7 @@ def layout_of(
     """Return the layout of a file.
 
     Args:
-        groups: its rows from the beginning; None ends the first. step_key: as people named it; None: the usual ones.
+        groups: its rows from the beginning; None ends the first. step_key: of the command line; None: the usual ones.
         delimiter: between the cells of a text table.
         looked: holds, once the groups were looked at, why rows could not be read.
 
@@ -151,7 +151,7 @@ def layout_of(
 
 
 class _Count:
-    """What one column looks like as a step: how often it goes back, rank by rank."""
+    """One column's fitness as a step: its count of falls, rank by rank."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -186,7 +186,7 @@ class _Count:
         return self.whole > 0 and (_plain(self.key) in STEP_KEYS or self.whole >= _MOST * self.rows)
 
     def rises(self, rows: int) -> bool:
-        """Say whether it goes up, in a file of so many rows; of a column with one value that can't be known."""
+        """Return whether it rises, in a file of so many rows; a column with one value is undecided."""
         return self.high > self.first or (self.rows == 1 and rows * _FEW < 1)
 
 
@@ -233,7 +233,7 @@ class _FirstRows:
                 self._counts.setdefault(key, _Count(key)).add(_numbers(column, count), ranks, epochs)
 
     def step(self, path: Path) -> tuple[str, str | None, tuple[str, ...]]:
-        """Return the key of the step, the epoch that it counts within, and what is to be said of the choice."""
+        """Return the key of the step, the epoch that it counts within, and the note on the choice."""
         if self._asked is not None:
             key = next((key for key in self._sample if key == self._asked or _plain(key) == _plain(self._asked)), None)
             if key is None:
@@ -323,7 +323,7 @@ class _FirstRows:
         numbers = [text for text in texts if _NUMBER.fullmatch(text)]
         points = [text for text in numbers if "." in text and "," not in text]
         commas = [text for text in numbers if "," in text]
-        if points:  # 1.234 beside 2,97: a point that groups digits
+        if points:  # 1.234 next to 2,97: a point that groups digits
             return all(map(_GROUPED.fullmatch, points)) and not all(map(_GROUPED.fullmatch, commas))
         return bool(commas)
 

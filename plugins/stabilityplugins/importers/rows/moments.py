@@ -81,7 +81,7 @@ def _rises(moments: Sequence[float]) -> bool:
 
 
 def _form_of(texts: Sequence[str]) -> ReadTime | str:
-    """Return what reads (nearly) all of the texts, else why nothing does."""
+    """Return a reader of (nearly) all of the texts, else the reason of its absence."""
     if _reads_most(as_time, texts):
         return as_time
     for form in _PLAIN_FORMATS:

@@ -1,7 +1,7 @@
 """Opens files of other programs: inside the folder that was named, without ever waiting, as UTF-8 with plain line ends.
 
-The folder may be somebody else's: a link in it must not bring a private file onto a board, a FIFO would block who opens
-it, and what looks small may be a hole of 40 GiB or a packed bomb. So files are read in pieces of bounded size.
+The folder may be a stranger's: a link in it must not bring a private file onto a board, a FIFO would block its reader,
+and a seemingly small file may be a hole of 40 GiB or a packed bomb. So files are read in pieces of bounded size.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ __all__ = [
 
 #: Longest line, bytes: more is no row of metrics, and must not fill the memory.
 MAX_LINE_BYTES = 16 * 1024 * 1024
-#: So much of a file tells what it is.
+#: Size of the head that reveals a file's format.
 HEAD_BYTES = 64 * 1024
-#: Bytes read at once: some thousand rows, enough that a call costs nothing beside them, and small in memory.
+#: Bytes per read: some thousand rows, enough that a call costs nothing by comparison, and small in memory.
 PIECE_BYTES = 2 * 1024 * 1024
 _GZIP = b"\x1f\x8b"
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
@@ -46,10 +46,10 @@ def is_inside(path: Path, folder: Path) -> bool:
 
 
 def open_bytes(path: Path, folder: Path | None = None) -> BinaryIO:
-    """Open a regular file as it is.
+    """Open a regular file for reading bytes.
 
     Args:
-        folder: that it must not lead out of; None: people named the file itself.
+        folder: that it must not lead out of; None: the file itself was named on the command line.
 
     Raises:
         OSError: it can't be read, is no regular file, or is a link out of the folder.
@@ -128,7 +128,7 @@ def _count(path: Path, sign: bytes) -> int:
 
 
 def unreadable(path: Path, error: Exception) -> BadRequest:
-    """Return what people are told of a file that can't be read."""
+    """Return the error of a file that can't be read."""
     if not isinstance(error, OSError | EOFError | zlib.error):
         what = f"{type(error).__name__}: {str(error)[:200]}"
         return BadRequest(f"{path} can't be read: its reader failed ({what})", hint="please report this file")

@@ -71,7 +71,7 @@ class TableRows:
     Args:
         number: of the file in its run. rank: whose rows these are where they do not tell. prefix: put before every
             name. base: unix seconds of the row before the first, for a file without times.
-        lineage: the segments of an export of ours, None of other files. place: names a record for people.
+        lineage: the segments of an export, None of other files. place: names a record in messages.
 
     Attributes:
         edition: which export it is.
@@ -107,7 +107,7 @@ class TableRows:
         self._time: float | None = layout.first_time
         self._epochs: dict[Who, EpochSteps] = {}
         self._placed = self._early = 0
-        #: The end was reached before: what comes now was written just now.
+        #: The end was reached before: rows from now on were written just now.
         self._live = False
         self._first = True
         self._item = 0
@@ -127,7 +127,7 @@ class TableRows:
             yield bare(Who(self._number, 0), self._item, rest, self.edition)
 
     def close(self) -> None:
-        """Report what was decided, once all rows are read."""
+        """Report the decisions, once all rows are read."""
         reading, path, layout = self._reading, self._path, self._layout
         reading.end_of_file(path, self.numeric)
         for note in layout.notes:
@@ -415,7 +415,7 @@ def _whole(column: Sequence[Any]) -> Sequence[int] | None:
 
 
 def _floats(column: Sequence[Any]) -> Sequence[Any] | NDArray[np.float64]:
-    """Return a column as numbers, where all of it is such."""
+    """Return a column as numbers, where all its cells are such."""
     try:
         return np.array(array("d", map(float, column)))
     except (TypeError, ValueError, OverflowError):

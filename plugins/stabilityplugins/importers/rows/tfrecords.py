@@ -2,7 +2,7 @@
 
 The format (TFRecord): length u64, masked CRC-32C of the length u32, data, masked CRC-32C of the data u32,
 little-endian. TensorBoard's own
-loader ends silently at the first damage; this one names the place and goes on at the next record that is whole.
+loader ends silently at the first damage; this one names the place and continues at the next record that is whole.
 """
 
 from __future__ import annotations
