@@ -1,4 +1,4 @@
-"""Which other run of the project had the data of a live run: by batch ids, or by what is new in each loss."""
+"""Match of a live run's data with another run of the project: by batch ids, or by the news in each loss."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What is kept in memory of the runs of a project, to look for the data of live ones in it. Read in slow motion.
+"""In-memory data of a project's runs, to look for the data of live ones in it. Read in slow motion.
 
 Runs that are followed are copied where they have news. Of the others one is read at a time, newest first, and kept
-until nobody has looked into it for an hour: from what another worker wrote down of it last, each minute again while
+until an hour after the last look: from another worker's newest snapshot, each minute again while
 that follows it, else from the archive: a finished run does not change.
 """
 
@@ -26,10 +26,10 @@ __all__ = ["Library"]
 
 #: Runs of a project that a live one is compared with, newest ones.
 MAX_RUNS = 200
-#: Memory for all projects together, bytes: 200 runs of 100,000 points take 40 MiB, with batch ids 115 MiB. What is full
+#: Memory for all projects together, bytes: 200 runs of 100,000 points take 40 MiB, with batch ids 115 MiB. A full one
 #: takes no further run.
 MAX_BYTES = 128 * 2**20
-#: How old the list of a project's runs may be, and what nobody looked into is forgotten after so long, seconds.
+#: Greatest age of the list of a project's runs, and time of keeping a run after the last look, seconds.
 LIST_S, FORGET_S = 60.0, 3_600.0
 #: A run that could not be read is tried again after so long, seconds.
 AGAIN_S = 600.0
@@ -77,11 +77,11 @@ class Library:
         return sum(known.prints.nbytes for known in self._known.values())
 
     async def own(self, worker: RunWorker) -> Prints:
-        """Return the data of a followed run as it is now."""
+        """Return the present data of a followed run."""
         return (await self._copied(worker)).prints
 
     async def others(self, worker: RunWorker, first: str | None = None) -> dict[str, Prints]:
-        """Return the data of the other runs of a project as far as they are known by now; one more is read.
+        """Return the data of a project's other runs that are read by now; one more is read.
 
         Args:
             worker: of the run that is compared. first: a run that is read before all others.
@@ -105,7 +105,7 @@ class Library:
         return found
 
     def name(self, run_id: str) -> str:
-        """Return what people call a run that is kept."""
+        """Return the display name of a kept run."""
         return self._known[run_id].name
 
     def created(self, run_id: str) -> float:
@@ -125,7 +125,7 @@ class Library:
         return await self._index.existing(run_ids)
 
     async def _copied(self, worker: RunWorker) -> _Known:
-        """Return what is kept of a followed run, copied again where it has news."""
+        """Return a followed run's kept data, copied again where it has news."""
         return await self._copied_from(worker.state, worker.listing.run)
 
     async def _copied_from(self, state: RunState, run: Run) -> _Known:
@@ -140,7 +140,7 @@ class Library:
         return known
 
     async def _read_one(self, run_ids: Iterable[str]) -> None:
-        """Read the first of the runs that are not known yet, or that another worker follows and was read long ago."""
+        """Read the first of the runs that are unread, or that another worker follows and was read long ago."""
         now = self._clock()
         left = [
             one

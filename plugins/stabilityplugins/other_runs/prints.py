@@ -1,4 +1,4 @@
-"""What is kept of a run to recognise its data in another one: a byte a point of its loss, and some of its batch ids."""
+"""Fingerprint of a run, to recognise its data in another one: a byte a point of its loss, and some of its batch ids."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Prints:
     """The data of one run's effective path as it was at one moment. Never changed: threads read it.
 
     Attributes:
-        data: uint8, of each point what is new in its loss. first: number of the first one, counted from the run's.
+        data: uint8, the news in the loss of each point. first: number of the first one, counted from the run's.
         steps: int64, of each PAST_BLOCK points the first step.
         words: uint64, the signs of ``data``.
         ids: uint64, of batches, ascending. id_steps: int64, of each the step.
@@ -49,7 +49,7 @@ class Prints:
 
 
 def prints_of(past: LongPast, steps: NDArray[np.int64], ids: NDArray[np.uint64]) -> Prints:
-    """Return what is kept of a run; some milliseconds for 100,000 points, in any thread.
+    """Return a run's fingerprint; some milliseconds for 100,000 points, in any thread.
 
     Args:
         past: of its losses, a copy. steps, ids: of its batches, as ``BatchIds.all_on`` returns them.

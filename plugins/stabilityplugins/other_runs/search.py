@@ -1,8 +1,8 @@
 """Searches the newest data of a run in the history of others. Pure, and read in a thread.
 
-By the loss: what its own past does not foretell of a value is a fingerprint of its batch (``stats/fingerprint.py``).
-Two runs with one schedule have similar curves, and nothing of that is left in it. A window of the newest points is
-compared with all places of all other runs at once; how large a correlation must be follows from how many places there
+By the loss: a value's part beyond its own past's forecast is a fingerprint of its batch (``stats/fingerprint.py``).
+Two runs with one schedule have similar curves, and no trace of those is left in it. A window of the newest points is
+compared with all places of all other runs together; the bound on the correlation follows from how many places there
 are, so that chance finds one in a hundred million searches, whatever the size of the project. By batch ids: equal ones,
 in their order.
 """
@@ -35,9 +35,9 @@ __all__ = [
 
 #: Points before which nothing is looked for: a window, and the points that the first of its words need.
 LEAST_POINTS = WORD_POINTS + PAST_BLOCK
-#: How far beside a place the structure of the jobs is looked for, points.
+#: Distance from a place in which the structure of the jobs is looked for, points.
 BESIDE = 32
-#: Equal ids in their order that make a place. Of KEPT_OF ids one is known, so that this is a dozen of batches.
+#: Equal ids in their order that make a place. One of KEPT_OF ids is kept, so that this is a dozen of batches.
 CONFIRM_IDS = 3
 #: Newest batches whose ids are looked for.
 NEWEST_IDS = 64
@@ -83,7 +83,7 @@ def search(own: Prints, others: Mapping[str, Prints]) -> list[Place]:
         sure = sureness(r, WORD_POINTS)
         if sure <= least:
             continue
-        # Jobs that are made alike agree beside the best place as well, and that is nothing.
+        # Jobs of one make agree near the best place as well, and that is no match.
         beside = [at + by for by in range(-BESIDE, BESIDE + 1) if by]
         _, structure = max(_at_each(own, other, beside), key=_by_r, default=(0, 0.0))
         if sure - sureness(structure, WORD_POINTS) > DIFFERS:
@@ -157,7 +157,7 @@ def _sigmas(data: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 
 def _at_each(own: Prints, other: Prints, ends: Sequence[int]) -> list[tuple[int, float]]:
-    """Return (end, r) of the newest points with those of the other run that end at each of the places inside of it."""
+    """Return (end, r) of the newest points with those of the other run that end at each of the places in it."""
     inside = np.array([end for end in ends if WORD_POINTS <= end <= len(other.data)], np.int64)
     if not len(inside):
         return []

@@ -1,8 +1,8 @@
-"""Finds out whether live runs have the data of other runs of their project, beside the fold: a bounded share of a core.
+"""Search for live runs with the data of other runs of their project, next to the fold: a bounded share of a core.
 
 A run's own detectors know its own points only, so that the same points give the same incidents wherever they are
-judged. This is what they can't see, and no backtest sees it either: it depends on which other runs are stored. What is
-found is an incident of the run like any other, stored and shown, and is known by that after a restart.
+judged. This is beyond their sight, and beyond a backtest's: it depends on the other runs in the store. A
+finding is an incident of the run like any other, stored and shown, and is restored from that after a restart.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from stabilityplugins.other_runs.search import Place, Stretch, goes_on, newest_s
 
 __all__ = ["OtherRuns"]
 
-#: Where a run says which weights it began with: the key of its config, spelled as W&B's argument of ``init``.
+#: Key of a run's config for the origin of its weights, spelled as W&B's argument of ``init``.
 ORIGIN_KEY = "fork_from"
 _ORIGIN = re.compile(r"(?P<run>[A-Za-z0-9][A-Za-z0-9._-]*)\?_step=(?P<step>\d{1,15})")
 
@@ -47,7 +47,7 @@ class Origin(NamedTuple):
 
 
 def origin_of(config: Mapping[str, Any]) -> Origin | None:
-    """Return what a run declares that it goes on from, None where that is nothing that can be read.
+    """Return a run's declared origin, None where it can't be read.
 
     Example:
         >>> origin_of({"fork_from": "base-7b?_step=12000"})
@@ -58,7 +58,7 @@ def origin_of(config: Mapping[str, Any]) -> Origin | None:
 
 
 def note(place: Place, stretch: Stretch, name: str, now_step: int) -> Finding:
-    """Return what is said once of a run that has the data of another one; it wakes nobody.
+    """Return the single finding on a run that has the data of another one; it wakes no one.
 
     Args:
         name: of the other run. now_step: newest step.
@@ -77,7 +77,7 @@ def note(place: Place, stretch: Stretch, name: str, now_step: int) -> Finding:
 
 
 def alarm(place: Place, stretch: Stretch, name: str, now_step: int, origin: Origin) -> Finding:
-    """Return what is said of a run that gets the data again that its weights have learned in another run."""
+    """Return the finding on a run that gets the data again that its weights have learned in another run."""
     known = _facts(place, stretch, name, origin.step)
     text = f"The run says that it goes on from step {origin.step:,} of run {name}, and since step {stretch.first:,} it"
     text += f" reads what that run read since its step {stretch.other:,}, in its order: the weights have learned this"
@@ -88,7 +88,7 @@ def alarm(place: Place, stretch: Stretch, name: str, now_step: int, origin: Orig
 
 
 def over(incident: Incident, now_step: int) -> Finding:
-    """Return that an alarm is over: other data is read now."""
+    """Return the end of an alarm: other data is read now."""
     fields = {name: getattr(incident, name) for name in Finding.__dataclass_fields__}
     text = incident.text + f" It ended before step {now_step:,}."
     return replace(Finding(**fields), state="recovered", now_step=now_step, recovered_step=now_step, text=text)
@@ -115,7 +115,7 @@ def _finding(
     )  # fmt: skip
 
 
-#: Part of the time that rounds may take: nobody waits for them, and all runs share one core.
+#: Part of the time that rounds may take: they are never waited for, and all runs share one core.
 SHARE = 0.05
 #: New points or batches after which a run is compared again: the past grows by whole blocks of so many.
 EVERY_POINTS = 16
@@ -130,7 +130,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class _Compared:
-    """What is remembered of a live run between two comparisons.
+    """Memory of a live run between two comparisons.
 
     Attributes:
         head: its segment at the newest one. points, batches: that it had then. at: when that was, monotonic seconds.
@@ -157,7 +157,7 @@ class OtherRuns:
     """Compares the live runs of one server in turn.
 
     Args:
-        manager: of the runs. library: what is kept of the runs that they are compared with.
+        manager: of the runs. library: data of the runs that they are compared with.
         clock: seconds that never go back.
     """
 
@@ -208,7 +208,7 @@ class OtherRuns:
         if noted and origin is None:
             return
         others = await self._library.others(worker, None if origin is None else origin.run)
-        if noted:  # what is left to find is an alarm
+        if noted:  # only an alarm is left to find
             others = {name: prints for name, prints in others.items() if origin and name == origin.run}
         own = await self._library.own(worker)
         earlier = next((one for one in reported if one.kind != SHARED_DATA and one.state == "open"), None)
@@ -221,7 +221,7 @@ class OtherRuns:
         if origin and declared and newest_step(own, others[origin.run], declared) <= origin.step:
             await self._report(worker, own, others, declared, partial(alarm, origin=origin))
         elif sure and not noted:
-            # Of several with the same data the one that began first is whom people compare with.
+            # Of several with the same data the one that began first is the natural comparison.
             place = declared or min(sure, key=lambda one: self._library.created(one.run))
             await self._report(worker, own, others, place, note)
 

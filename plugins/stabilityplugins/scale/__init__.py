@@ -33,7 +33,7 @@ def stages(options: Options) -> Iterable[type[Stage]]:
 
 @hook
 def before_start(settings: Settings, redis: Redis, location: str) -> Awaitable[None] | None:
-    """Refuse a server without roles beside processes with roles; the embedded Redis has none."""
+    """Refuse a server without roles next to processes with roles; the embedded Redis has none."""
     if settings.role or settings.redis_url is None:
         return None
     from stabilityplugins.scale.members import refuse_beside_members

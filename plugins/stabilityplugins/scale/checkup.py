@@ -16,7 +16,7 @@ from stabilityplugins.scale.versions import allowed, taking_no_part
 
 
 def processes(settings: Settings) -> CheckResult | None:
-    """Return the processes on the Redis, and whether this version may work beside them."""
+    """Return the processes on the Redis, and whether this version may work with them."""
     if settings.redis_url is None:
         return None
     us = Member("doctor", (), "", version("stabilityboard"))

@@ -1,7 +1,7 @@
 """The processes that work on one Redis together: who they are, where they answer, and who of them is alive.
 
-Each writes its entry twice a second. What others read there is a hint only, about whom to ask and when to try to take
-something over; what somebody may do is decided by tokens (runs/ownership). Ages are measured by the clock of Redis
+Each writes its entry twice a second. The entries are a hint only, about whom to ask and when to try to take
+a run over; permission is decided by tokens (runs/ownership). Ages are measured by the clock of Redis
 alone, so that clocks of machines that are an hour apart change nothing.
 """
 
@@ -29,7 +29,7 @@ __all__ = ["EXPIRY_S", "TAKES_NO_PART", "Member", "Members", "refuse_beside_memb
 EXPIRY_S = 2.0
 #: ... and writes it so often. Three may be late in a row.
 BEAT_S = 0.5
-#: Entries of the dead are removed after so long, seconds: until then they are named to whoever looks for them.
+#: Entries of the dead are removed after so long, seconds: until then they are found by every look-up.
 FORGET_S = 60.0
 #: KEYS: members.  ARGV: our id, our entry (empty: only look), milliseconds after which an entry is removed.
 #: Answers the time in milliseconds; then for each entry: id, its age in milliseconds, the entry.
@@ -53,7 +53,7 @@ end
 return answer
 """
 
-#: The code of what is wrong where this process itself takes no part, and where others do not.
+#: Codes of the problem where this process itself takes no part, and where others do not.
 TAKES_NO_PART, VERSIONS_APART = TakesNoPart.default_code, "versions_apart"
 _log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Member(msgspec.Struct, frozen=True):
 
     Attributes:
         member_id: its own, of this start.
-        roles: what it does, of ``settings.ROLES``. url: where others reach it.
+        roles: of ``settings.ROLES``. url: its address for others.
         version: of Stabilityboard. since: unix seconds of its first entry, by the clock of Redis.
     """
 
@@ -78,7 +78,7 @@ class Members:
     """All processes as this one sees them.
 
     Args:
-        me: this process. elapsed: seconds, of a clock that nobody sets.
+        me: this process. elapsed: seconds, of a monotonic clock.
 
     Attributes:
         alive: those that are alive now, by id; this process is among them once it has written its entry. Where Redis
@@ -86,7 +86,7 @@ class Members:
             alive before stays it for as long again.
         apart: ids of those alive that take no part, as their version is too far from that of others who were here
             first: they own no run, take no agent, change nothing and send no alert. Each process finds the same.
-        changed: called when others came or went.
+        changed: called after an arrival or a departure.
     """
 
     def __init__(self, redis: Redis, me: Member, elapsed: Callable[[], float] = time.monotonic) -> None:
@@ -124,7 +124,7 @@ class Members:
             raise why
 
     def trouble(self, now: float) -> StoringProblem | None:
-        """Return who takes no part and what to do, None where all do. ``now``: unix seconds, for ``since``."""
+        """Return the processes that take no part and the remedy, None where all do. ``now``: unix seconds."""
         if not self.apart:
             return None
         others = [one for name, one in sorted(self.alive.items()) if name in self.apart]
@@ -179,12 +179,12 @@ class Members:
         while True:
             try:
                 await self.beat()
-            except (RedisError, OSError) as error:  # what was known stays: nobody can take anything over either
+            except (RedisError, OSError) as error:  # the old entries stay: no process can take a run over either
                 self._quiet.log(logging.WARNING, f"this process can't say that it is alive: {error!s:.200}")
             await asyncio.sleep(BEAT_S)
 
     async def leave(self) -> None:
-        """Remove the entry, so that others take over at once."""
+        """Remove the entry, so that others take over without a wait."""
         try:
             await self._redis.hdel(MEMBERS, self.me.member_id)
         except (RedisError, OSError):

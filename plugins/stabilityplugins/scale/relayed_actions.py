@@ -1,9 +1,9 @@
-"""What people do from within a message, where the run's owner is another process: it is done there.
+"""Actions from within a message, where the run's owner is another process: they are done there.
 
-Whoever presses a button in Slack reaches the process that holds Slack's socket, or the one of pages that Slack's
-request came to. It has checked who that is and what they may. What is about a run is asked of its owner, which judges
-it on the run as it is; the same functions do it as in a server of one process (actions.py). Where no worker is alive
-what is only read is read here; a command and an acknowledgement wait for the next owner (runs/orders).
+A button pressed in Slack reaches the process that holds Slack's socket, or the one of pages that Slack's
+request reached. It has checked the person and their permissions. A run's action is asked of its owner, which judges
+it on the present run; the same functions do it as in a server of one process (actions.py). Where no worker is alive
+reads are answered here; a command and an acknowledgement wait for the next owner (runs/orders).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from stabilityplugins.scale.relay.calls import Calls
 
 __all__ = ["RelayedActions"]
 
-#: What is asked of other processes under this name.
+#: Name of the requests to other processes.
 _NAME = "alert-action"
-#: What a person waits for, and what a message shows: without a worker the former waits for one, the latter is read.
+#: Actions that a person waits for, and facts of a message: without a worker the former wait, the latter are read.
 _WAITS = frozenset({"acknowledge", "roll_back", "approve", "decline"})
 _ASKED = _WAITS | {"facts", "rollback_now", "command"}
-#: What changes nothing, and leads to nothing that does.
+#: Actions that change nothing, and lead to no change.
 _SHOWN = frozenset({"facts", "command"})
 
 
@@ -39,7 +39,7 @@ class _Asked(msgspec.Struct, omit_defaults=True):
 
 
 class _Done(msgspec.Struct, omit_defaults=True):
-    """What came of it, by its type; ``refused`` and ``passing`` as ActionRefused has them."""
+    """Result of an action, by its type; ``refused`` and ``passing`` as ActionRefused has them."""
 
     facts: Facts | None = None
     text: str | None = None
@@ -54,7 +54,7 @@ class RelayedActions(Actions):
     """The ``stabilityalerting.Actions`` of one process of several.
 
     Args:
-        here: does what is done in this process, and what others ask of it.
+        here: the actions of this process, also for other processes.
     """
 
     def __init__(self, here: AlertActions, calls: Calls) -> None:
@@ -64,33 +64,33 @@ class RelayedActions(Actions):
         calls.work[_NAME] = self._work
 
     async def facts(self, run_id: str, incident_id: str) -> Facts:
-        """Return what a message says beside the incident."""
+        """Return the facts that a message shows with the incident."""
         done = await self._ask(_Asked("facts", run_id, [incident_id]))
         assert done.facts is not None
         return done.facts
 
     async def acknowledge(self, run_id: str, incident_id: str, who: str, detail: str) -> str:
-        """Note that somebody takes care of it; return who does."""
+        """Note that a person takes care of the incident; return the name."""
         done = await self._ask(_Asked("acknowledge", run_id, [incident_id, who, detail]))
         return done.text or who
 
     async def note(self, run_id: str, incident_id: str, action: str, who: str, detail: str) -> None:
-        """Note for good what somebody did about it elsewhere."""
+        """Note an action taken elsewhere for good."""
         self._check_takes_part()
         await self._here.note(run_id, incident_id, action, who, detail)
 
     async def mute(self, run_id: str, incident_id: str, minutes: int, who: str, reason: str, person: str) -> float:
-        """Mute what the run has of this kind; return until when, unix seconds."""
+        """Mute the run's incidents of this kind; return the end, unix seconds."""
         self._check_takes_part()
         return await self._here.mute(run_id, incident_id, minutes, who, reason, person)
 
     async def rate(self, run_id: str, incident_id: str, useful: bool, who: str, person: str) -> None:
-        """Note whether hearing of it was useful, or noise."""
+        """Note whether the message was useful, or noise."""
         self._check_takes_part()
         await self._here.rate(run_id, incident_id, useful, who, person)
 
     async def rollback_now(self, run_id: str, incident_id: str) -> RollbackNow:
-        """Return what a rollback would be at this moment."""
+        """Return the rollback that the server would make at this moment."""
         done = await self._ask(_Asked("rollback_now", run_id, [incident_id]))
         assert done.now is not None
         return done.now
@@ -109,7 +109,7 @@ class RelayedActions(Actions):
         return done.news
 
     async def decline(self, run_id: str, proposal_id: str, who: str, person: str) -> None:
-        """Say that what was proposed is not wanted."""
+        """Decline a proposal."""
         await self._ask(_Asked("decline", run_id, [proposal_id, who, person]))
 
     async def command(self, run_id: str, command_id: str) -> CommandNews | None:
@@ -136,7 +136,7 @@ class RelayedActions(Actions):
         return done
 
     async def _work(self, body: bytes, person: Principal | None) -> bytes:
-        """Do what another process asks for."""
+        """Carry out another process's request."""
         try:
             asked = msgspec.msgpack.decode(body, type=_Asked)
         except msgspec.MsgspecError as error:

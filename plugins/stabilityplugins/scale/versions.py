@@ -1,7 +1,7 @@
 """Which versions of Stabilityboard may work on one Redis at the same time. Pure.
 
-What processes write for each other (frames, snapshots, orders, entries) is read by the minor version before and after.
-Whoever was here first works on: an upgrade that skips a version stops at its first process, and the server goes on.
+Data between processes (frames, snapshots, orders, entries) is read by the minor version before and after.
+The processes there first work on: an upgrade that skips a version stops at its first process, and the server stays up.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def taking_no_part(in_order: Iterable[_One], version_of: Callable[[_One], str]) 
 
 
 def allowed(versions: Collection[str]) -> str:
-    """Return, for people, which minor versions may come to these, which work together: "0.2 or 0.3"."""
+    """Return, for display, the minor versions that may join these, which work together: "0.2 or 0.3"."""
     minors = sorted(minor for minor in map(_minor, versions) if minor is not None)
     if not minors:
         return "of any number"

@@ -1,1 +1,1 @@
-"""What a process of pages does for runs that other processes own: passes requests and feeds on to the owner."""
+"""Service of a process of pages for runs that other processes own: passes requests and feeds to the owner."""

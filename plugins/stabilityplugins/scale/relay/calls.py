@@ -1,8 +1,8 @@
-"""What processes of one server ask each other to do, by name; no route of the API, and nobody else can call it.
+"""Requests among the processes of one server, by name; no route of the API, and closed to any other caller.
 
-A request is signed as one that is passed on (signer.py), with the digest of its body in its address, so that nobody on
-the way changes who orders what. Where another process owns the run by now, or the one that was asked is gone, the next
-owner is asked, as in forwarding.py: what is asked here must be such that doing it twice is doing it once.
+A request is signed like a relayed one (signer.py), with the digest of its body in its address, so that no one on
+the way can change its caller or its order. Where another process owns the run by now, or the one asked is gone, the
+next owner is asked, as in forwarding.py: a request must be such that doing it twice is doing it once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stabilityplugins.scale.relay.signer import HEADER, RelaySigner, refuse, tar
 
 __all__ = ["Calls", "Work"]
 
-#: Does what another process asks for: the body that it sent, and for whom; returns the answer's.
+#: Handler of another process's request: from its body and its principal to the answer's body.
 #: Raises StabilityBoardError: the answer is that. ``moved``: the run is another process' by now, nothing was done.
 Work = Callable[[bytes, Principal | None], Awaitable[bytes]]
 
@@ -37,18 +37,18 @@ MAX_BODY_BYTES = 64 * 1024
 ANSWER_S = 40.0
 #: Codes after which the next owner is asked.
 _ELSEWHERE = frozenset({"moved", "stopping", "unsure"})
-#: How often it is looked whether whoever is to answer is alive still, seconds.
+#: Period of the check that the answering process is still alive, seconds.
 _LOOK_S = 0.25
 
 
 class Calls:
-    """Of one process: what others can ask of it, and what it asks of them.
+    """Calls of one process: other processes' requests to it, and its requests to them.
 
     Args:
         retry_s: a run's owner is looked for so long, seconds.
 
     Attributes:
-        work: what can be asked of this process, by name.
+        work: handlers of this process, by name.
     """
 
     def __init__(self, owners: Owners, signer: RelaySigner, retry_s: float = RETRY_S) -> None:
@@ -72,14 +72,14 @@ class Calls:
         wait: bool = False,
         once: bool = False,
     ) -> bytes | None:
-        """Return what the owner of a run answers; None where this process owns it, or no worker is there to ask.
+        """Return the answer of a run's owner; None where this process owns it, or no worker is there to ask.
 
         Args:
             wait: where no worker is alive, one is waited for, as long as a takeover takes.
             once: it is one thing however often it is asked for: the next owner is asked where the first one died.
 
         Raises:
-            StabilityBoardError: what the owner refuses with.
+            StabilityBoardError: the owner's refusal.
         """
         until = time.monotonic() + self._retry_s
         while True:
@@ -103,10 +103,10 @@ class Calls:
         self, target: Target, name: str, body: bytes, person: Principal | None = None, *,
         answer_s: float | None = ANSWER_S,
     ) -> bytes:  # fmt: skip
-        """Return what one process answers, within ``answer_s`` seconds; None: as long as it is alive.
+        """Return one process's answer, within ``answer_s`` seconds; None: as long as it is alive.
 
         Raises:
-            StabilityBoardError: what it refuses with.
+            StabilityBoardError: its refusal.
             Unavailable: ``moved``: it was not reached, nothing was done. ``unsure``: it went away while it did this.
         """
         if self._made is None:  # not in the constructor: it belongs to the loop that it is used in
@@ -138,7 +138,7 @@ class Calls:
         raise StabilityBoardError(message, hint=hint, code=code or "internal", status=answer.status_code)
 
     def around(self, app: ASGIApp) -> ASGIApp:
-        """Return ``app`` with what answers other processes; it goes inside of what believes them."""
+        """Return ``app`` with the handler of other processes' requests; it goes inside of their authentication."""
 
         async def calls(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http" and scope.get(RELAYED) and scope["path"].startswith(_PATH):

@@ -15,11 +15,11 @@ RETRY_S = 8.0
 #: ... with pauses of so many seconds.
 PAUSE_S = 0.2
 CONNECT_TIMEOUT_S = 2.0
-#: Seconds in which an owner has to take what is sent to it.
+#: Time for an owner to take a request, seconds.
 WRITE_TIMEOUT_S = 10.0
-#: Most connections to other processes at once, and those that are kept; uvicorn ends one that rests for 5 s.
+#: Most connections to other processes, and those that are kept; uvicorn ends one that rests for 5 s.
 MAX_CONNECTIONS, MAX_KEPT, KEPT_S = 500, 100, 2.0
-#: Longest answer that is read whole, to see whether it says that the run is elsewhere, bytes.
+#: Longest answer that is read whole, to see whether the run is elsewhere, bytes.
 MAX_REFUSAL_BYTES = 64 * 1024
 
 
@@ -35,7 +35,7 @@ def make_client() -> httpx.AsyncClient:
 
 
 async def whole(receive: Receive, limit_bytes: int | None = None) -> bytes | None:
-    """Return a request's body; None where whoever sent it is gone, or it is longer than it may be."""
+    """Return a request's body; None where its sender is gone, or it is longer than it may be."""
     body = bytearray()
     while True:
         message = await receive()
@@ -49,7 +49,7 @@ async def whole(receive: Receive, limit_bytes: int | None = None) -> bytes | Non
 
 
 def refusal_of(body: bytes) -> tuple[str, str, str]:
-    """Return code, message and hint of an answer that refuses; "" for what it does not say."""
+    """Return code, message and hint of an answer that refuses; "" for a missing one."""
     try:
         said: dict[str, Any] = orjson.loads(body)["error"]
         return str(said["code"]), str(said["message"]), str(said["hint"])

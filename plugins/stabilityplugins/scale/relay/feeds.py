@@ -1,8 +1,8 @@
 """The live feeds of runs that other processes own: one connection to the owner for all browsers here that see the run.
 
-What the owner sends is handed on as it is, so that a browser sees no difference, and keeps what it sent lately for one
+The owner's messages are handed on unchanged, so that a browser sees no difference; the latest are kept for a browser
 that reconnects. When the owner goes the next one is found, and browsers are asked to fetch again: they stay connected.
-Where no worker is alive what is stored is read here (runs/reading), and the browsers are told so.
+Where no worker is alive the store is read here (runs/reading), and the browsers are notified.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ __all__ = ["Feeds", "RunFeed"]
 
 #: Who asks the owner: it sees every run; whether a browser may is asked here.
 _OURSELVES = Principal("pages", frozenset({"read"}), proxied=True)
-#: A feed that no browser listens to is ended after so long, seconds: one that reconnects finds what it missed.
+#: A feed without a browser is ended after so long, seconds: a reconnecting one finds the messages that it missed.
 IDLE_S = 30.0
 #: How often it is looked who owns the runs, seconds.
 LOOK_S = 1.0
 #: Pause before an owner is asked again, seconds.
 PAUSE_S = 0.25
 CONNECT_TIMEOUT_S = 3.0
-#: An owner without news sends a ping every 5 s; one that says nothing for so long is given up, seconds.
+#: An owner without news sends a ping every 5 s; a silent one is given up after so long, seconds.
 SILENT_S = 15.0
 #: Longest wait of a browser for the feed of its run, seconds: longer than a takeover takes.
 READY_TIMEOUT_S = 10.0
-#: Longest wait for what a browser has seen already, by its cursor, to come here too, seconds.
+#: Longest wait until a browser's cursor is reached here too, seconds.
 CATCH_UP_S = 2.0
 #: Longest message, bytes: one frame's points as JSON.
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-#: What is between the owner and this process alone.
+#: Events between the owner and this process alone.
 _OWN = frozenset({"hello", "ping", "storing"})
 _PATH = "/api/v1/live"
 
@@ -58,13 +58,13 @@ _log = logging.getLogger(__name__)
 
 
 class RunFeed:
-    """One run's feed, for whoever subscribes: ``channel`` and ``cursor`` as of a worker.
+    """One run's feed, for all subscribers: ``channel`` and ``cursor`` as of a worker.
 
     Args:
-        cursor: what the first browser has seen: the owner sends what came after it.
+        cursor: of the first browser: the owner sends the events after it.
 
     Attributes:
-        target: who is asked now, None while it is read here or nobody is found.
+        target: the process asked now, None while the store is read here or no process is found.
         storing_problem: why nothing is judged; None while an owner is there.
     """
 
@@ -93,10 +93,10 @@ class RunFeed:
         return self._task.done()
 
     async def ready(self, cursor: str | None) -> None:
-        """Return when it is under way, and has reached what a browser has seen.
+        """Return when it is under way, and has reached a browser's cursor.
 
         Raises:
-            StabilityBoardError: the run is not there, or nobody answers.
+            StabilityBoardError: the run is not there, or no process answers.
         """
         self.used = time.monotonic()
         try:
@@ -136,7 +136,7 @@ class RunFeed:
                 return
             except (WebSocketException, OSError, TimeoutError, RedisError) as error:
                 self._quiet.log(logging.INFO, f"run {self.run_id}: its feed is looked for: {error}")
-            except Exception:  # a mistake of ours must not leave browsers with a feed that stands still
+            except Exception:  # a bug must not leave browsers with a stalled feed
                 _log.exception("run %s: its feed broke off and is begun again", self.run_id)
             self._owners.forget(self.run_id)
             await asyncio.sleep(PAUSE_S)
@@ -149,7 +149,7 @@ class RunFeed:
     # --- an owner ------------------------------------------------------------------------------------------------
 
     async def _listen(self, target: Target) -> None:
-        """Hand on what an owner sends, until it goes or another one is to be asked."""
+        """Hand on an owner's messages, until it goes or another one is to be asked."""
         parts = urlsplit(target.address)
         url = f"{'wss' if parts.scheme == 'https' else 'ws'}://{parts.netloc}{_PATH}"
         signature = await self._signer.sign(target.member_id, "GET", _PATH.encode(), person=_OURSELVES)
@@ -194,7 +194,7 @@ class RunFeed:
         raise Unavailable(known[0], hint=known[1], code=known[2])
 
     def _begin(self, cursor: str, problem: StoringProblem | None) -> None:
-        """Go on from ``cursor``: somebody else sends from now on, who may not have what was on its way."""
+        """Continue from ``cursor``: a new sender from now on, which may lack the messages that were on their way."""
         self.channel.begin(cursor)
         self.cursor = cursor
         if self._began:
@@ -213,10 +213,10 @@ class RunFeed:
         self._grown.set()
         self.channel.pass_on(data, self.cursor if kept else "")
 
-    # --- nobody --------------------------------------------------------------------------------------------------
+    # --- no owner ------------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        """Hand on what is stored, until a worker is there."""
+        """Hand on the stored changes, until a worker is there."""
         reader = await self._manager.read(self.run_id)
         subscriber = Subscriber()
         self._begin(reader.cursor, reader.storing_problem)
@@ -256,10 +256,10 @@ class Feeds:
         """Return the feed of a run. One of this process' own is asked for like any other: it may go elsewhere.
 
         Args:
-            cursor: what the browser has seen.
+            cursor: of the browser.
 
         Raises:
-            StabilityBoardError: the run is not there, or nobody answers.
+            StabilityBoardError: the run is not there, or no process answers.
         """
         feed = self._feeds.get(run_id)
         if feed is None or feed.is_over:
@@ -268,7 +268,7 @@ class Feeds:
         return feed
 
     async def follow(self) -> None:
-        """Look again and again who owns the runs, and end feeds that nobody listens to."""
+        """Look up the owners of the runs periodically, and end feeds without listeners."""
         try:
             while True:
                 await asyncio.sleep(LOOK_S)

@@ -1,9 +1,9 @@
-"""Passes what is asked about a run on to the process that owns it, and the answer back; ASGI.
+"""Relay of a run's requests to the process that owns it, and of the answer back; ASGI.
 
-The owner is asked again, or the next one, for some seconds: a run is taken over within five. What changes something is
-sent again only where it is certain that nothing was done (nobody took the connection, or who was asked says that the
-run is not its own), or where it is one thing however often it comes: an order with a key, an acknowledgement. Where no
-worker is alive this process answers what is only read by itself, from what is stored (runs/reading), and says so in a
+The owner is asked again, or the next one, for some seconds: a run is taken over within five. A change is
+sent again only where it is certain that it was not made (the connection was refused, or the process asked denies that
+the run is its own), or where it is one thing however often it comes: an order with a key, an acknowledgement. Where no
+worker is alive this process answers reads by itself, from the store (runs/reading), with a
 header. Orders for the job, acknowledgements and settings are stored then, and wait for the next owner (runs/orders,
 runs/detector_settings.py); notes, tags and ratings follow from nothing and lead to nothing, and are stored for good.
 """
@@ -34,7 +34,7 @@ from stabilityplugins.scale.relay.signer import HEADER, RelaySigner, refuse, tar
 
 __all__ = ["READER_HEADER", "Forwarding"]
 
-#: Header of an answer that no owner gave: it is read from what is stored.
+#: Header of an answer without an owner: it is read from the store.
 READER_HEADER = "x-stability-reader"
 #: How often it is looked whether the process that is to answer is alive still, seconds.
 _LOOK_S = 0.25
@@ -48,10 +48,10 @@ _OWN = frozenset(
 )
 #: Header that each server adds by itself.
 _DATE = b"date"
-#: Where Slack sends what people press: they are refused in Slack (alerts/relayed_actions.py), not Slack itself.
+#: Slack's address for pressed buttons: they are refused in Slack (alerts/relayed_actions.py), not Slack itself.
 _SLACK = "/api/v1/slack"
 _PATH = re.compile(r"/api/v1/runs/([^/]+)(?:/.*)?")
-#: What can be stored without an owner.
+#: Requests that can be stored without an owner.
 _KEPT = re.compile(
     r"/api/v1/runs/[^/]+/(?:commands(?:/[^/]+)?|proposals/[^/]+/approve|incidents/[^/]+/(?:ack|rating)"
     r"|detectors|annotations(?:/[^/]+)?|about)"
@@ -71,7 +71,7 @@ class Forwarding:
 
     Args:
         app: answers everything else, and for runs that this process owns or reads.
-        authenticator: says who calls; the owner takes that over, but for keys, which it looks at itself.
+        authenticator: identifies the caller; the owner accepts that, but for keys, which it checks itself.
         retry_s: an owner is looked for so long, seconds.
     """
 
@@ -103,7 +103,7 @@ class Forwarding:
         if changes and scope["path"] != _SLACK and (why := self._owners.no_part()) is not None:
             await refuse(why, scope, receive, send)
             return
-        if run_id is None or scope.get(RELAYED):  # what was passed on once is answered here, or refused
+        if run_id is None or scope.get(RELAYED):  # a relayed request is answered here, or refused
             await self._app(scope, receive, send)
             return
         try:
@@ -125,7 +125,7 @@ class Forwarding:
             return
         until = time.monotonic() + self._retry_s
         while (target := await self._owners.find(run_id)) is not None or not safe:
-            if target is None:  # what is only read is read here at once
+            if target is None:  # reads are answered here without a wait
                 if time.monotonic() >= until:
                     break
                 await asyncio.sleep(PAUSE_S)
@@ -154,7 +154,7 @@ class Forwarding:
     async def _ask(
         self, target: Target, who: Principal, scope: Scope, body: bytes, receive: Receive, send: Send
     ) -> None:
-        """Ask one process, and pass on what it answers. Raises _Again where it has not begun to answer."""
+        """Ask one process, and pass on its answer. Raises _Again where it has not begun to answer."""
         request = httpx.Request(
             scope["method"],
             httpx.URL(target.address).copy_with(raw_path=target_of(scope)),
@@ -166,7 +166,7 @@ class Forwarding:
             target.member_id, request.method, request.url.raw_path, client, who
         )
         asking = asyncio.create_task(self._asked(request))
-        # Who waits no longer, and whoever is dead or stopped, ends it.
+        # A departed caller ends it, and so does a dead or stopped process.
         left, dead = asyncio.create_task(_left(receive)), asyncio.create_task(self._dead(target))
         passing: asyncio.Task[None] | None = None
         try:
@@ -219,13 +219,13 @@ async def _pass_on(answer: httpx.Response, refusal: bytes | None, send: Send) ->
 
 
 async def _refusal(answer: httpx.Response) -> bytes:
-    """Return what a process refuses with. Raises _Again."""
+    """Return a process's refusal. Raises _Again."""
     read = bytearray()
     try:
         async for chunk in answer.aiter_raw():
             read += chunk
             if len(read) > MAX_REFUSAL_BYTES:
-                raise _Again(undone=False)  # nothing of ours refuses like that
+                raise _Again(undone=False)  # no process of this server refuses like that
     except httpx.TransportError:
         raise _Again(undone=False) from None
     return bytes(read)
@@ -253,7 +253,7 @@ def _run_of(scope: Scope) -> str | None:
     try:
         return check_run_id(found[1])
     except BadRequest:
-        return None  # the app says so
+        return None  # the app answers that
 
 
 def _once(body: bytes, receive: Receive) -> Receive:

@@ -1,7 +1,7 @@
-"""Keeps what a process of pages shows of all runs as their owners store it, and tells its browsers what changed.
+"""The page of all runs from their owners' stored views, and its browsers' notices of changes.
 
 Nothing is written. Once a second the stored views of the runs under way are compared with those of the look before,
-and the incidents of those that changed are read; what is remembered of the fleet is read again once a minute. A look
+and the incidents of those that changed are read; the memory of the fleet is read again once a minute. A look
 takes a bounded share of a core: with very many runs it comes less often.
 """
 
@@ -30,16 +30,16 @@ __all__ = ["Overview"]
 SHARE = 0.1
 #: Times of messages are those of their workers' clocks, and some seconds late: runs are looked at for so long, seconds.
 SLACK_S = 120.0
-#: How often what is remembered of the fleet is read again, seconds.
+#: Period of reading the memory of the fleet, seconds.
 FLEET_EVERY_S = 60.0
-#: Events of a run's incidents that are read when it is seen first, and at most at once later.
+#: Events of a run's incidents that are read at its first sight, and at most per look later.
 FIRST_EVENTS, MOST_EVENTS = 20, 1_000
 
 _log = logging.getLogger(__name__)
 
 
 class Overview:
-    """What changes in all runs, as far as it is stored.
+    """Changes in all runs, as stored.
 
     Args:
         manager: whose list of runs and memory of the fleet is kept up. clock: unix seconds now.
@@ -52,7 +52,7 @@ class Overview:
         self._manager = manager
         self._index = index
         self._clock = clock
-        #: Run -> what was stored of it: its names, and its state.
+        #: Run -> its stored names, and its state.
         self._known: dict[str, tuple[list[Any], list[Any]]] = {}
         #: Run -> its newest event of an incident that was read.
         self._events: dict[str, bytes] = {}

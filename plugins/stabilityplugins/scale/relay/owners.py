@@ -17,7 +17,7 @@ from stabilityplugins.scale.placement import choices
 
 __all__ = ["Owners", "Target"]
 
-#: An owner is asked for so long without looking again, seconds: whoever is asked wrongly says so.
+#: An owner is asked for so long without looking again, seconds: a wrong one refuses.
 REMEMBERED_S = 1.0
 #: Runs that are remembered.
 MAX_REMEMBERED = 10_000
@@ -38,7 +38,7 @@ class Owners:
 
     Args:
         members: that are alive.
-        elapsed: seconds, of a clock that nobody sets.
+        elapsed: seconds, of a monotonic clock.
     """
 
     def __init__(self, redis: Redis, members: Members, elapsed: Callable[[], float] = time.monotonic) -> None:
@@ -51,7 +51,7 @@ class Owners:
         """Return whom to ask about a run, None where no worker is alive.
 
         Raises:
-            Unavailable: Redis is away, and nobody has asked about the run before; else whoever was asked last still is.
+            Unavailable: Redis is away, and the run has no earlier look-up; else its result still holds.
         """
         known = self._known.get(run_id)
         if known is not None and self._elapsed() < known[1] and self.lives(known[0]):
@@ -69,7 +69,7 @@ class Owners:
         return found
 
     async def find_all(self, run_ids: Sequence[str]) -> list[Target | None]:
-        """Return whom to ask about some runs, as Redis says now. Raises Unavailable when Redis is away."""
+        """Return the owners of some runs, by Redis. Raises Unavailable when Redis is away."""
         found: list[Target | None] = []
         for at in range(0, len(run_ids), _BATCH):
             some = run_ids[at : at + _BATCH]
@@ -85,7 +85,7 @@ class Owners:
         return found
 
     def _next(self, run_id: str) -> Target | None:
-        """Return the worker that is to take a run which nobody alive owns."""
+        """Return the worker that is to take a run without a live owner."""
         workers = {one.member_id: one for one in self._members.having("worker")}
         if not workers:
             return None
@@ -93,7 +93,7 @@ class Owners:
         return Target(first.member_id, first.url)
 
     def lives(self, target: Target) -> bool:
-        """Whether a process is alive, as far as is known here."""
+        """Whether a process is alive, by the entries read here."""
         return target.member_id in self._members.alive
 
     def no_part(self) -> TakesNoPart | None:
@@ -105,5 +105,5 @@ class Owners:
         return target.member_id == self._members.me.member_id
 
     def forget(self, run_id: str) -> None:
-        """Look again the next time: whoever was asked is not the one."""
+        """Look again the next time: the process asked is not the owner."""
         self._known.pop(run_id, None)

@@ -1,4 +1,4 @@
-"""The relay of one process: what it takes over of a request, whom it asks about a run, what it shows of all runs."""
+"""Relay of one process: its requests, its questions to the owners of runs, its view of all runs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Relay:
     """Of a process that works together with others.
 
     Args:
-        members: all of them. manager: of the runs here. authenticator: says who calls.
+        members: all of them. manager: of the runs here. authenticator: identifies the caller.
         clock: unix seconds now.
 
     Attributes:
         feeds: of runs that other processes own.
-        calls: what this process asks of others, and they of it.
+        calls: requests of this process to others, and theirs to it.
     """
 
     def __init__(
@@ -55,27 +55,27 @@ class Relay:
         self.feeds = Feeds(manager, self._owners, self._signer) if self._pages else None
 
     def retention(self, here: Retention) -> SharedRetention:
-        """Return what lets all workers remove old runs; ``here``: of this process, which gets its share."""
+        """Return the removal of old runs by all workers; ``here``: of this process, which gets its share."""
         return SharedRetention(here, self.calls, self._owners, self._members)
 
     @property
     def news(self) -> Callable[[], set[str]] | None:
-        """What returns the runs that changed, None where nobody looks at all of them."""
+        """Function that returns the runs that changed, None where no view of all of them is kept."""
         return self._overview.news if self._pages else None
 
     def inside(self, app: ASGIApp) -> ASGIApp:
-        """Return ``app`` with what passes requests on; it goes inside of what checks them."""
+        """Return ``app`` with the relay of requests; it goes inside of their checks."""
         if not self._pages:
             return app
         self._forwarding = Forwarding(app, self._owners, self._signer, self._authenticator)
         return self._forwarding
 
     def around(self, app: ASGIApp) -> ASGIApp:
-        """Return ``app`` with what believes other processes; it goes around what checks requests."""
+        """Return ``app`` with the trust in other processes; it goes around the checks of requests."""
         return SignatureCheck(self.calls.around(app), self._signer)
 
     def work(self) -> dict[str, Coroutine[Any, Any, None]]:
-        """Return what goes on beside, by name."""
+        """Return the background tasks, by name."""
         if self.feeds is None:
             return {}
         return {"feeds": self.feeds.follow(), "overview": self._overview.follow()}

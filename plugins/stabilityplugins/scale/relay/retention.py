@@ -1,6 +1,6 @@
-"""Removes old runs where several workers share them: each removes those that are its own, and nobody another's.
+"""Removal of old runs where several workers share them: each removes its own, and no other's.
 
-A run is its owner's; one that nobody owns, as most that are over, is the worker's that would take it
+A run is its owner's; one without an owner, as most ended ones, is the worker's that would take it
 (scale/placement.py). Two workers that see different members for a moment may both try: the fence of the run
 lets one of them.
 """
@@ -57,7 +57,7 @@ class SharedRetention:
 
         Raises:
             BadRequest: ``days`` is too small.
-            Unavailable: no worker is alive, or one went away meanwhile: what it did not delete is still there.
+            Unavailable: no worker is alive, or one went away meanwhile: its part is still there.
         """
         check_days(days)
         workers = [Target(one.member_id, one.url) for one in self._members.having("worker")]
@@ -75,7 +75,7 @@ class SharedRetention:
                 raise each
             for run in each:
                 known = runs.get(run.run_id)
-                if known is None or not known.deleted:  # two may have tried: it counts that it is gone
+                if known is None or not known.deleted:  # two may have tried: only its absence counts
                     runs[run.run_id] = run
         return sorted(runs.values(), key=lambda run: run.updated)
 

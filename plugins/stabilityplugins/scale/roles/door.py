@@ -1,7 +1,7 @@
-"""A door: agents connect to it, it stores what they send, and the run's owner, a process elsewhere, is notified.
+"""Door: agents connect to it, it stores their frames, and the run's owner, a process elsewhere, is notified.
 
-Any agent may come to any door, and to another one the next time. A door holds nothing that is not in Redis: who is
-connected to it, and what they report, lies beside the run (reports.py).
+Any agent may use any door, and another one the next time. A door holds nothing that is not in Redis: its
+connections, and their reports, are stored with the run (reports.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["Door"]
 
 #: A run that no worker follows gets at most so many bytes of frames into its stream; then its agents keep them.
 UNFOLLOWED_BYTES = 64 * 1024 * 1024
-#: That a run has to be followed is noted again at most this often, seconds, while nobody does.
+#: Shortest time between two notes that a run has to be followed, seconds, while it is not.
 NOTE_EVERY_S = 1.0
 #: Whether a run that takes nothing does so again is asked at most this often, seconds.
 ASK_EVERY_S = 0.5
@@ -50,7 +50,7 @@ class _Agent:
 
 @dataclass(slots=True)
 class _Run:
-    """A run as this door knows it: its owner's id, why it takes nothing now, what came since it had none.
+    """A door's view of a run: its owner's id, why it takes nothing now, the bytes since it had none.
 
     When it was noted as live, and its owner asked for, by the monotonic clock.
     """
@@ -91,7 +91,7 @@ class Door:
         self._quiet = QuietLog(_log)
 
     def owner_seen(self, run_id: str, worker: str, full: str) -> None:
-        """Note who owns a run ("" nobody), and why it takes nothing now ("" it does)."""
+        """Note a run's owner ("" for none), and why it takes nothing now ("" while it does)."""
         run = self._runs.setdefault(run_id, _Run())
         run.owner, run.full = worker, full
         if worker in self._members.alive:
@@ -131,7 +131,7 @@ class Door:
             self._runs.pop(run_id, None)
 
     async def health(self, run_id: str, health: Health) -> None:
-        """Report what an agent sees of its ranks to the run's owner, and that the agent is here if Redis lost that.
+        """Report an agent's view of its ranks to the run's owner, and that the agent is here if Redis lost that.
 
         Raises TakesNoPart as ``room``: an agent that has no frames leaves, too.
         """
@@ -150,7 +150,7 @@ class Door:
             await self._output.add(run_id, output)
 
     async def room(self, run_id: str) -> None:
-        """Raise Unavailable while the run's window is full, or nobody follows it and much has come since.
+        """Raise Unavailable while the run's window is full, or it has no follower and too much unread data.
 
         TakesNoPart: this door does not (any more): the agent is to look for another one.
         """
@@ -185,7 +185,7 @@ class Door:
         if run.owner not in self._members.alive:
             run.unfollowed_bytes += size
             if not run.owner and not run.noted_at <= self._monotonic() < run.noted_at + NOTE_EVERY_S:
-                # It had ended, and was let go while its agent came back.
+                # It had ended, and was let go while its agent returned.
                 run.noted_at = self._monotonic()
                 self._later(self._index.note_live(run_id, self._clock()))
         self._notify(run_id)

@@ -1,7 +1,7 @@
-"""A process' inbox: the stream in which others leave what concerns it, at once and in order.
+"""Inbox of a process: a stream of other processes' notices, in order and without a wait.
 
 A worker finds names of runs in which something is new, a door finds commands for its agents. A name is a hint: each
-run is looked at once a second anyway. A command that is lost is handed out again (owner_side.py), and carried out once.
+run is looked at once a second anyway. A lost command is handed out again (owner_side.py), and carried out once.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from stabilityclient.wire import CommandMessage, decode_message, encode_message
 
 __all__ = ["Inbox", "Order", "Outbox"]
 
-#: Entries kept; whoever is so far behind looks at everything anyway.
+#: Entries kept; a reader that is so far behind looks at everything anyway.
 MAX_ENTRIES = 10_000
 #: Longest wait for an entry, milliseconds.
 BLOCK_MS = 500
 #: Names of runs are collected for so long before they are sent, seconds: frames come in crowds.
 COLLECT_S = 0.005
-#: An inbox that nobody reads any more is removed after so long, seconds.
+#: An unread inbox is removed after so long, seconds.
 KEEP_S = 600
 _AWAY_PAUSE_S = 0.2
 _log = logging.getLogger(__name__)

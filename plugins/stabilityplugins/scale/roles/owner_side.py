@@ -1,4 +1,4 @@
-"""What a worker does with the reports of doors: the agents of its runs are theirs, and its commands go to them."""
+"""A worker's use of the doors' reports: the agents of its runs are theirs, and its commands go to them."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ __all__ = ["OwnerSide"]
 
 #: Runs that are looked at in one call to Redis.
 BATCH = 200
-#: Every run that is followed is looked at so often, seconds, whether somebody named it or not.
+#: Period of looking at every followed run, seconds, named or not.
 EVERY_S = 1.0
-#: Commands that are not over are handed out again so often, seconds: the door of an agent may have been stalled when
-#: it was to get them, or Redis may have lost them on their way. No agent says that it has got one.
+#: Unfinished commands are handed out again so often, seconds: the door of an agent may have been stalled when
+#: it was to get them, or Redis may have lost them on their way. No agent confirms the receipt of one.
 HAND_OUT_S = 3.0
 _log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class OwnerSide:
         self._due.set()
 
     async def follow(self) -> None:
-        """Read reports without end: of the runs that are named at once, of all of them each second."""
+        """Read reports without end: of named runs without a wait, of all of them each second."""
         looked = float("-inf")
         loop = asyncio.get_running_loop()
         while True:
@@ -113,7 +113,7 @@ class OwnerSide:
             await self._ask_all(due[at : at + BATCH], every=named is None)
 
     async def _ask_all(self, runs: list[_Followed], *, every: bool) -> None:
-        """Take what is new of some runs; nearly all of thousands have nothing, so all are asked in one call.
+        """Take the news of some runs; nearly all of thousands have none, so all are asked in one call.
 
         Args:
             every: it is the round of each second, over all runs.
@@ -178,7 +178,7 @@ class OwnerSide:
                 await run.worker.orders_came()
 
     async def _doors_gone(self, run: _Followed) -> None:
-        """Note the agents whose door has died: nobody else reports that they are not connected any more."""
+        """Note the agents whose door has died: no other process reports that they are not connected any more."""
         for agent, at in list(run.agents.items()):
             if at.door not in self._members.alive and await run.reports.disconnected(agent, at.number):
                 run.agents.pop(agent, None)

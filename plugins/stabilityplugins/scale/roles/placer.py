@@ -1,8 +1,8 @@
 """Which runs this worker takes, gives to another one, and whose place it takes when that one has died.
 
-Every worker comes to the same placement by itself (placement.py) and takes what is its own: a run without an owner, or
-with one that is dead, at once; a run of a live owner when that one has given it up. What two of them decide at the same
-time, because they see different members for a moment, the token in Redis decides.
+Every worker computes the same placement by itself (placement.py) and takes its own runs: one without an owner, or
+with a dead one, without a wait; a run of a live owner when that one has given it up. Conflicts of two workers, which
+see different members for a moment, are decided by the token in Redis.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from stabilityplugins.scale.roles.inbox import Outbox
 
 __all__ = ["Placer", "replaceable_by"]
 
-#: How often it is looked at who should follow what, seconds; at once when members or runs come.
+#: Period of the placement, seconds; without a wait when members or runs arrive.
 EVERY_S = 2.0
 #: Thousands of runs may come one by one, and each look is at all of them: a pause after it is so many times as long as
 #: it took, seconds at most.
 PAUSES, MOST_PAUSE_S = 4.0, 0.5
-#: A run goes to a worker that came when this one has seen so often that it should: members come and go.
+#: Looks in a row before a run is handed to a new worker: members come and go.
 HAND_OVER_AFTER = 2
 #: A run that can't be taken up is tried again after so long, seconds, twice as long each time, at most MOST_RETRY_S:
 #: doors name a run with each of its frames, and each try may read much.
 FIRST_RETRY_S, MOST_RETRY_S = 1.0, 60.0
-#: What is remembered over all runs is read again so often, seconds: other workers add to it.
+#: Period of reading the memory over all runs, seconds: other workers add to it.
 FLEET_EVERY_S = 30.0
 _log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Placer:
     """Takes and gives runs for one worker.
 
     Args:
-        manager: follows them. elapsed: seconds, of a clock that nobody sets.
+        manager: follows them. elapsed: seconds, of a monotonic clock.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Placer:
         self._manager = manager
         self._outbox = outbox
         self._due = asyncio.Event()
-        #: How often it was seen that a run of ours should be another worker's.
+        #: Run of this worker -> looks in a row at which it should be another worker's.
         self._elsewhere = Counter[str]()
         #: How often a run was tried that did not get as far as being judged, and until when it is left alone.
         self._tried: dict[str, tuple[int, float]] = {}
@@ -86,7 +86,7 @@ class Placer:
         members.changed.append(self.place_soon)
 
     def place_soon(self) -> None:
-        """Look at once: members or runs came or went."""
+        """Place without a wait: members or runs have changed."""
         self._due.set()
 
     async def follow(self) -> None:
@@ -111,7 +111,7 @@ class Placer:
                 pass
 
     async def place(self) -> None:
-        """Take what this worker should follow and nobody does; give up what another one should."""
+        """Take the runs that this worker should follow and that have no owner; give up those of another one."""
         me = self._members.me.member_id
         workers = [one.member_id for one in self._members.having("worker")]
         if me not in self._members.alive:

@@ -1,10 +1,10 @@
-"""What doors report of a run's agents to whoever owns the run: Health, and which agent is connected where.
+"""The doors' reports of a run's agents to the run's owner: Health, and each agent's connection.
 
-Both lie in Redis beside the run, in its slot: a stream of reports, of which the newest stay, and a hash of the agents
+Both are in Redis with the run, in its slot: a stream of reports, of which the newest stay, and a hash of the agents
 that are connected. An owner that takes a run over reads the hash and the last seconds of the stream, and misses
 nothing. Each connection of an agent has a number, so that the end of an older connection, which a door may notice late,
 is no end of the newer one. It is the time of Redis, microseconds, or one more than the last: a Redis that lost its
-newest second to a power cut or a failover must not give a number twice. What it lost of who is connected is noted again
+newest second to a power cut or a failover must not give a number twice. Lost connections are noted again
 with the next Health.
 """
 
@@ -44,8 +44,8 @@ redis.call('HDEL', KEYS[1], 'a:' .. ARGV[1])
 redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[3], '*', 'g', ARGV[1], 'n', ARGV[2])
 return 1
 """
-#: The same of what an agent sees of its ranks.  ARGV: agent, the connection's number, Health as a message, how many
-#: reports are kept.  Answers 0 where nobody knows any more that this connection is there.
+#: The same of an agent's view of its ranks.  ARGV: agent, the connection's number, Health as a message, how many
+#: reports are kept.  Answers 0 where this connection is no longer stored.
 _HEALTH = """
 redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[4], '*', 'h', ARGV[3])
 local newest = tonumber(redis.call('HGET', KEYS[1], 'n:' .. ARGV[1]) or 0)
@@ -80,7 +80,7 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """An order was stored while nobody owned the run (runs/orders/waiting.py)."""
+    """An order was stored while the run had no owner (runs/orders/waiting.py)."""
 
 
 Report = Connected | Disconnected | Ordered | Health
@@ -113,10 +113,10 @@ class RunReports:
         return bool(await self._redis.eval(_DISCONNECT, 2, *keys, agent, number, MAX_REPORTS))
 
     async def health(self, health: Health, number: int) -> bool:
-        """Report what an agent sees of its ranks over the connection ``number``.
+        """Report an agent's view of its ranks over the connection ``number``.
 
         Returns:
-            Whether it is known that the agent is connected. If not, Redis has lost it, or an owner took the door for
+            Whether the agent's connection is stored. If not, Redis has lost it, or an owner took the door for
             dead that was only stalled: ``connected`` notes it again.
         """
         keys = (self._keys.agents, self._keys.reports)
@@ -126,7 +126,7 @@ class RunReports:
     # --- the owner -----------------------------------------------------------------------------------------------
 
     async def begin(self) -> list[Report]:
-        """Return who is connected now and what was reported last; ``read`` goes on from there."""
+        """Return the present connections and the last reports; ``read`` continues from there."""
         last: Any = await self._redis.xrevrange(self._keys.reports, count=1)
         self.place = last[0][0].decode() if last else "0-0"
         found: list[Report] = []
@@ -151,7 +151,7 @@ class RunReports:
         pipe.xrange(self._keys.reports, min=f"({self.place}", count=1)
 
     async def read(self) -> list[Report]:
-        """Return what was reported since, at most READ_COUNT reports: ask again while there are so many."""
+        """Return the reports since, at most READ_COUNT: ask again while there are so many."""
         entries: Any = await self._redis.xrange(self._keys.reports, min=f"({self.place}", count=READ_COUNT)
         if entries:
             self.place = entries[-1][0].decode()
