@@ -41,13 +41,13 @@ class _Together:
     def __init__(self) -> None:
         self.blocks: list[PointsBlock] = []
         self._names: set[str] = set()
-        #: Step and time of the newest row, where the blocks came one behind the other; else NaN.
+        #: Step and time of the newest row, where the blocks arrived one behind the other; else NaN.
         self._end = (math.nan, math.nan)
 
     def takes(self, block: PointsBlock) -> bool:
         """Add a block, and return True; or return False where it is not of the same stretch."""
         first, last = _ends(block)
-        # Mostly one set of metrics is behind the one before: then what came so far need not be looked at again.
+        # Mostly one set of metrics is behind the one before: then the earlier ones need not be looked at again.
         behind = self._end[0] <= first[0] and self._end[1] <= first[1]
         if self.blocks:
             self._names.update(self.blocks[-1].names)  # not before: mostly a set is alone
@@ -79,7 +79,7 @@ def rows_of(state: SourceState, block: PointsBlock) -> Placed:
 
 
 def one_by_one(blocks: list[Placed]) -> Iterator[Placed]:
-    """Yield the rows of some blocks, each alone: of one block as they came, of several by step and time."""
+    """Yield the rows of some blocks, each alone: of one block in order of arrival, of several by step and time."""
     places = [
         (int(step), float(time), at, row)
         for at, block in enumerate(blocks)

@@ -1,4 +1,4 @@
-"""Opens the segments that nobody declared, holds rows of which it is open where they belong, and places those."""
+"""Opens undeclared segments, holds rows whose place is undecided, and places those."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Branching(Stateful):
     """The tree of one run, its sources, and the rows that wait.
 
     Args:
-        undone: keys of inferred segments that somebody undid, or UNDONE_STEPS. Their steps become strays.
+        undone: keys of inferred segments that a user undid, or UNDONE_STEPS. Their steps become strays.
     """
 
     undone: frozenset[str] = frozenset()
@@ -91,7 +91,7 @@ class Branching(Stateful):
                 yield from self._open(state, launch, first_step, created)
             target = self.tree[launch.segment or 0]
             if not target.undone and first_step <= target.fork_step:
-                # Whoever opened it logs more rarely: its first step only bounds the one from which the job went on.
+                # Its opener logs more rarely: its first step only bounds the one from which the job continued.
                 yield self._relaunches.lower(launch, self._fork_step(first_step, state))
         else:
             joined = joinable(self.tree, state, first_step, undone=UNDONE_STEPS in self.undone)
@@ -136,12 +136,12 @@ class Branching(Stateful):
         state.update_watched()
 
     def _fork_step(self, first_step: int, state: SourceState) -> int:
-        """Return the step a silent restart came from: its checkpoint where one fits, else the step before."""
+        """Return the origin of a silent restart: its checkpoint where one fits, else the step before."""
         found = self.checkpoints.newest_step(first_step - max(state.stride, 1), first_step)
         return first_step - 1 if found is None else found
 
     def _leads(self, state: SourceState, origin: int) -> bool:
-        """Return whether what this source does moves the head (late data of a dead process does not)."""
+        """Return whether this source may move the head (late data of a dead process does not)."""
         launches = self._relaunches.launches
         if (launch := launches.of(state.source)) is None or launches.after(launch) is not None:
             return False
@@ -157,7 +157,7 @@ class Branching(Stateful):
         self._relaunches.entered(state, segment)
 
     def _ask(self, state: SourceState, row: Placed) -> None:
-        """Hold a row, until what comes next shows what it is."""
+        """Hold a row, until the next ones decide its place."""
         state.tentative = Tentative(-1, state.fresh)
         self._relaunches.launches.firm(state.source)
         self._hold(state, row)

@@ -14,7 +14,7 @@ __all__ = ["Change", "Forked", "LineageEvent"]
 
 @dataclass(frozen=True)
 class Forked:
-    """A new segment was added; ``is_head`` says whether the effective timeline changed with it."""
+    """A new segment was added; ``is_head``: whether the effective timeline changed with it."""
 
     segment: FoldedSegment
     is_head: bool

@@ -23,24 +23,24 @@ __all__ = ["CheckpointBook", "CheckpointInspection", "LoggedCheckpoint", "Usable
 MAX_EARLY = 64
 #: Folders of the job's own checkpoints that are remembered: one a launch, where each has its own.
 MAX_HOMES = 64
-#: Why one is used only where a person says so.
+#: Reason why one is used only by order of a person.
 UNVERIFIED = (
     "no agent of the job has seen it, and no earlier checkpoint of the job lies in its folder: anybody who may "
     "send data for this run can have named it"
 )
 _NUMBER = re.compile(r"\d+")
-#: What is said where each node sees a part of the files on a disk of its own: together they may be whole.
+#: Note where each node sees a part of the files on a disk of its own: together they may be whole.
 IN_PARTS = "each node sees a part of its files"
 
 
 @dataclass
 class CheckpointInspection:
-    """What the agents found at a path, as the newest of them told.
+    """Findings of the agents at a path, as of the newest.
 
     Attributes:
-        problem: what is missing or not whole, half a sentence; where ``complete`` is None, why that is not known.
+        problem: missing or incomplete parts, half a sentence; where ``complete`` is None, why that is unknown.
         bad: files that all nodes miss. node: which of them looked last.
-        parts: the nodes miss different files, so that nothing can be said of the whole.
+        parts: the nodes miss different files, so that the whole can't be judged.
     """
 
     kind: str
@@ -57,14 +57,14 @@ class CheckpointInspection:
 
     @classmethod
     def of(cls, seen: CheckpointSeen, node: str) -> CheckpointInspection:
-        """Return what the agent of one node found."""
+        """Return the findings of one node's agent."""
         return cls(
             seen.kind, seen.complete, seen.writing, seen.problem, list(seen.bad), seen.size_bytes, seen.files,
             seen.world_size, seen.loads_with, node,
         )  # fmt: skip
 
     def after(self, earlier: CheckpointInspection | None) -> CheckpointInspection:
-        """Return this look as it stands beside an earlier one of the same checkpoint, perhaps of another node."""
+        """Return this look merged with an earlier one of the same checkpoint, perhaps of another node."""
         if earlier is not None and earlier.complete is not None and self.complete is None and self.problem:
             return earlier  # of a node that can't look there
         if earlier is None or self.complete is not False or self.node == earlier.node:
@@ -79,12 +79,12 @@ class CheckpointInspection:
 
 @dataclass
 class LoggedCheckpoint:
-    """A checkpoint that the job announced. What ``schema.lineage.Checkpoint`` adds changes with forks and incidents.
+    """A checkpoint that the job announced. Other fields of ``schema.lineage.Checkpoint`` depend on forks and incidents.
 
     Attributes:
         took_s: seconds that the save held up training, of the slowest rank.
-        look: what the agents found there, None where none has looked.
-        unverified: nobody knows that a rank of the run wrote it.
+        look: findings of the agents there, None where none has looked.
+        unverified: no proof that a rank of the run wrote it.
     """
 
     step: int
@@ -101,7 +101,7 @@ class LoggedCheckpoint:
         return self.unloadable(world_size) or (UNVERIFIED if self.unverified else "")
 
     def unloadable(self, world_size: int) -> str:
-        """Return why a job of so many ranks can't load it, "" where nothing is known against it."""
+        """Return why a job of so many ranks can't load it, "" without a reason."""
         look = self.look
         if look is None:
             return ""
@@ -127,7 +127,7 @@ class CheckpointBook(Stateful):
     _all: list[LoggedCheckpoint] = fresh(list)
     #: Path -> step, look.
     _early: dict[str, tuple[int, CheckpointInspection]] = fresh(dict)
-    #: Folders in which ranks of the run are known to save; see ``_home``.
+    #: Folders in which ranks of the run save; see ``_home``.
     _homes: list[str] = fresh(list)
 
     def __init__(self) -> None:
@@ -175,11 +175,11 @@ class CheckpointBook(Stateful):
                 self._verify(step, path)
 
     def _is_own(self, path: str, trains: bool) -> bool:
-        """Return whether a path is where the run saves: in one of its folders, or the first that a rank of it named."""
+        """Return whether a path is where the run saves: in one of its folders, or the first that a rank named."""
         return not _homes_of(path).isdisjoint(self._homes) if self._homes else trains
 
     def _verify(self, step: int, path: str) -> None:
-        """Take note that a rank of the run wrote the newest one at a path, if it is not known to be away."""
+        """Take note that a rank of the run wrote the newest one at a path, unless it is marked as unavailable."""
         for checkpoint in self._by_path.get(path, ())[-1:]:
             look = checkpoint.look
             if checkpoint.step != step or (look is not None and look.complete is None and look.problem):
@@ -197,7 +197,7 @@ class CheckpointBook(Stateful):
 
         Args:
             took_s: seconds that the save held up this rank, None where it did not tell.
-            unverified: nobody knows that a rank of the run wrote it.
+            unverified: no proof that a rank of the run wrote it.
         """
         known, look = self._by_path.get(path), None
         if known and known[-1].available:
@@ -232,7 +232,7 @@ class CheckpointBook(Stateful):
                 self._change(checkpoint, available=False)
 
     def seen(self, step: int, path: str, look: CheckpointInspection) -> None:
-        """Take note of what an agent found; of one that is announced later it is kept until then."""
+        """Take note of an agent's findings; those of one announced later are kept until then."""
         newest = self._by_path.get(path, ())[-1:]
         for checkpoint in newest:
             if checkpoint.step == step and checkpoint.available:
@@ -277,7 +277,7 @@ class CheckpointBook(Stateful):
 def _home(path: str) -> str:
     """Return the folder of a checkpoint, with any number as the number of its innermost folder: ``out/step-#/``.
 
-    Not of a bucket or a folder of the root: another number is somebody else's.
+    Not of a bucket or a folder of the root: another number belongs to another owner.
     """
     above, _, folder = path.rpartition("/")[0].rpartition("/")
     outermost = above.endswith("/") or (not above and path.startswith("/"))
@@ -296,7 +296,7 @@ class UsableCheckpoints:
     """The steps of the checkpoints that can be gone back to now, found without looking at each of them.
 
     Args:
-        there: segment -> rising steps of those that are there and whole. tree: says which of them are dead.
+        there: segment -> rising steps of its available and whole ones. tree: decides which are dead.
         every: all that were announced. world_size: ranks of the job.
     """
 
@@ -323,7 +323,7 @@ class UsableCheckpoints:
         return min((step for step, dead_after in firsts if dead_after is None or step <= dead_after), default=None)
 
     def left_on(self, segment: int) -> bool:
-        """Return whether a segment has some beyond what is effective of it: its discarded part can be gone back to."""
+        """Return whether a segment has some beyond its effective part: its discarded part can be resumed."""
         steps = self._there.get(segment)
         return self._tree.is_dead(segment, steps[-1]) if steps else False
 

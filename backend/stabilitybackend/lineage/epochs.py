@@ -1,17 +1,17 @@
-"""Tells a count that starts again with each epoch from a job that goes back to its beginning.
+"""Distinguishes a count that starts again with each epoch from a job that goes back to its beginning.
 
-Both log the first step again. A process that was started again is a launch, and a job that says ``rolled_back`` has
-gone back, however often and however evenly: neither comes here. What is left are the steps of one process that start
+Both log the first step again. A process that was started again is a launch, and a job that reports ``rolled_back`` has
+gone back, however often and however evenly: neither is handled here. The rest are steps of one process that start
 again at its very first step without a word. They count within an epoch if one of these shows it:
 
 - a metric ``epoch`` in the rows has risen, where a job that begins again has its first epoch again;
 - the loss is another one than at the beginning: its values at the first steps, pair by pair, differ by more than they
   scatter. Twelve restarts of one loop, with whatever seed, begin near one loss, since an untrained model has it;
 - they started again at the same step after the same period before, and the loss does not fall as it did at the
-  beginning: what diverges and begins again does so after another number of steps each time.
+  beginning: a training that diverges and begins again does so after another number of steps each time.
 
 Rows with the same values are the same training again, so a rollback. A flat loss without ``epoch`` shows nothing the
-first time: that is taken for a rollback, and the second period tells.
+first time: that is taken for a rollback, and the second period decides.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_ROWS = 4 * FIRST_ROWS
 FEW_PAIRS = 3
 #: The loss is another one when its median difference is so many median scatters, and so large a share of its level.
 FAR_SCATTERS, FAR_SHARE = 4.0, 0.05
-#: Two beginnings are alike where their difference scatters less than this share of the first one.
+#: Two beginnings are equal where their difference scatters less than this share of the first one.
 ALIKE_SHARE = 0.5
 
 
@@ -42,7 +42,7 @@ class EpochCount:
     Attributes:
         rows: rows seen, up to MOST_ROWS. metric: whose values are remembered. first: its (step, value).
         epoch: value of the metric ``epoch`` in the first row, None without it.
-        offset: what is added to the steps of its rows: 0 while they do not count within an epoch.
+        offset: added to the steps of its rows: 0 while they do not count within an epoch.
         period: (first, last) step of the stretch before it last started again and that was no rollback.
     """
 
@@ -69,7 +69,7 @@ class EpochCount:
         return min((step for step, _ in self.first), default=None)
 
     def gather(self, step: int, values: Mapping[str, float], metric: str | None, *, is_loss: bool) -> None:
-        """Take one of the first rows; ``metric``: of it that tells where the run is, None where there is none."""
+        """Take one of the first rows; ``metric``: the one that shows the run's progress, None where there is none."""
         self.rows += 1
         if metric is None:
             return
@@ -78,7 +78,7 @@ class EpochCount:
         self.first.append((step, values.get(self.metric, math.nan)))
 
     def starts_again(self, first_step: int, last_step: int, rows: Sequence[tuple[int, Mapping[str, float]]]) -> bool:
-        """Return whether low rows are the next epoch, and not what the job trained before.
+        """Return whether low rows are the next epoch, and no earlier training again.
 
         Args:
             first_step: of the rows. last_step: the greatest before them. rows: (step, metric -> value) of each.
@@ -99,7 +99,7 @@ class EpochCount:
             return False
         differences, old = [new - old for old, new in pairs], [old for old, _ in pairs]
         far, scatter = abs(median(differences)), _scatter(differences)
-        if period == (first_step, last_step):  # what begins again falls as it did
+        if period == (first_step, last_step):  # a new beginning falls like the first
             return scatter > ALIKE_SHARE * _scatter(old)
         return far > FAR_SCATTERS * scatter and far > FAR_SHARE * abs(median(old))
 
@@ -108,7 +108,7 @@ class EpochCount:
         return self.offset > 0 and step - self.offset == self.first_step
 
     def begin(self, newest: int, stride: int) -> int:
-        """Let the next epoch go on after ``newest``, the greatest step of the curve; return what is added more."""
+        """Let the next epoch continue after ``newest``, the greatest step of the curve; return the added offset."""
         assert self.first_step is not None
         before, self.offset = self.offset, newest + stride - self.first_step
         return self.offset - before

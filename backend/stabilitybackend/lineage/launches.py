@@ -1,10 +1,10 @@
 """Finds which processes were started together: a launch is one start of the whole job, at most one process a rank.
 
-What is certain comes first: a rank has one process a launch; on one node a launch has one restart count; nothing starts
+Certain facts have priority: a rank has one process a launch; on one node a launch has one restart count; nothing starts
 in a launch of which a process has ended; ranks wait for each other in the first step. Among the launches that are left
 the one with the nearest start in time is meant. While a process has no row it may still come to another launch.
 
-What can't be known: of two launches that follow each other more closely than the processes of one launch do, in which
+Undecidable cases: of two launches that follow each other more closely than the processes of one launch do, in which
 one a rank was started that died before its first message in the other; and to which launch rows belong that come before
 any message of the earlier process of their rank and of the other ranks of their launch.
 """
@@ -19,7 +19,7 @@ from stabilityclient.wire import SourceInfo
 
 __all__ = ["Launch", "Launches"]
 
-#: A rank may log so long before the last one of its launch has started, seconds: what it says of its settings, say.
+#: Longest logging of a rank before the last one of its launch has started, seconds: its settings, for one.
 AHEAD_S = 0.5
 #: Launches looked at on either side of a start in time; a rank that stayed away for more of them joins none.
 NEAR_LAUNCHES = 8
@@ -27,7 +27,7 @@ NEAR_LAUNCHES = 8
 
 @dataclass(frozen=True)
 class _ProcessStart:
-    """What shows to which launch a process belongs; ``generation`` is its launcher's restart count."""
+    """Evidence of the launch of a process; ``generation`` is its launcher's restart count."""
 
     source: str
     rank: int
@@ -44,10 +44,10 @@ class Launch:
         members: rank -> source. firm: those of them that have rows, so that they stay where they are.
         starts: of its processes, unix seconds, rising. firm_starts: of those of them that have rows.
         generations: node -> restart count of its processes there that have rows.
-        ended: when the first of its processes ended, as far as is known, unix seconds.
-        trained: log time at which one of its ranks had gone on to a second step, infinite before that is known.
+        ended: when the first of its processes ended, as far as reported, unix seconds.
+        trained: log time at which one of its ranks reached a second step, infinite before that.
         newest: log time of its newest row.
-        segment: the segment that it opened, None while it goes on in the one of the launch before.
+        segment: the segment that it opened, None while it continues in the one of the launch before.
         at: the newest segment that one of its ranks is in, None before its first row.
         first_step: the least first step of its ranks, None before its first row.
     """
@@ -83,7 +83,7 @@ class Launch:
         return float("inf")
 
     def may_hold(self, start: _ProcessStart) -> bool:
-        """Return whether nothing that is known is against ``start`` being of this launch."""
+        """Return whether no fact is against ``start`` being of this launch."""
         held = self.members.get(start.rank, start.source)
         if (held != start.source and held in self.firm) or start.started > self.ended:
             return False
@@ -113,7 +113,7 @@ class Launches(Stateful):
         self._of = {source: launch for launch in self._launches for source in launch.members.values()}
 
     def of(self, source: str) -> Launch | None:
-        """Return the launch of a source as it is understood now, None for an agent."""
+        """Return the present launch of a source, None for an agent."""
         return self._of.get(source)
 
     def started_with(self, source: str) -> tuple[str, ...]:
@@ -133,10 +133,10 @@ class Launches(Stateful):
             self.settle(info.source)
 
     def settle(self, source: str, first_row: float = float("inf")) -> Launch:
-        """Return the launch of ``source``; ask again while nothing rests on the answer: more may be known by then.
+        """Return the launch of ``source``; ask again while nothing rests on the answer: more facts may arrive.
 
         Args:
-            first_row: log time of its first row, once it is known.
+            first_row: log time of its first row, once received.
         """
         start, now = self._starts[source], self._of.get(source)
         if now is not None and source in now.firm:
@@ -159,7 +159,7 @@ class Launches(Stateful):
         return found
 
     def _draw(self, new: Launch, start: _ProcessStart) -> None:
-        """Let processes without a row that were put to a launch before the one of ``start`` was known come over."""
+        """Let processes without a row that were put to a launch before the one of ``start`` was found move there."""
         at = self._launches.index(new)
         for other in (*self._launches[max(at - 1, 0) : at], *self._launches[at + 1 : at + 2]):
             halfway = bisect_left(other.starts, (other.began + start.started) / 2)
@@ -189,17 +189,17 @@ class Launches(Stateful):
         return self._ranks[start.rank][0] < (start.started, source)
 
     def before(self, launch: Launch) -> Launch | None:
-        """Return the newest launch before ``launch`` of which a row is known."""
+        """Return the newest launch before ``launch`` that has a row."""
         at = self._launches.index(launch)
         return next((one for one in reversed(self._launches[:at]) if one.at is not None), None)
 
     def undecided(self, launch: Launch) -> bool:
-        """Return whether of a launch shortly before ``launch`` rows are held: where they belong is not known yet."""
+        """Return whether a launch shortly before ``launch`` has held rows: their place is undecided."""
         at = self._launches.index(launch)
         return any(one.firm and one.at is None for one in self._launches[max(at - NEAR_LAUNCHES, 0) : at])
 
     def after(self, launch: Launch) -> Launch | None:
-        """Return the next launch after ``launch`` of which a row is known."""
+        """Return the next launch after ``launch`` that has a row."""
         if launch is self._launches[-1]:
             return None
         at = self._launches.index(launch)
@@ -227,7 +227,7 @@ class Launches(Stateful):
         return launch.distance(start, other) < launch.distance(other)
 
     def firm(self, source: str) -> None:
-        """Note that a row of ``source`` is known: its launch is certain."""
+        """Note that ``source`` has a row: its launch is certain."""
         launch = self._of[source]
         if source not in launch.firm:
             self._launches.remove(launch)

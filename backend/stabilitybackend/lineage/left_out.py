@@ -1,4 +1,4 @@
-"""Which batches a rollback was to leave out, or did: one reading of what was ordered and of what was applied. Pure."""
+"""Batches that a rollback was to leave out, or did: one reading of the ordered and of the applied changes. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def left_out(changes: Mapping[str, Any], fork_step: int) -> tuple[int, int] | No
     """Return the first and last step, of the branch that was left, whose batches were left out; None for none.
 
     Args:
-        changes: of a segment; what a job declared by itself may be anything.
+        changes: of a segment; a job may declare any value.
         fork_step: the step that it went back to.
     """
     span, skip = changes.get("skip_range"), changes.get("skip_batches")

@@ -1,4 +1,4 @@
-"""The lineage of one run, and what a run is given from outside, as consumers read them."""
+"""The lineage of one run, and its external inputs, as consumers read them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["Given", "Lineage"]
 
 @dataclass(eq=False)
 class Given(Consumer):
-    """What a run has from outside.
+    """External inputs of a run.
 
     Args:
         clock: returns unix seconds.
-        config: returns the run's config, which is stored beside its frames.
-        remember: adds to a finding about a GPU, of a given incident or a new one, what other runs showed of that GPU.
+        config: returns the run's config, which is stored apart from its frames.
+        remember: adds to a finding about a GPU, of a given incident or a new one, that GPU's history in other runs.
     """
 
     run_id: str

@@ -1,8 +1,8 @@
 """Which steps a process has logged: stretches of even steps, so that a steady log is one of them, however long it is.
 
 A row below the newest step is late if its step was left out before, and a step that is logged again otherwise. The
-newest stretches are known exactly, some dozens of steps of a log that comes in any order; of everything before them it
-is said that it was logged.
+newest stretches are exact, some dozens of steps of a log in any order; of everything before them it
+is assumed that it was logged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_LATE = 1_024
 #: A row so many usual strides behind the newest step is not late any more, whatever was logged between them.
 LATE_STRIDES = 128
 #: Rows of a stretch after which its distance is how the process logs: steps between those are none that it left out,
-#: unless others of them came late.
+#: unless others between them were late.
 EVEN_ROWS = 16
 
 
@@ -29,7 +29,7 @@ class LoggedSteps:
     Attributes:
         first: where the newest stretch began, None before the first row.
         stretches: (first, last, distance) of those before it, rising.
-        late: steps that came late.
+        late: steps that arrived late.
         floor: everything up to this step is taken for logged.
     """
 
@@ -74,7 +74,7 @@ class LoggedSteps:
         return min([stride, *(distance for _, _, distance in self.stretches)])
 
     def go_back(self, fork_step: int, last: int | None, stride: int) -> None:
-        """Note that the process goes on after ``fork_step``: later steps are new again."""
+        """Note that the process continues after ``fork_step``: later steps are new again."""
         if last is not None:
             self.break_off(last, stride)
         self.first = None

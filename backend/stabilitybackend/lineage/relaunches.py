@@ -1,4 +1,4 @@
-"""Says where in the tree each launch of the job belongs: from which segment it goes on, and since which step."""
+"""Places the launches of the job in the tree: the segment from which each continues, and since which step."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ WENT_ON = "the job was started again and went on"
 class Relaunches(Stateful):
     """The launches of a run in its tree.
 
-    A launch of several ranks gets a segment of its own even where it goes on at the next step (cause ``resume``): what
-    the launch before had logged beyond it, and that a rank began lower, is often known only later. Then the segment's
+    A launch of several ranks gets a segment even where it continues at the next step (cause ``resume``): rows
+    of the launch before beyond it, or a rank that began lower, often show only later. Then the segment's
     fork moves and no row has to.
 
     Args:
@@ -47,7 +47,7 @@ class Relaunches(Stateful):
         """Return the launch of a process that has no row yet, None where the job never logged before it.
 
         Args:
-            state: of the process; it takes over what its rank had reached. step, time: of its first row.
+            state: of the process; it takes over the marks of its rank. step, time: of its first row.
         """
         if not state.fresh or state.rank is None:
             return None
@@ -56,14 +56,14 @@ class Relaunches(Stateful):
         if before is None:  # nor is it a relaunch where the job died before its first row, and begins again
             return launch if step > STRIDES_THAT_GO_ON and self.launches.again(state.source) else None
         old = self._sources.get(before.members.get(state.rank, ""))
-        if old is not None:  # what it goes on from may have come later than its own first message
+        if old is not None:  # its predecessor's facts may have arrived later than its own first message
             state.follow(old)
         return launch
 
     def place_of(self, source: str, step: int) -> int | None:
         """Return the segment that a source is in when it does something at ``step`` (``SegmentTree.segment_at``).
 
-        None while that is open: it has logged nothing yet, or low steps of it may be a rollback nobody declared. A rank
+        None while that is open: it has logged nothing yet, or low steps may be an undeclared rollback. A rank
         that never logs is where its launch is.
         """
         state = self._sources.get(source)
@@ -77,14 +77,14 @@ class Relaunches(Stateful):
         return 0 if self.launches.before(launch) is None and not self.launches.again(source) else None
 
     def parts(self, launch: Launch, state: SourceState, step: int) -> bool:
-        """Return whether a launch that does not go back gets a segment all the same: its fork may still move down.
+        """Return whether a launch that does not go back gets a segment nevertheless: its fork may still move down.
 
-        A job of one rank that goes on at its next step needs none.
+        A job of one rank that continues at its next step needs none.
         """
         return self._world > 1 or not state.near(step) or self.launches.undecided(launch)
 
     def unsure(self, launch: Launch | None, state: SourceState, step: int) -> bool:
-        """Return whether a rank that never logged begins below what the job reached: it is held until it goes on."""
+        """Return whether a rank that never logged begins below the job's marks: it is held until it continues."""
         if launch is None or launch.at is not None or state.marks:
             return False
         return self._tree.reaches_past(self.origin(launch), step - 1)
@@ -95,7 +95,7 @@ class Relaunches(Stateful):
         return 0 if before is None or before.at is None else before.at
 
     def began(self, state: SourceState, step: int) -> None:
-        """Note the first row of a process; where it belongs is known."""
+        """Note the first row of a process; its place is decided."""
         launch = self.launches.of(state.source)
         if launch is not None:
             self.launches.firm(state.source)
@@ -109,7 +109,7 @@ class Relaunches(Stateful):
             launch.at = segment.id
 
     def succeeded(self, state: SourceState, step: int) -> bool:
-        """Return whether a later launch went on in this segment from ``step`` or before: this row came too late."""
+        """Return whether a later launch continued in this segment from ``step`` or before: this row is too late."""
         launch = self.launches.of(state.source)
         later = None if launch is None else self.launches.after(launch)
         if later is None or later.segment is not None or later.first_step is None:
@@ -119,7 +119,7 @@ class Relaunches(Stateful):
     def logged(self, state: SourceState, rows: Sequence[Placed]) -> Iterator[Forked]:
         """Note rows.
 
-        Those of a launch that came late may show that the next one did not go on where it had been, but went back.
+        Late rows may show that the next launch did not continue from there, but went back.
         """
         launch = self.launches.of(state.source)
         if launch is None:
@@ -151,7 +151,7 @@ class Relaunches(Stateful):
         return Forked(segment, segment.id == self._tree.head)
 
     def rehang(self, launch: Launch | None) -> Iterator[Forked]:
-        """What ``launch`` did was known later than what came after it: the next launch goes on from there."""
+        """``launch`` is placed later than the launch after it, which continues from there."""
         later = None if launch is None else self.launches.after(launch)
         if later is None or later.segment is None:
             return

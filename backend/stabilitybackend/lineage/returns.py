@@ -11,7 +11,7 @@ __all__ = ["left_by", "taken_up"]
 
 
 def taken_up(tree: SegmentTree, here: int, data: Mapping[str, Any]) -> tuple[int, dict[str, int]]:
-    """Return the segment whose state a ``segment`` event says that a source took up, and what the new segment keeps.
+    """Return the segment whose state a source took up, by its ``segment`` event, and the kept part of the new segment.
 
     Nearly always that is the one that the source is in. Of an order to go back to a branch that was left it is that
     branch: of several with its key (a restart that repeats itself) the one with its id, else the newest.

@@ -34,7 +34,7 @@ class SourceBook(Stateful):
         return state.rank is not None and self.newest.get(state.rank) == state.source
 
     def add(self, info: SourceInfo, head: int) -> SourceState:
-        """Take a source that is not known yet and return where it is.
+        """Take a new source and return its place.
 
         Args:
             head: of the tree when it was started.

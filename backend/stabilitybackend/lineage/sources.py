@@ -1,4 +1,4 @@
-"""What the fold remembers of each source (one start of one training process) between two frames."""
+"""Memory of the fold for each source (one start of one training process) between two frames."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CONFIRM_STEPS", "STRIDES_THAT_GO_ON", "SourceState", "Tentative", "j
 CONFIRM_STEPS = 2
 #: The same in a process that runs on: an evaluation may log some rows under the name of the loss, too.
 CONFIRM_STEPS_RUNNING = 8
-#: A next step at most this many usual strides away "goes on" from the last one.
+#: A next step at most this many usual strides away continues from the last one.
 STRIDES_THAT_GO_ON = 2
 #: Low rows further apart are not of one stretch: the first of them was a stray. Rows may come in another order.
 NEAR_STRIDES = 16
@@ -28,7 +28,7 @@ WRITER_ROWS = 3
 
 @dataclass
 class Tentative:
-    """Low steps that may be the start of an undeclared rollback: rows are held until it is known.
+    """Low steps that may be the start of an undeclared rollback: rows are held until that is decided.
 
     Attributes:
         high: greatest step of the source before.
@@ -51,7 +51,7 @@ class Tentative:
     def goes_on(self, step: int, weight: int, stride: int, *, low: bool) -> bool:
         """Return whether a row continues from here rather than from where the source was before."""
         if not weight:
-            return True  # it tells nothing, and waits with the others
+            return True  # no evidence: it waits with the others
         if self.first_step is None or self.last_step is None:
             return low
         if step < self.last_step:
@@ -73,7 +73,7 @@ class Tentative:
         self.led = self.led or weight > 1
 
     def went_through(self, step: int) -> bool:
-        """Return whether the low steps came to where the source had been before, and begin once more with ``step``."""
+        """Return whether the low steps reached the source's former place, and begin once more with ``step``."""
         reached = self.last_step is not None and self.last_step >= self.high and len(self.steps) > 1
         return reached and not self.fresh and step == self.first_step
 
@@ -101,10 +101,10 @@ class SourceState:
         last_step: the greatest step of the present stretch, None before the first.
         fresh: True until its first points are placed.
         tentative: low steps that are not placed yet.
-        stray_until: steps up to this one that lie before the marks are strays: somebody undid their segment.
+        stray_until: steps up to this one that lie before the marks are strays: a user undid their segment.
         number: counts the sources of the run in the order in which they first appeared.
         started: when its process started, unix seconds.
-        no_rollbacks: its steps that go back are no rollback and no restart: the event ``no_rollbacks`` came.
+        no_rollbacks: its backward steps are no rollback and no restart: the event ``no_rollbacks`` was received.
         logged: the steps of the present stretch.
         counting: which of its metrics tell where the run is.
         writer: newest step of low rows that went on from each other while others went on from the newest step, and how
@@ -143,7 +143,7 @@ class SourceState:
         return self._marks
 
     def settle(self) -> None:
-        """Put into ``_marks`` what is not there yet."""
+        """Put missing metrics into ``_marks``."""
         if self._together is not None:
             names, step = self._together
             self._marks.update(dict.fromkeys(names, step))
@@ -151,7 +151,7 @@ class SourceState:
 
     @property
     def reached(self) -> int:
-        """The greatest step that a metric of it reached, -1 for none."""
+        """The greatest step that one of its metrics reached, -1 for none."""
         return max((step for step in self.marks.values() if step != OWN_COUNT), default=-1)
 
     def update_watched(self) -> None:
@@ -159,7 +159,7 @@ class SourceState:
         self.watched = self.fresh or self.tentative is not None or self.epochs.watches
 
     def follow(self, old: SourceState) -> None:
-        """Take over what the process before of the same rank had reached."""
+        """Take over the marks of the process before of the same rank."""
         self._marks, self.stride, self.last_step = dict(old.marks), old.stride, old.last_step
         self.logged = LoggedSteps(first=old.last_step, floor=old.reached)
         self.counting = Counting(dict(old.counting.back), dict(old.counting.behind))
@@ -171,24 +171,24 @@ class SourceState:
         return max(map(self.marks.get, names, repeat(-1)), default=-1)
 
     def goes_back(self, names: list[str], step: int) -> bool:
-        """Return whether a row of ``names`` at ``step`` lies before what the same metrics reached."""
+        """Return whether a row of ``names`` at ``step`` lies before the marks of the same metrics."""
         high = self.high(names)
         return step < high or (self.fresh and step == high)
 
     def near(self, step: int) -> bool:
-        """Return whether ``step`` goes on from the newest one as this rank's steps usually do."""
+        """Return whether ``step`` continues from the newest one by this rank's usual stride."""
         return self.last_step is None or step - self.last_step <= STRIDES_THAT_GO_ON * self.stride
 
     def is_late(self, names: list[str], step: int) -> bool:
-        """Return whether a row lies before what the rank reached, but not before what these metrics did."""
+        """Return whether a row lies before the rank's marks, but not before those of these metrics."""
         return step <= self.reached and not self.goes_back(names, step)
 
     def fills(self, step: int) -> bool:
-        """Return whether a row below the newest step was left out so far: it came late and goes back nowhere."""
+        """Return whether a row below the newest step was left out so far: it is late and no rollback."""
         return self.last_step is not None and self.logged.left_out(step, self.last_step, self.stride)
 
     def of_other_writer(self, step: int) -> bool:
-        """Return whether a low row goes on from those of a second writer of the same names, who is behind the first."""
+        """Return whether a low row continues those of a second writer of the same names, who is behind the first."""
         newest, rows = self.writer
         return rows >= WRITER_ROWS and newest < step <= newest + STRIDES_THAT_GO_ON * self.stride
 
@@ -213,7 +213,7 @@ class SourceState:
             marks.update({name: step for name in names if marks.get(name, -1) < step})
 
     def mark_late(self, names: list[str], step: int) -> None:
-        """Note a row that came late: the source is where it was."""
+        """Note a late row: the source stays in its place."""
         self.mark_names(names, step)
         self.logged.came_late(step)
 
@@ -224,7 +224,7 @@ class SourceState:
         self._together = (names, step) if names else None
 
     def go_on(self, names: list[str], steps: list[int]) -> None:
-        """Do what ``mark`` does for rows that do not go back."""
+        """Do the same as ``mark`` for rows that do not go back."""
         self.reach(names, steps[-1])
         self.pass_steps(steps)
 
@@ -278,7 +278,7 @@ def joinable(tree: SegmentTree, state: SourceState, step: int, *, undone: bool =
     """Return the segment that other ranks opened and this one now reaches, if there is one.
 
     Args:
-        undone: look for one that somebody undid.
+        undone: look for one that a user undid.
     """
     for segment in tree:
         if segment.id <= state.segment or (state.fresh and segment.id != tree.head):

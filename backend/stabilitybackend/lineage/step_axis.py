@@ -1,7 +1,7 @@
 """Which metrics of a process tell where the run is, and which count their own steps.
 
 A metric that goes back takes only itself along: the batches of a validation are counted from 0 in each epoch, a table
-of an evaluation has the epoch as its step. The run goes back where its loss does, or most of what it logs at each step.
+of an evaluation has the epoch as its step. The run goes back with its loss, or with most metrics of each step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["OWN_COUNT", "Counting", "StepAxis"]
 OWN_COUNT = 2**62
 #: Rows of a metric that went back while the run went on, after which it counts its own steps.
 ROWS_BACK = 2
-#: Rows of a metric each of which came on by less than half of what the run did, after which it counts its own steps.
+#: Rows in which a metric advanced by less than half of the run's steps, after which it counts its own steps.
 ROWS_BEHIND = 3
 #: Strides behind the newest step within which a metric is logged at each of the run's steps.
 NEAR_STRIDES = 2
@@ -32,11 +32,11 @@ MAX_LISTED = 64
 
 @dataclass
 class Counting:
-    """What the metrics of a process did that do not tell where the run is.
+    """State of the metrics of a process that do not show the run's progress.
 
     Attributes:
         back: metric -> its rows that went back while the run went on.
-        behind: metric -> (rows that came on more slowly than the run, step of its newest row, the run's step then).
+        behind: metric -> (rows that advanced more slowly than the run, step of its newest row, the run's step then).
     """
 
     back: dict[str, int] = field(default_factory=dict)
@@ -44,10 +44,10 @@ class Counting:
 
 
 class StepAxis(Stateful):
-    """What is known of the metrics of one run.
+    """Facts about the metrics of one run.
 
     Attributes:
-        declared: what the job calls its loss.
+        declared: the job's name for its loss.
         own: metrics that count their own steps.
         writers: two write the same metrics, one behind the other.
         epoch: first and last step of an epoch, where the steps of a process count within one.
@@ -89,7 +89,7 @@ class StepAxis(Stateful):
         return found
 
     def weight(self, marks: dict[str, int], names: Sequence[str], stride: int) -> int:
-        """Return how much a row tells of where the run is: 2 the loss's, 1 of most metrics beside a loss, 0 nothing.
+        """Return the weight of a row for the run's progress: 2 the loss's, 1 of most metrics with a loss, 0 nothing.
 
         Where no loss is logged, a row of most metrics that are logged at each step is as good as the loss's.
 
@@ -114,7 +114,7 @@ class StepAxis(Stateful):
     def went_back(
         self, counting: Counting, marks: dict[str, int], names: Sequence[str], step: int, run: int, stride: int
     ) -> None:
-        """Note a row below what its metrics reached, which the run, at step ``run``, did not follow.
+        """Note a row below the marks of its metrics, which the run, at step ``run``, did not follow.
 
         A metric that is logged at the run's steps, too, keeps those: a row of an evaluation may share it.
         """
@@ -149,7 +149,7 @@ class StepAxis(Stateful):
         return [*self.own][:MAX_LISTED]
 
     def note(self) -> str:
-        """Return what a person has to know of the run's steps, "" for nothing."""
+        """Return a note for users on the run's steps, "" for none."""
         told = [self._own_note()] if self.own else []
         if self.epoch is not None:
             first, last = self.epoch

@@ -1,4 +1,4 @@
-"""The tree of segments of one run, and what is effective in it."""
+"""The tree of segments of one run, and its effective part."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ ROOT_FORK = -1
 
 @dataclass
 class FoldedSegment:
-    """An unbroken stretch of steps as the fold keeps and saves it; ``schema.lineage.Segment`` is what people see of it.
+    """An unbroken stretch of steps as the fold keeps and saves it; ``schema.lineage.Segment`` is its public view.
 
     Attributes:
         id: 0 for the root, then in the order of creation.
-        key: what the ranks call it: "" the root, a command id, ``d-...`` a declared rollback, ``u-...`` inferred.
+        key: its name among the ranks: "" the root, a command id, ``d-...`` a declared rollback, ``u-...`` inferred.
         parent: id of the parent, None for the root.
         fork_step: the step whose state it starts from; its own steps are > fork_step. ROOT_FORK for the root.
         cause: ``start``, ``command``, ``declared``, ``restart``, or ``resume`` (a launch that did not go back).
         reason: free text of who asked, may be empty.
         command_id: the command that ordered it, else None.
-        issuer: who asked, where known.
-        changes: what else changed (lr_scale, seed, skip_batches, ...): what was ordered, or what the job declared.
-        applied: what the job reports as changed, None where it reported nothing.
+        issuer: author of the order, if any.
+        changes: other changes (lr_scale, seed, skip_batches, ...), ordered or declared by the job.
+        applied: changes that the job reports, None without a report.
         created: log time of the record that opened it, unix seconds.
         entered: rank -> source id that brought the rank into this segment.
-        undone: somebody undid this inferred segment: it holds no points and is never the head.
+        undone: a user undid this inferred segment: it holds no points and is never the head.
         first_step, last_step: smallest and greatest step seen, None before the first point.
         points: values stored in it, dead ones too.
         returns_to: the discarded segment whose state it went on from: a rollback was undone. None for any other.
         shared_step: of one that returns, the greatest step up to which the path before and the one to it are the same.
-        inferred: of one that nobody declared, from what it was inferred, see ``schema.lineage.Segment``.
+        inferred: evidence of an undeclared one, see ``schema.lineage.Segment``.
     """
 
     id: int
@@ -68,14 +68,14 @@ class FoldedSegment:
         return self.fork_step if self.shared_step is None else self.shared_step
 
     def note_applied(self, applied: Mapping[str, Any]) -> None:
-        """Take what a rank reports as changed; where ranks differ, the value says that."""
+        """Take the changes that a rank reports; where ranks differ, the value shows that."""
         known = self.applied
         differing = {name for name in applied if known is not None and known.get(name, applied[name]) != applied[name]}
         self.applied = {**applied, **(known or {}), **dict.fromkeys(differing, "differs between ranks")}
 
     @property
     def went_back(self) -> bool:
-        """Whether the job went back when it began: a rollback or a restart, which nobody took back."""
+        """Whether the job went back when it began: a rollback or a restart, which was not undone."""
         return self.parent is not None and not self.undone and self.cause != "resume"
 
     def saw(self, low: int, high: int, values: int) -> None:
@@ -97,14 +97,14 @@ class PathRange:
 class SegmentTree(Stateful):
     """Segments of a run, and the head among them.
 
-    The path to the head is kept as it changes: a run that went back a thousand times must not walk all of it at each
+    The path to the head is kept up to date: a run that went back a thousand times must not walk the whole path at each
     step. So a segment that is in the tree is moved by ``rehang`` only.
     """
 
     _segments: list[FoldedSegment] = fresh(lambda: [FoldedSegment(0, "", None, ROOT_FORK, "start")])
     _by_key: dict[str, list[int]] = fresh(lambda: {"": [0]})
     _head: int = 0
-    #: The path to the head, and segment -> last step of it there, None for no end.
+    #: The path to the head, and segment -> its last step there, None for no end.
     _path: list[PathRange] = fresh(lambda: [PathRange(0, ROOT_FORK + 1, None)])
     _ends: dict[int, int | None] = fresh(lambda: {0: None})
     #: Segments of which something was not reported to browsers yet, in the order in which it happened.
@@ -181,7 +181,7 @@ class SegmentTree(Stateful):
         """Add a segment that starts from the state after ``to_step`` on the path of ``origin``.
 
         The parent is the segment of that path which holds ``to_step``, so that a rollback past an earlier fork hangs
-        from the older segment. The head is left as it is.
+        from the older segment. The head is unchanged.
 
         Args:
             origin: the segment the job was in.
@@ -193,14 +193,14 @@ class SegmentTree(Stateful):
         parent = self.segment_at(origin, fork_step)
         segment = FoldedSegment(len(self._segments), key, parent, fork_step, cause, created=created, **facts)
         if cause == "declared" and segment.applied is None:
-            segment.applied = dict(segment.changes)  # what the job declared
+            segment.applied = dict(segment.changes)  # declared by the job
         self._segments.append(segment)
         self._by_key.setdefault(key, []).append(segment.id)
         self.touch(segment.id)
         return segment
 
     def note_applied(self, event: EventBlock) -> None:
-        """Take what a rank says that it changed in the rollback that it obeyed; any other event changes nothing."""
+        """Take a rank's report of its changes in the rollback that it obeyed; any other event changes nothing."""
         if event.type == "command" and isinstance(event.data.get("applied"), dict):
             for segment in self.with_key(str(event.data.get("command_id"))):
                 segment.note_applied(event.data["applied"])
@@ -278,7 +278,7 @@ class SegmentTree(Stateful):
         return Segments(self._head, [self._shown(segment, labels) for segment in self._segments])
 
     def _labels(self) -> dict[int, str]:
-        """Return segment -> what people call its fork: R1, R2 ... a rollback, S1 ... a restart from an earlier step."""
+        """Return segment -> short name of its fork: R1, R2 ... a rollback, S1 ... a restart from an earlier step."""
         counts = {"R": 0, "S": 0}
         found = {}
         for segment in self._segments:
@@ -323,7 +323,7 @@ class SegmentTree(Stateful):
 def undoable(run_id: str, tree: SegmentTree, segment: int) -> list[FoldedSegment]:
     """Return the segment and all like it, if it was inferred from steps alone.
 
-    What goes back while it runs on does it again and again, so that those are alike. A restart is alone, and nothing
+    A process that goes back while it runs repeats that, so its forks form a series. A restart is alone, and nothing
     may hang from it.
 
     Raises:

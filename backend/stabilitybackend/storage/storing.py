@@ -32,11 +32,11 @@ DOUBT_S = 3.0
 
 _log = logging.getLogger(__name__)
 
-#: An answer that took longer tells too little of the clock, seconds.
+#: Longest answer that still measures the clock, seconds.
 SOON_S = 0.25
 
 _NOTHING_LOST = "Training goes on: agents keep what is not stored and send it again"
-#: The beginning of what Redis answers: code, what that means, what to do.
+#: The beginning of an error of Redis: code, its meaning, the remedy.
 _PROBLEMS = {
     "OOM": (
         "redis_full",
@@ -133,7 +133,7 @@ class Storing:
         """Return unix seconds of this machine; with several processes those of Redis where this machine's are off.
 
         Commands expire at times that one process sets and another one reads. A process alone agrees with itself: where
-        its machine's clock is set, that of a Redis beside it jumps too.
+        its machine's clock is set, that of a Redis on the same machine jumps too.
         """
         return self._clock() + self._off_s
 
@@ -187,7 +187,7 @@ class Storing:
         return answer if isinstance(answer, Exception) else None
 
     def _compare(self, time: Any, asked: float) -> None:
-        """Note how far the clock of Redis is ahead, where it told its time soon after it was asked."""
+        """Note the lead of the clock of Redis, where its time arrived soon after the request."""
         now = self._clock()
         if isinstance(time, BaseException) or not 0 <= now - asked <= SOON_S:
             return

@@ -244,7 +244,7 @@ def open_location(place: str | Path) -> Location:
 
 
 def checked_name(name: str) -> str:
-    """Return ``name`` if it is a name of the archive: a path must never lead out of it."""
+    """Return a valid ``name`` of the archive: a path must never lead out."""
     if name != INSTALLATION_FILE and not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no name of an archived file: expected <run_id>/<file>")
     return name

@@ -17,7 +17,7 @@ __all__ = ["Extent", "Rows", "SeriesKey", "by_step", "chain_rows", "join_rows", 
 
 
 class SeriesKey(msgspec.Struct, frozen=True, gc=False):
-    """Names one series: rank is None for an agent's metrics, then ``node`` tells them apart."""
+    """Names one series: rank is None for an agent's metrics, distinguished by ``node``."""
 
     metric: str
     segment: int

@@ -34,7 +34,7 @@ SERIES_PIECE_ROWS = 131_072
 #: A stretch of steps that holds too much is cut into about this many blocks, and those put together again.
 _BLOCKS = 4_096
 #: Tries to read the points of now, and the pause between two, seconds: merging removes the old files a moment before it
-#: says where the points are.
+#: shows where the points are.
 _FRESH_TRIES = 5
 _FRESH_PAUSE_S = 0.2
 #: Fields of a segment in an export (docs/api.md).

@@ -1,6 +1,6 @@
-"""The newest points of one run in memory: what the run's stream in Redis still holds, cut into generations.
+"""The newest points of one run in memory: the contents of the run's stream in Redis, cut into generations.
 
-A generation is what came between two stream ids. The open one grows; a sealed one waits for the archiver, which turns
+A generation lies between two stream ids. The open one grows; a sealed one waits for the archiver, which turns
 it into a part (``stabilitybackend.storage.archive``) and takes it out of Redis and of memory at the same moment.
 """
 
@@ -35,7 +35,7 @@ _PLACES = Lock()
 
 @dataclass(frozen=True, slots=True)
 class RowPlace:
-    """How far a generation had come at one moment: its newest frame, and what it held."""
+    """Size of a generation at one moment: its newest frame, and its contents."""
 
     to_id: str
     frames: int
@@ -45,7 +45,7 @@ class RowPlace:
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """What came between two places of one generation. ``marks``: ms, number and first row of each frame, as int64."""
+    """Frames between two places of one generation. ``marks``: ms, number and first row of each frame, as int64."""
 
     begin: RowPlace
     end: RowPlace
@@ -72,7 +72,7 @@ class HotSeries:
         self.extent = extent
 
     def rows(self, first: int | None = None, last: int | None = None) -> Rows:
-        """Return the rows of ``first <= step <= last`` by step, those of one step as they came."""
+        """Return the rows of ``first <= step <= last`` by step, those of one step in order of arrival."""
         if len(self._parts) == 1 and self._parts[0].in_order:
             return self._parts[0].rows.between(first, last)
         parts = [part.between(first, last) for part in self._parts]  # sorting a whole run for a window would be dear
@@ -85,7 +85,7 @@ class HotSeries:
 
 
 class Generation:
-    """What came after ``from_id``.
+    """Frames after ``from_id``.
 
     Args:
         from_id: stream id before the first frame.
@@ -106,10 +106,10 @@ class Generation:
         self.frames = self.bytes = self.values = 0
         self._tables: dict[tuple[object, ...], RowTable] = {}
         self._gather = _GATHERED
-        #: (segment, rank, node, stray) -> how many tables there are, and those whose series nobody has asked for yet.
+        #: (segment, rank, node, stray) -> number of tables, and those whose series have not been requested yet.
         self._counts: dict[tuple[object, ...], int] = {}
         self._unasked: dict[tuple[object, ...], list[RowTable]] = {}
-        #: Series -> where in its tables: of those that somebody asked for, since a hundred thousand take their time.
+        #: Series -> its place in the tables: of requested ones, since a hundred thousand take their time.
         self._by_key: dict[SeriesKey, list[tuple[RowTable, int]]] = {}
         self._marks: list[tuple[tuple[int, int], int]] = []
         self._order = order
@@ -206,7 +206,7 @@ class Generation:
         known = self._tables.get(table.at)
         return known is not None and known.ranks == table.ranks
 
-    # --- parts of it, for a file ---------------------------------------------------------------------------------
+    # --- parts, for a file ---------------------------------------------------------------------------------------
 
     @property
     def place(self) -> RowPlace:
@@ -214,14 +214,14 @@ class Generation:
         return RowPlace(self.to_id, self.frames, self.bytes, self._order)
 
     def stretch(self, begin: RowPlace) -> RowRange:
-        """Return what came after ``begin``, a place of this generation. Nothing is copied; a thread may read it."""
+        """Return the stretch after ``begin``, a place of this generation. Nothing is copied; a thread may read it."""
         marks = [(*at, order) for at, order in self._marks[begin.frames :]]
         return RowRange(
             begin, self.place, np.array(marks, dtype=np.int64).reshape(-1, 3), list(self._after(begin.order))
         )
 
     def put_back(self, stretch: RowRange) -> list[RowTable]:
-        """Take the next stretch of what this generation held before; return the tables that are new with it."""
+        """Take the next stretch of this generation's former contents; return the tables that are new with it."""
         new = []
         for rows in stretch.tables:
             one = rows.placed
@@ -233,7 +233,7 @@ class Generation:
         return new
 
     def outlines(self) -> list[TableOutline]:
-        """Return what its tables hold, without the points."""
+        """Return the contents of its tables, without the points."""
         return [outline for table in self._tables.values() for outline in table.outlines()]
 
     def keys(self) -> list[SeriesKey]:
@@ -251,7 +251,7 @@ class Generation:
             return self._by_key.get(key, [])
 
     def series(self, key: SeriesKey) -> HotSeries | None:
-        """Return one series as it is now, None where there is none."""
+        """Return the present state of one series, None where there is none."""
         tables = self._places(key)
         if not tables:
             return None
@@ -275,7 +275,7 @@ class Generation:
                     yield key, series.rows()
 
     def since(self, frame_id: str) -> list[Placed]:
-        """Return the rows that came with frames after ``frame_id``."""
+        """Return the rows of the frames after ``frame_id``."""
         at = bisect_right(self._marks, stream_order(frame_id), key=lambda mark: mark[0])
         if at == len(self._marks):
             return []

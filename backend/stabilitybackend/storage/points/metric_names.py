@@ -18,7 +18,7 @@ __all__ = ["MAX_METRICS_A_RUN", "MetricNames"]
 MAX_METRICS_A_RUN = 20_000
 #: Names beyond them that are kept for agents' readings of machines, which no job may crowd out.
 _READINGS = 2_000
-#: Sets of names that are remembered as known, and names in all of them together.
+#: Remembered sets of names, and names in all of them together.
 _SETS, _IN_SETS = 4_096, 200_000
 #: A message with so many new names is not folded in one go.
 MANY = 256
@@ -42,7 +42,7 @@ class MetricNames(Stateful, Consumer):
 
     def __init__(self) -> None:
         super().__init__()
-        #: One list for each set of names that comes again and again: what is compared with it is it.
+        #: One list for each recurring set of names: comparisons find the same object.
         self._sets: dict[tuple[str, ...], NameSet] = {}
         self._in_sets = 0
 

@@ -1,4 +1,4 @@
-"""The points of one run: each row that found its segment, as it came."""
+"""The points of one run: each row placed in a segment, in order of arrival."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _COLUMNS = Lock()
 
 
 class TablePart(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """Some rows of one metric in one table, as they came; ``order`` counts rows of the run.
+    """Some rows of one metric in one table, in order of arrival; ``order`` counts rows of the run.
 
     ``in_order``: no step is below the one before it.
     """
@@ -42,7 +42,7 @@ class TablePart(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """Some rows of one table, as they came: what a file keeps of them (``runs/archiving/restart_files.py``).
+    """Some rows of one table, in order of arrival: a file's share (``runs/archiving/restart_files.py``).
 
     ``order`` counts rows of the run, one entry a row.
     """
@@ -117,7 +117,7 @@ class RowTable:
         self, steps: NDArray[np.int64], times: NDArray[np.float64], values: NDArray[np.float64],
         order: NDArray[np.int64], gather: int = 1,
     ) -> None:  # fmt: skip
-        """Append rows of each of its ranks, now or when ``gather`` sets of rows are there. What was read stays.
+        """Append rows of each of its ranks, now or when ``gather`` sets of rows are there. Earlier reads stay valid.
 
         Args:
             steps: (n,). times: (k, n). values: (m k, n), as in the table. order: of the first rank's rows, (n,).
@@ -129,7 +129,7 @@ class RowTable:
                 self._settle()
 
     def settle(self) -> None:
-        """Put what was gathered into the columns."""
+        """Put the gathered rows into the columns."""
         if self._gathered:
             with _COLUMNS:
                 self._settle()
@@ -176,19 +176,19 @@ class RowTable:
             setattr(self, name, new)
 
     def rows(self, row: int) -> Rows:
-        """Return the rows of a row of its values as they came."""
+        """Return the rows of a row of its values in order of arrival."""
         self.settle()
         size = self._size
         return Rows(self._steps[:size], self._values[row, :size], self._times[row % len(self.ranks), :size])
 
     def part(self, row: int) -> TablePart:
-        """Return the same as it is now, with its order."""
+        """Return the same rows now, with their order."""
         rows = self.rows(row)
         order = self._order[: len(rows)]
         return TablePart(rows, order + row % len(self.ranks) if len(self.ranks) > 1 else order, self.in_order)
 
     def outlines(self) -> Iterator[TableOutline]:
-        """Yield what it holds of each rank, without the points."""
+        """Yield its contents by rank, without the points."""
         self.settle()
         for rank in self.ranks:
             yield TableOutline(
@@ -196,7 +196,7 @@ class RowTable:
             )  # fmt: skip
 
     def after(self, order: int) -> list[TableRows]:
-        """Return the rows of each rank that came as row ``order`` of the run, where a frame begins, or later.
+        """Return each rank's rows from row ``order`` of the run on, where a frame begins.
 
         Nothing is copied but the order, and nothing changes it: a thread may read it.
         """

@@ -1,6 +1,6 @@
-"""All points of one run: the archived parts, and on top of them what the stream still holds.
+"""All points of one run: the archived parts, and on top the rest of the stream.
 
-The truth is the run's frames; this is what a query reads. Cold parts are files, hot generations are columns in
+The truth is the run's frames; queries read this. Cold parts are files, hot generations are columns in
 memory. Both answer the same two questions, exactly: the rows of a series, and its aggregates over blocks of steps.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["RunStore", "SeriesKey", "StoreView", "series_of"]
 
 T = TypeVar("T")
-#: What a part holds, or why that can't be known.
+#: Contents of a part, or the reason why they are unavailable.
 Listed = dict[SeriesKey, Extent] | ArchiveError
 
 
@@ -61,10 +61,10 @@ class StoreView:
     Args:
         sources: series -> where its rows are, oldest first.
         recent: the hot generations of that moment, for ``since``.
-        strict: raise PointsMissing where points are not loaded yet; else what is there is served.
+        strict: raise PointsMissing where points are not loaded yet; else the loaded ones are served.
 
     Attributes:
-        problems: what could not be read and where; everything else was served.
+        problems: unreadable points and their places; everything else was served.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class StoreView:
         )
 
     def rows(self, key: SeriesKey, first: int | None = None, last: int | None = None) -> Rows:
-        """Return the rows of ``first <= step <= last`` by step, those of one step as they came."""
+        """Return the rows of ``first <= step <= last`` by step, those of one step in order of arrival."""
         found = []
         for source in self._sources.get(key, ()):
             if (last is None or source.extent.first_step <= last) and (
@@ -124,7 +124,7 @@ class StoreView:
         return regroup(join_aggs(pieces), level)
 
     def since(self, cursor: str) -> list[Placed] | None:
-        """Return the rows that came after the stream id ``cursor``; None when they are no longer all at hand."""
+        """Return the rows after the stream id ``cursor``; None when they are no longer all at hand."""
         after = stream_order(cursor)
         if not self._recent or not stream_order(self._recent[0].from_id) <= after:
             return None
@@ -133,7 +133,7 @@ class StoreView:
         return [placed for generation in self._recent for placed in generation.since(cursor)]
 
     def _read(self, read: Callable[[], T], nothing: T) -> T:
-        """Return what ``read`` returns, ``nothing`` where the archive can't be read: what is wrong is noted."""
+        """Return the result of ``read``, ``nothing`` where the archive can't be read: the error is noted."""
         try:
             return read()
         except ArchiveError as error:
@@ -163,7 +163,7 @@ def _stretches(sources: Iterable[_RowSource], first: int, last: int) -> list[tup
 
 
 def series_of(part: PartReader) -> Listed:
-    """Return what the store wants to know of a part. Reads a file: call it in a thread."""
+    """Return the facts of a part for the store. Reads a file: call it in a thread."""
     try:
         return part.keys()
     except ArchiveError as error:
@@ -189,7 +189,7 @@ class RunStore:
         self._cold: dict[SeriesKey, list[_ColdSeries]] = {}
         #: Rows are read to judge by them now (``strictly``).
         self._strict = False
-        #: Parts of which it is not known what they hold, and why.
+        #: Parts with unknown contents, and the reasons.
         self.unreadable: dict[PartReader, ArchiveError] = {}
         for part in parts:
             self._take(part, series_of(part))
@@ -215,7 +215,7 @@ class RunStore:
         """Note the series of new tables of the open generation."""
         for table in tables:
             if len(self.generations) > 1 and self.generations[-2].has(table):
-                continue  # as nearly all: they are known
+                continue  # as nearly all: its contents are loaded
             for key in table.series():
                 self._know(key)
 
@@ -273,7 +273,7 @@ class RunStore:
         self._take(part, series)
 
     def skipped(self, part: PartReader, series: Listed) -> None:
-        """Take a part whose frames can't be folded: its points as they were placed, and nothing of it in memory."""
+        """Take a part whose frames can't be folded: its points as they were placed, and none in memory."""
         self.generations = [Generation(part.part.to_id, self.open.order)]
         self._take(part, series)
 

@@ -1,7 +1,7 @@
-"""What the list of runs shows of a run's points: newest values, newest step, how many points live and are dead.
+"""A run's points in the list of runs: newest values, newest step, number of live and dead points.
 
 It is asked for every second, of runs of any length. So it is kept up to date row by row, and reads the store only for
-what nobody can know otherwise: what was the newest value before a fork, and how many points a fork discarded.
+two exceptions: the newest value before a fork, and the number of points that a fork discarded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["COUNTED", "MAX_LATEST", "RunSummary"]
 
 #: Metrics whose newest value is shown: the first ones that the run logged, and the loss.
 MAX_LATEST = 200
-#: From so many rows a step on a run says so.
+#: Rows a step from which on a run shows the number.
 MANY_ROWS_A_STEP = 1.5
 #: Sets of metrics of which it is remembered which of them are shown.
 _MAX_PLACES = 256
@@ -109,7 +109,7 @@ class RunSummary(Stateful, Consumer):
     _counts: dict[int | None, dict[_Who, _Count]] = fresh(dict)
     _total: int = 0
     _alive: int = 0
-    #: Segment of the effective path -> greatest step of it that is effective, None for all.
+    #: Segment of the effective path -> its greatest effective step, None for all.
     _limits: dict[int, int | None] = fresh(lambda: {0: None})
     _head: int = 0
     _stale: bool = False
@@ -135,7 +135,7 @@ class RunSummary(Stateful, Consumer):
         self._shown = set(self._names)
         self._last, self._places = None, {}
 
-    # --- what happens --------------------------------------------------------------------------------------------
+    # --- events --------------------------------------------------------------------------------------------------
 
     def watched(self, loss: str | None, missing: str) -> dict[str, Any]:
         """Return ``metric_count``, ``loss_metric``, ``unwatched`` of docs/api.md; arguments as of ``Watching.view``."""
@@ -144,9 +144,9 @@ class RunSummary(Stateful, Consumer):
 
     @property
     def rows_note(self) -> str:
-        """Return how many rows a step the job logs, where it is more than one, for people; else "".
+        """Return the number of rows a step that the job logs, where it is more than one, for users; else "".
 
-        By the counted metric of its lowest rank; what is logged again after a restart makes no half.
+        By the counted metric of its lowest rank; rows logged again after a restart make no half.
         """
         alive = [(who, one) for series in self._counts.values() for who, one in series.items() if one.steps]
         lowest = min((who for who, _ in alive), default=None)
@@ -162,7 +162,7 @@ class RunSummary(Stateful, Consumer):
         return {"summary": self}
 
     def forked(self, fork: Forked, effects: Effects) -> None:
-        self._stale = True  # what follows from it is found out when it matters
+        self._stale = True  # the consequences are computed on request
 
     def tick(self, now: float, effects: Effects) -> Generator[None]:
         yield from self.settling()
@@ -270,14 +270,14 @@ class RunSummary(Stateful, Consumer):
     # --- after a fork --------------------------------------------------------------------------------------------
 
     def _regroup(self) -> None:
-        """Find out what a changed tree means: which newest values died, and how many points."""
+        """Compute the effects of a changed tree: newest values that died, and the number of points."""
         self._settle_last()
         self._stale, tree = False, self._tree
         before = self._limits
         self._limits = {part.segment: part.last for part in tree.path()}
         self._head = tree.head
         changed = [s for s in {*before, *self._limits} if before.get(s, -1) != self._limits.get(s, -1)]
-        # The head is new and empty at this moment. Anything else that is effective again may hold what is newer.
+        # The head is new and empty at this moment. Any other segment that is effective again may hold newer values.
         if any(_end(self._limits, s) > _end(before, s) and s != tree.head and tree[s].points for s in changed):
             self._lost |= set(self._names)
         for name, newest in self._newest.items():
@@ -287,7 +287,7 @@ class RunSummary(Stateful, Consumer):
             self._recount |= dict.fromkeys((segment, who) for who in self._counts.get(segment, ()))
 
     def settling(self) -> Generator[None]:
-        """Find out what the forks meant for counts and newest values, as soon as all points are there.
+        """Compute the effects of forks on counts and newest values, as soon as all points are there.
 
         It yields where others may be served.
         """
@@ -348,7 +348,7 @@ class RunSummary(Stateful, Consumer):
                 return best
         return None
 
-    # --- what people ask -----------------------------------------------------------------------------------------
+    # --- requests of users ---------------------------------------------------------------------------------------
 
     def view(self) -> dict[str, Any]:
         """Return ``latest``, ``last_step``, ``effective_points`` and ``dead_points`` of docs/api.md."""
@@ -356,7 +356,7 @@ class RunSummary(Stateful, Consumer):
             pass
         store, fold = self._points.store, self._fold
         names = [COUNTED] * (COUNTED in self._names) + [name for name in self._names if name != COUNTED]
-        own = fold.axis.own  # where those are says nothing of where the run is
+        own = fold.axis.own  # their places are independent of the run's place
         ends = [n.step for name, n in self._newest.items() if not n.who[0] and name not in own]
         if not own or not ends:  # a metric beyond the first MAX_LATEST counts here too
             ends += [step for s, step in store.newest.items() if step <= _end(self._limits, s)]

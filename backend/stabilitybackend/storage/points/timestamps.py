@@ -1,4 +1,4 @@
-"""Finds single rows in long series, and remembers what was found."""
+"""Finds single rows in long series, and remembers the results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_KNOWN = 20_000
 
 
 class HasRows(Protocol):
-    """The store, or a view of it."""
+    """The store, or a view."""
 
     def rows(self, key: SeriesKey, first: int | None = None, last: int | None = None) -> Rows: ...
 

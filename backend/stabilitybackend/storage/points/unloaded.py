@@ -1,8 +1,8 @@
 """The newest points of a run that are stored and not in memory yet: which series, and where these begin and end.
 
-A worker that takes a run over goes on from a snapshot of the fold at once, and reads the points before it afterwards
-(``runs/archiving/points_loading.py``). Meanwhile an ``UnloadedPoints`` has their place in the store: whoever draws a
-chart gets what is there with a note; whoever judges, and would find something else without them, has to wait.
+After a takeover a worker continues immediately from a snapshot of the fold, and reads the points before it afterwards
+(``runs/archiving/points_loading.py``). Meanwhile an ``UnloadedPoints`` has their place in the store: a chart
+gets the loaded ones with a note; a judge whose findings depend on the rest has to wait.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["LOADING", "Outline", "PointsMissing", "StillLoading", "UnloadedPoint
 
 T = TypeVar("T")
 
-#: For people.
+#: For users.
 LOADING = (
     "Another worker has just taken the run over, and is still loading its older points: they are shown when they are "
     "there; all that is new is judged."
@@ -42,17 +42,17 @@ class StillLoading(ArchiveError):
 
 
 class PointsMissing(BaseException):
-    """What is being judged depends on points that are not in memory yet: judge it again when they are.
+    """A verdict depends on points that are not in memory yet: judge it again when they are.
 
     No error: nothing on its way may take it for one and go on.
     """
 
 
 class Outline(msgspec.Struct, array_like=True):
-    """What came after the stream id ``begin`` up to ``end``: frames, their bytes, rows in their tables.
+    """Entries after the stream id ``begin`` up to ``end``: frames, their bytes, rows in their tables.
 
     Attributes:
-        values: numbers placed. order: rows of the run up to ``end``, as whoever wrote this counted them.
+        values: numbers placed. order: rows of the run up to ``end``, by the writer's count.
     """
 
     begin: str
@@ -65,7 +65,7 @@ class Outline(msgspec.Struct, array_like=True):
 
 
 def outline(generation: Generation) -> Outline:
-    """Return the outline of a generation as it is now."""
+    """Return the present outline of a generation."""
     one = generation
     return Outline(one.from_id, one.to_id, one.frames, one.bytes, one.values, one.order, one.outlines())
 
@@ -91,7 +91,7 @@ def merged(outlines: Sequence[Outline]) -> Outline:
 
 
 def strictly(store: RunStore, work: Generator[None, None, T]) -> Generator[None, None, T]:
-    """Do ``work`` as in ``store.strictly()``; between its slices others read what is there."""
+    """Do ``work`` as in ``store.strictly()``; between its slices others read the loaded points."""
     while True:
         with store.strictly():
             try:
@@ -103,7 +103,7 @@ def strictly(store: RunStore, work: Generator[None, None, T]) -> Generator[None,
 
 
 class UnloadedPoints(Generation):
-    """A generation of which the outline is known.
+    """A generation with an outline only.
 
     Args:
         state: the frozen fold at its end.
@@ -126,7 +126,7 @@ class UnloadedPoints(Generation):
                 self._extents[key] = Extent(low, high, rows)
 
     def outlines(self) -> list[TableOutline]:
-        """Return what it holds."""
+        """Return its contents."""
         return self.known.tables
 
     def keys(self) -> list[SeriesKey]:
@@ -134,7 +134,7 @@ class UnloadedPoints(Generation):
         return list(self._extents)
 
     def series(self, key: SeriesKey) -> _UnloadedSeries | None:  # type: ignore[override]
-        """Return what is known of a series, None where there is none."""
+        """Return the outline of a series, None where there is none."""
         extent = self._extents.get(key)
         return None if extent is None else _UnloadedSeries(extent)
 

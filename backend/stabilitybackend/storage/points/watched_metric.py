@@ -30,8 +30,8 @@ class Watching:
 
         Args:
             count: of its metrics. names: returns them in the order in which they appeared.
-            loss: the metric that is judged as the loss, where that is known already.
-            missing: what to say of declared names that never came.
+            loss: the metric that is judged as the loss, where that is settled.
+            missing: note on declared names without rows.
         """
         if count < self._taken:  # the run was folded again
             self.__init__()  # type: ignore[misc]

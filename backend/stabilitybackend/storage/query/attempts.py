@@ -20,7 +20,7 @@ from stabilitybackend.storage.query.request import SeriesRequest
 
 __all__ = ["MAX_ATTEMPTS", "EndedBy", "attempts", "branches"]
 
-#: Attempts over each other, newest ones: more lines can't be told apart.
+#: Attempts over each other, newest ones: more lines can't be distinguished.
 MAX_ATTEMPTS = 20
 #: Rows behind a fork of which the difference is made: every one of them is read.
 MAX_DIFFERENCE = 50_000

@@ -19,7 +19,7 @@ from stabilitybackend.storage.query.request import SeriesRequest
 
 __all__ = ["MAX_RUNS", "Align", "ComparedRun", "compare", "parse_forks", "parse_shifts"]
 
-#: Runs in one comparison: more lines can't be told apart.
+#: Runs in one comparison: more lines can't be distinguished.
 MAX_RUNS = 20
 #: The meaning of x = 0: step 0, the step that a run rolled back to, or the time of its first point.
 Align = Literal["step", "fork", "time"]

@@ -26,7 +26,7 @@ MAX_WEIGHT = 0.9999
 #: Rows of one matrix product. 16 was the fastest of 8 to 64: 2.5 ms for a million rows, where a loop
 #: takes 160 ms and Polars' ewm_mean 4.7 ms.
 _BLOCK_ROWS = 16
-#: Earlier rows are left out once their share of the average is below this part of it; rounding alone costs 1e-16.
+#: Earlier rows are left out once their share of the average is below this fraction; rounding alone costs 1e-16.
 _FORGOTTEN = 1e-14
 #: Where rows are dense in one place and sparse in another: this many times the expected stretch is read.
 _STRETCH = 1.5
@@ -82,8 +82,8 @@ class _Average:
 def scan(values: NDArray[np.float64], weight: float, start: float) -> NDArray[np.float64]:
     """Return ``y[i] = weight * y[i - 1] + values[i]`` with ``y[-1] = start``.
 
-    Blocks of rows are one product with a triangle of powers of ``weight`` (none above 1, so nothing overflows); what
-    each block hands to the next is the same recurrence, 16 times shorter.
+    Blocks of rows are one product with a triangle of powers of ``weight`` (none above 1: no overflow); the output
+    of a block into the next follows the same recurrence, 16 times shorter.
     """
     blocks = len(values) // _BLOCK_ROWS
     head = np.empty(0)
@@ -123,7 +123,7 @@ def smooth_line(
 
 
 class _Smoother:
-    """Smooths one line; ``like`` is any key of it."""
+    """Smooths one line; ``like`` is any of its keys."""
 
     def __init__(self, store: SeriesReader, lineage: LineageView, weight: float, like: SeriesKey) -> None:
         self._store = store

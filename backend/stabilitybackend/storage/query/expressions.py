@@ -26,7 +26,7 @@ __all__ = ["EXPRESSION", "FUNCTIONS", "MAX_LENGTH", "MAX_METRICS", "Expression",
 
 #: First characters of the name of a series that is an expression.
 EXPRESSION = "expr:"
-#: Characters of an expression, and parts of it: readable sizes.
+#: Characters and parts of an expression: readable sizes.
 MAX_LENGTH = 1_000
 MAX_PARTS = 200
 #: Metrics of one expression: each is read row by row.

@@ -342,7 +342,7 @@ def _affordable(by_metric: Iterable[Sequence[Sequence[PathPiece]]], points: int 
     """Return the number of points of each line: the requested one, and fewer where thousands of ranks have one each.
 
     Raises:
-        BadRequest: the answer would be too large to use all the same.
+        BadRequest: the answer would be too large to use.
     """
     lines = [line for lines in by_metric for line in lines]
     rows = [expected_rows(line) for line in lines]

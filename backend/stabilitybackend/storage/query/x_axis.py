@@ -1,6 +1,6 @@
 """Where drawn points lie on an x axis that is not the step: log time, or the value of another metric.
 
-Between two known points x is interpolated. A bucket in which that would be seen to be wrong, because the job paused
+Between two measured points x is interpolated. A bucket in which that would be visibly wrong, because the job paused
 there or because x goes up and down, is read row by row; so an axis usually costs about as much as the curve itself.
 """
 

@@ -129,9 +129,9 @@ def _limits() -> dict[str, Any]:
 
 
 def make_watchful(redis: Redis) -> Redis:
-    """Return a client of the same single server that holds one connection and hides no loss of it.
+    """Return a client of the same single server that holds one connection and hides no loss.
 
-    The usual clients retry immediately, and so do not notice a server that was killed and came back within
+    The usual clients retry immediately, and so do not notice a server that was killed and restarted within
     milliseconds, without its newest writes.
     """
     pool = redis.connection_pool

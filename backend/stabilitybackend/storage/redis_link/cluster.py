@@ -187,7 +187,7 @@ Command = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 #: The topology is asked for at most this often, seconds: each time costs some milliseconds.
 REFRESH_EVERY_S = 0.25
-#: Times that one call follows a slot that moves. While several keys of it are on their way Redis answers "try again".
+#: Times that one call follows a slot that moves. While several of its keys are on their way Redis answers "try again".
 REDIRECTS = 16
 TRY_AGAIN_S = 0.05
 #: Further tries when a node is away. More is for the caller: it knows how long it can wait.
