@@ -1,4 +1,4 @@
-"""Checks of what a training script passes: a step is a whole number, a text has a bound."""
+"""Checks of the arguments of a training script: a step is a whole number, a text has a bound."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
     "plain", "share_in", "step_of", "trace_of", "without_secrets",
 ]  # fmt: skip
 
-#: Largest step: what a browser's double still holds exactly.
+#: Largest step: the last one that a browser's double holds exactly.
 MAX_STEP = 2**53 - 1
 #: Data sets of one declaration.
 MAX_DATASETS = 64
@@ -39,7 +39,7 @@ MAX_TRACE_CHARS = 1_900
 MAX_PLAIN_CHARS = 10_000
 #: Values of an array in free data; a longer one is its text.
 MAX_ARRAY = 1_000
-#: Classes whose attributes are what they hold, by module and name: neither is imported for it.
+#: Classes whose attributes are their content, by module and name: neither is imported for it.
 _NAMESPACES = frozenset({("argparse", "Namespace"), ("types", "SimpleNamespace")})
 
 
@@ -126,7 +126,7 @@ def cut(text: object, chars: int) -> str:
 def without_secrets(url: str) -> str:
     """Return a URL without its user, password and query, which may be a key, a signature or a token.
 
-    What stands before ``@`` in Azure's URLs is a container: ``abfss://container@account.dfs.core.windows.net/path``.
+    The part before ``@`` in Azure's URLs is a container: ``abfss://container@account.dfs.core.windows.net/path``.
     """
     scheme, _, rest = url.partition("://")
     place, slash, path = rest.partition("?")[0].partition("/")
@@ -149,7 +149,7 @@ def cut_inside(text: object, chars: int) -> str:
 def gist(text: str) -> str:
     """Return an exception's message in a line: of a traceback in it the lines around it.
 
-    A DataLoader tells "Caught ValueError in DataLoader worker process 0.", some 30 lines, and then what was wrong.
+    A DataLoader raises "Caught ValueError in DataLoader worker process 0.", some 30 lines, and then the cause.
     PyTorch adds to each error of a GPU the same four lines of general advice.
     """
     if text.startswith(("CUDA error: ", "HIP error: ")):
@@ -165,7 +165,7 @@ def gist(text: str) -> str:
 def trace_of(error: BaseException) -> str:
     """Return the frames of an exception, outermost first, as Python prints it; of the last frames with their source.
 
-    Imports nothing: what the module traceback imports at its first use makes Python forget that Ctrl-C ended the
+    Imports nothing: the imports of the module traceback at its first use make Python forget that Ctrl-C ended the
     process (its exit would be 1). Python prints the same lines right after this, from the same files.
     """
     frames, at = [], error.__traceback__
@@ -177,7 +177,7 @@ def trace_of(error: BaseException) -> str:
         if count < SOURCE_FRAMES and (line := _source(code.co_filename, at.tb_lineno)):
             frames[-1] += f"    {line}\n"
         if len(frames) > 200:
-            del frames[40:-40]  # of an endless recursion; both ends alone are longer than what is kept
+            del frames[40:-40]  # of an endless recursion; both ends alone are longer than the limit
         at = at.tb_next
     return cut_inside("".join(frames), MAX_TRACE_CHARS)
 
@@ -190,7 +190,7 @@ def _depth(trace: TracebackType | None) -> int:
 
 
 def _source(path: str, number: int) -> str:
-    """Return a line of a file, as far as it is kept; "" where there is none, or it lies far down."""
+    """Return a line of a file, cut to the limit; "" where there is none, or it lies far down."""
     known = sys.modules.get("linecache")  # it has the cells of a notebook, too
     try:
         if known is not None:
@@ -204,7 +204,7 @@ def _source(path: str, number: int) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return free data as what JSON and MessagePack both hold. Other things become their text; never raises.
+    """Return free data in types that both JSON and MessagePack hold. Other things become their text; never raises.
 
     Data deeper than MAX_DEPTH levels or with more than MAX_VALUES values (it may refer to itself) is cut with a mark.
     """
@@ -212,7 +212,7 @@ def plain(value: Any) -> Any:
 
 
 def mapping_of(given: Any) -> dict[str, Any]:
-    """Return a config as a dict, {} of what has no names; never raises.
+    """Return a config as a dict, {} for one without names; never raises.
 
     Args:
         given: None, a mapping, argparse's Namespace, a dataclass, or any object with public attributes.
@@ -227,7 +227,7 @@ def mapping_of(given: Any) -> dict[str, Any]:
 
 
 def _opened(value: Any) -> Any:
-    """Return what is in a value that JSON does not know: as a dict, a list or a scalar; else the value itself."""
+    """Return the content of a value that JSON does not know: a dict, a list or a scalar; else the value itself."""
     kind = type(value)
     if isinstance(value, dict | list | tuple | set | frozenset | str | bytes | type(None)):
         return value
@@ -235,7 +235,7 @@ def _opened(value: Any) -> Any:
     if fields is not None:
         return {name: getattr(value, name, None) for name in fields}
     if hasattr(kind, "keys") and hasattr(kind, "__getitem__"):
-        return {key: value[key] for key in value.keys()}  # noqa: SIM118 - nothing else is promised of it
+        return {key: value[key] for key in value.keys()}  # noqa: SIM118 - no other method is promised
     if any((base.__module__, base.__name__) in _NAMESPACES for base in kind.__mro__):
         return vars(value)
     if any((base.__module__, base.__name__) == ("enum", "Enum") for base in kind.__mro__):

@@ -5,7 +5,7 @@
     accelerator = Accelerator(log_with=tracker(run))
     for step, batch in steps(accelerator, loader, run=run, epochs=3):
 
-What they do and what they can't: docs/integrations/accelerate.md. A step is an optimizer step, the first one is 1; with
+Features and limits: docs/integrations/accelerate.md. A step is an optimizer step, the first one is 1; with
 gradient accumulation it has several batches.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Saved", "steps", "tracker"]
 
-#: A file of ours in the folder: an object registered for checkpointing would make it unreadable to other scripts.
+#: Own file in the folder: an object registered for checkpointing would make it unreadable to other scripts.
 _FILE = "stabilityboard.json"
 
 
@@ -57,7 +57,7 @@ _TRIED = ("NO", "MULTI_CPU", "MULTI_GPU")
 
 
 def tracker(run: Run) -> Any:
-    """Return a tracker for ``Accelerator(log_with=...)``: what ``accelerator.log`` is given becomes metrics of ``run``.
+    """Return a tracker for ``Accelerator(log_with=...)``: values of ``accelerator.log`` become metrics of ``run``.
 
     Without ``step=`` they belong to the step that :func:`steps` is at, or to one more than the last.
     """
@@ -105,18 +105,18 @@ def steps(
 ) -> Iterator[tuple[int, Any]]:
     """Yield ``(step, batch)`` of all epochs in place of the loops over them, and obey rollbacks and stops in between.
 
-    On a rollback all ranks load the rollback's checkpoint with ``accelerator.load_state`` before the same step and go
-    on behind it. What ``accelerator.save_state`` writes, at the end of a step, is known as a checkpoint.
+    On a rollback all ranks load the rollback's checkpoint with ``accelerator.load_state`` before the same step and
+    continue behind it. A folder of ``accelerator.save_state``, at the end of a step, counts as a checkpoint.
 
     Args:
         accelerator: has prepared model, optimizer, schedule and loader.
-        loader: what ``accelerator.prepare`` returned.
+        loader: returned by ``accelerator.prepare``.
         epochs: passes over it; batches that are left out on command are not replaced.
         run: of :func:`stabilityclient.init`.
         resume_from: a folder that ``save_state`` wrote within such a loop: load it, and go on behind it.
 
     Raises:
-        Exception: what ``load_state`` raises; a rollback that was being carried out has then failed.
+        Exception: raised by ``load_state``; a rollback that was being carried out has then failed.
     """
     loop = _Loop(accelerator, loader, run, epochs)
     if resume_from is not None:
@@ -131,7 +131,7 @@ def steps(
 
 class _Loop(Adapter):
     def __init__(self, accelerator: Any, loader: Any, run: Run, epochs: int) -> None:
-        super().__init__(run, inside=True)  # Accelerate itself takes everything beside its checkpoints for one
+        super().__init__(run, inside=True)  # Accelerate itself takes each neighbour of its checkpoints for one
         self._accelerator = accelerator
         self._loader = loader
         self._epochs = epochs
@@ -145,7 +145,7 @@ class _Loop(Adapter):
         #: The step of the newest checkpoint, and its folder.
         self._saved_step: int | None = None
         self._saved_path = ""
-        #: A batch is in the job's hands. A step has begun: batches of it may follow.
+        #: A batch is in the job's hands. A step has begun: more of its batches may follow.
         self._training = self._within = False
 
     def around(self) -> Iterator[Around]:
@@ -162,7 +162,7 @@ class _Loop(Adapter):
         return self._at._replace(step=self._at.step + 1, gone=self._gone)
 
     def resume(self, path: Any) -> None:
-        """Go on from what ``save_state`` wrote."""
+        """Continue from a folder of ``save_state``."""
         self._load(path)
         order = self._unsaved.take_up(str(path), self._at.ordered)
         if order is not None:
@@ -280,7 +280,7 @@ class _Loop(Adapter):
         self._promise(*(name for name, can in able.items() if can))
 
     def _save_on_command(self, step: int) -> None:
-        """Save beside what the job saves; nothing where it just did."""
+        """Save in addition to the job's own saves; nothing where it just saved."""
         accelerator = self._accelerator
         if self._saved_step == step:
             return
@@ -304,7 +304,7 @@ class _Loop(Adapter):
 
     @guarded
     def _finish(self, order: Order) -> None:
-        """The checkpoint is loaded and the first batch behind it has come: change the rates, say what was done."""
+        """The checkpoint is loaded and the first batch behind it is there: change the rates, report the changes."""
         self._changes = None
         rollback = self._rollback
         self._rollback = None

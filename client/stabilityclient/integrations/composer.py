@@ -5,7 +5,7 @@
     trainer = Trainer(..., loggers=logger(run))
     fit(trainer)
 
-What they do and what they can't: docs/integrations/composer.md. A step is a batch of Composer's, counted as
+Features and limits: docs/integrations/composer.md. A step is a batch of Composer's, counted as
 ``timestamp.batch`` counts when it has ended: the first one is 1, and ``ep0-ba100-rank0.pt`` holds the state after step
 100.
 """
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Place", "fit", "keeps_its_own_place", "link_of", "logger"]
 
-#: Names of Composer's and of its OptimizerMonitor, and ours for them.
+#: Names of Composer's and of its OptimizerMonitor, and their names here.
 _OURS = {"loss/train/total": "loss", "l2_norm/grad/global": "grad_norm"}
-#: What ranks other than the first one say: Composer's metrics are the same on all.
+#: Metrics of ranks other than the first: Composer's are the same on all.
 _OF_RANKS = ("loss", "lr")
 
 
 def _is_whole(saver: Any) -> bool:
-    # Parts of a state, and what is uploaded and deleted here, are nothing to go back to.
+    # Parts of a state, and uploads deleted here, can't be rolled back to.
     return not (saver.weights_only or saver.ignore_keys or saver.remote_uploader is not None)
 
 
@@ -94,7 +94,7 @@ class Place:
         trainer: in ``fit_start``.
 
     Attributes:
-        skips: what was and will be left out.
+        skips: batches left out, past and future.
     """
 
     def __init__(self, run: Run, trainer: Any) -> None:
@@ -110,7 +110,7 @@ class Place:
         return self._step == step and self._loader is loader
 
     def epoch(self, original: Callable[..., Any], mode: Any) -> Iterator[Any]:
-        """Yield what is left of an epoch, with the events of Composer's own iterator around each batch."""
+        """Yield the rest of an epoch, with the events of Composer's own iterator around each batch."""
         state = self._trainer.state
         batches = original(mode)
         given, state._dataloader = state._dataloader, self._each()
@@ -140,7 +140,7 @@ class Place:
             yield batch
 
     def state(self) -> dict[str, Any]:
-        """Return what goes into a checkpoint, of all ranks; all call it."""
+        """Return the content of a checkpoint, of all ranks; all call it."""
         own = {"skips": self.skips.state(), "data": self._batches.state_dict()}
         return {"ranks": import_module("composer.utils.dist").all_gather_object(own)}
 
@@ -164,7 +164,7 @@ def keeps_its_own_place(state: Any) -> bool:
 
 
 def logger(run: Run) -> Any:
-    """Return a logger for ``Trainer(loggers=...)``: what the trainer and its callbacks log becomes metrics of ``run``.
+    """Return a logger for ``Trainer(loggers=...)``: values of the trainer and its callbacks become metrics.
 
     Phases are reported too; checkpoints are, and orders are obeyed, where the trainer trains by :func:`fit`.
     """
@@ -183,7 +183,7 @@ def fit(trainer: Any, **arguments: Any) -> None:
 
     Raises:
         ValueError: it has none; the plan of a restart names a checkpoint that can't be loaded.
-        Exception: what ``trainer.fit`` or the load of a checkpoint raises; a rollback that was being carried out has
+        Exception: raised by ``trainer.fit`` or the load of a checkpoint; a rollback that was being carried out has
             then failed.
     """
     board = next((one for one in trainer.logger.destinations if isinstance(one, _Logger)), None)
@@ -208,7 +208,7 @@ class _Over(BaseException):
 
 
 def _end(trainer: Any) -> None:
-    """Do what Composer does at the end of a fit."""
+    """End a fit as Composer does."""
     event = import_module("composer.core").Event.FIT_END
     trainer.state.stop_training()
     trainer.engine.run_event(event)
@@ -348,12 +348,12 @@ class _Logger(Adapter):
             self._run.checkpoint(int(state.timestamp.batch), path)
 
     def saver(self) -> Any:
-        """Return what saves a checkpoint that can be gone back to, None where nothing does."""
+        """Return the saver of complete checkpoints, None without one."""
         return next(filter(_is_whole, self._savers), None)
 
     @guarded
     def stand_on(self, path: str, state: Any) -> None:
-        """Training continues from a checkpoint: what savers and monitors know of later steps holds no more."""
+        """Training continues from a checkpoint: the notes of savers and monitors about later steps are void."""
         for saver in self._savers:
             saver.last_checkpoint_batch = None  # or a step that was saved before is not saved again
             known, now = saver.all_saved_checkpoints_to_timestamp, state.timestamp.batch
@@ -403,7 +403,7 @@ class _Logger(Adapter):
         return place
 
     def _take_up(self, ordered: str) -> None:
-        """Do to the state that a process has loaded at its start what is still to be done to it."""
+        """Make the changes still due to the state that a process has loaded at its start."""
         order = self._unsaved.take_up(self._begin, ordered)
         plan = self._plan
         if order is not None:
@@ -546,7 +546,7 @@ class _Logger(Adapter):
         trainer = self._trainer
         state = trainer.state
         name = state.run_name
-        if "GROUP_RANK" in os.environ:  # torchrun's name of what Composer wants to know to load a checkpoint
+        if "GROUP_RANK" in os.environ:  # torchrun's name; Composer needs it to load a checkpoint
             os.environ.setdefault("NODE_RANK", os.environ["GROUP_RANK"])
         # As at a start: Composer's own way to the place in the data begins with these random numbers.
         import_module("composer.utils.reproducibility").seed_all(state.seed)
@@ -558,7 +558,7 @@ class _Logger(Adapter):
 
     @guarded
     def _finish(self, state: Any) -> None:
-        """A checkpoint is loaded and the first batch behind it has come: change the rates, say what was done."""
+        """A checkpoint is loaded and the first batch behind it is there: change the rates, report the changes."""
         rollback = self._rollback
         self._rollback = None
         applied = self._scaled(self._factor, state.optimizers, state.schedulers)

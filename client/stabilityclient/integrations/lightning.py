@@ -4,7 +4,7 @@
 
     fit(trainer, model, loader, run=run)
 
-What it does and what it can't: docs/integrations/lightning.md. A step is an optimizer step, counted as
+Features and limits: docs/integrations/lightning.md. A step is an optimizer step, counted as
 ``trainer.global_step`` counts: the first one is 1, and a checkpoint of step N holds the state after it.
 """
 
@@ -34,7 +34,7 @@ _TOTAL_NORM = "grad_2.0_norm_total"
 
 
 def _logged(trainer: Any, *, on_step: bool) -> dict[str, Any]:
-    """Return what the module has logged with ``self.log``, before Lightning thins it out for its own loggers."""
+    """Return the values logged with ``self.log``, before Lightning thins it out for its own loggers."""
     results = trainer._results
     return {} if results is None else results.metrics(on_step)["log"]
 
@@ -118,7 +118,7 @@ _REPEATING = ("SequentialSampler", "DistributedSampler", "_InfiniteConstantSampl
 
 
 class Place:
-    """Stands between Lightning's fetcher and the loaders, from a rollback on, and leaves out what is to be left out.
+    """Sits between Lightning's fetcher and the loaders, from a rollback on, and skips the ordered batches.
 
     Args:
         trainer: in ``on_train_start``.
@@ -171,7 +171,7 @@ class Place:
 
 
 class _Sized:
-    """The same of loaders whose length is known."""
+    """The same for loaders with a length."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -235,7 +235,7 @@ def fit(
         run: of :func:`stabilityclient.init`. The others are of ``Trainer.fit``.
 
     Raises:
-        Exception: what ``trainer.fit`` raises; a rollback that was being carried out has then failed.
+        Exception: raised by ``trainer.fit``; a rollback that was being carried out has then failed.
     """
     package = _package_of(trainer)
     base: Any = import_module(package).Callback
@@ -293,7 +293,7 @@ class _Callback(Adapter):
         self._reports = False
         self._eval: Phase | None = None
         self._step = 0
-        #: A step has begun: micro-batches of it follow.
+        #: A step has begun: its micro-batches follow.
         self._within = False
         #: Whether commands were asked for before the next step, and the answer.
         self._asked = False
@@ -344,7 +344,7 @@ class _Callback(Adapter):
         step = trainer.global_step
         skip = 0 if order is None else order.skip_batches or 0
         fetched = hands_out_batches(trainer)
-        again = fetched and order_comes_again(trainer)  # asked of the loaders, before something stands around them
+        again = fetched and order_comes_again(trainer)  # asked of the loaders, before they are wrapped
         self._place = Place(trainer, self._skipped, self._skip + skip) if step and fetched else None
         applied = {} if order is None else self._change(trainer, order)
         if rollback is not None:
@@ -357,7 +357,7 @@ class _Callback(Adapter):
         self._enter("data")
 
     def _offer(self, trainer: Any, usual: bool, again: bool) -> None:
-        """Say what this job obeys. ``usual``: Lightning draws the batches and makes the steps."""
+        """Report the orders that this job obeys. ``usual``: Lightning draws the batches and makes the steps."""
         if not usual or type(trainer.strategy.launcher).__name__ not in _LAUNCHERS:
             self._run._framework_saves(
                 None, "manual optimization, a dataloader_iter, ddp_spawn and notebooks were not tried"
@@ -379,7 +379,7 @@ class _Callback(Adapter):
         return ""
 
     def _save_on_command(self, trainer: Any, step: int) -> None:
-        """Save as ``trainer.save_checkpoint`` does, beside what the job saves; nothing where it just did."""
+        """Save as ``trainer.save_checkpoint`` does, in addition to the job's own saves; nothing where it just did."""
         folder = os.path.join(trainer.default_root_dir, "checkpoints")
         for callback in reversed(trainer.checkpoint_callbacks):
             whole = not getattr(callback, "save_weights_only", False)
@@ -432,7 +432,7 @@ class _Callback(Adapter):
 
     @guarded
     def save_where_due(self, trainer: Any) -> None:
-        """A batch is over, for all other callbacks too: the last moment at which nothing of the next one was drawn."""
+        """A batch ended, for all other callbacks too: the last moment at which nothing of the next one was drawn."""
         if not self._within and self._run._saves_before(self._step + 1):
             self._enter(None)
             self._ask(trainer)

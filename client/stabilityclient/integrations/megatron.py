@@ -1,4 +1,4 @@
-"""Megatron-LM: ``pretrain`` as it is, watched. For ``pretrain_gpt.py`` and others that call ``megatron.training``.
+"""Megatron-LM: ``pretrain`` unchanged, watched. For ``pretrain_gpt.py`` and others that call ``megatron.training``.
 
     import stabilityclient
     from stabilityclient.integrations.megatron import watched
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Report", "Restart", "watched"]
 
-#: Megatron's name of the loss in its dictionaries, and ours.
+#: Megatron's name of the loss in its dictionaries, and its name here.
 _LOSS = "lm loss"
 #: Arguments of ``training_log`` -> metric.
 _LOGGED = {
@@ -49,7 +49,7 @@ _LOGGED = {
 
 
 class Report:
-    """Stands around Megatron's functions; what they do and return stays as it is.
+    """Wraps Megatron's functions; their effects and results are unchanged.
 
     Args:
         training: ``megatron.training.training``. get_args: of Megatron.
@@ -61,7 +61,7 @@ class Report:
         self._names = inspect.signature(training.training_log)
         #: Step that begins, or is trained; the one whose state was saved last.
         self._step = self._saved = 0
-        #: What a save needs, while the boundary behind a step is looked at.
+        #: Arguments for a save, while the boundary behind a step is looked at.
         self._told: dict[str, Any] | None = None
         self._began = monotonic()
         self._validations: list[Any] = []
@@ -322,7 +322,7 @@ _FOLDER = re.compile(r"iter_(\d{7,})")
 
 
 class Restart:
-    """Loads what a plan names and keeps what it changed.
+    """Loads the checkpoint of a plan and keeps the plan's changes.
 
     Args:
         training: ``megatron.training.training``. get_args: of Megatron.
@@ -364,7 +364,7 @@ class Restart:
         return model, optimizer, schedule
 
     def check_checkpoint_args(self, original: Callable[..., Any], held: Namespace, *given: Any, **named: Any) -> Any:
-        """Be around what looks at the arguments in the checkpoint that is loaded: take ours."""
+        """Wrap the check of the arguments in the loaded checkpoint: take the values of this package."""
         args = self._get_args()
         setattr(args, _SCALE, float(getattr(held, _SCALE, 1.0)))
         setattr(args, _SKIPS, [int(step) for step in getattr(held, _SKIPS, ())])
@@ -424,10 +424,10 @@ def _scale(schedule: Any, factor: float) -> None:
 def watched(pretrain: Callable[..., Any], run: Run) -> Callable[..., Any]:
     """Return ``pretrain`` that reports to ``run``, and follows the plan of the restart that brought this job up.
 
-    Within the call some functions of ``megatron.training`` have ours around them; they do what they did.
+    Within the call some functions of ``megatron.training`` are wrapped; their effects are unchanged.
 
     Args:
-        pretrain: of ``megatron.training``, or what is made of it.
+        pretrain: of ``megatron.training``, or a wrapper of it.
         run: of :func:`stabilityclient.init`, on every rank. It is finished when ``pretrain`` ends in order.
 
     Raises:
@@ -442,7 +442,7 @@ def watched(pretrain: Callable[..., Any], run: Run) -> Callable[..., Any]:
                     stack.callback(stand_around(*one))
                 result = pretrain(*given, **named)
         except SystemExit as end:
-            if end.code in (None, 0):  # --exit-interval and the like; other codes tell the launcher what went wrong
+            if end.code in (None, 0):  # --exit-interval and the like; other codes show the launcher a failure
                 run.finish()
             raise
         run.finish()
@@ -452,7 +452,7 @@ def watched(pretrain: Callable[..., Any], run: Run) -> Callable[..., Any]:
 
 
 def _around(run: Run) -> list[tuple[Any, str, Callable[..., Any]]]:
-    """Return what stands around what: the module, the name in it, and what is called with the function first."""
+    """Return the wrappers: the module, the name in it, and the wrapper, called with the function first."""
     training: Any = import_module("megatron.training.training")
     checkpointing: Any = import_module("megatron.training.checkpointing")
     get_args: Any = import_module("megatron.training.global_vars").get_args

@@ -4,7 +4,7 @@
 
     train(trainer, run=run)
 
-What it does and what it can't: docs/integrations/torchtitan.md. A step is an optimizer step, counted as
+Features and limits: docs/integrations/torchtitan.md. A step is an optimizer step, counted as
 ``trainer.step`` counts: the first one is 1, and the folder ``step-100`` holds the state after step 100.
 """
 
@@ -40,7 +40,7 @@ _IGNORED = -100
 
 _FILE = "stabilityboard.json"
 _METADATA = ".metadata"
-#: What a folder of steps that were left has in its place: torchtitan takes it for no checkpoint.
+#: Its name in a folder of abandoned steps: torchtitan takes such a folder for no checkpoint.
 _LEFT = ".metadata.left"
 
 
@@ -56,7 +56,7 @@ def write(path: str, kept: dict[str, Any]) -> None:
 
 
 def read(path: str) -> dict[str, Any]:
-    """Return what was written; of a checkpoint of torchtitan alone, that nothing was changed."""
+    """Return the record; for a checkpoint of torchtitan alone, one without changes."""
     try:
         with open(os.path.join(path, _FILE)) as file:
             return dict(json.load(file))
@@ -86,13 +86,13 @@ def _checkpoints(folder: str) -> Iterator[tuple[int, str]]:
 
 
 class Feed:
-    """Iterates over the batches of the steps; a place is what one step takes, with all its micro-batches.
+    """Iterates over the batches of the steps; a place is the data of one step, with all its micro-batches.
 
     Args:
         skips: their state in a checkpoint, None where nothing was left out.
 
     Attributes:
-        skips: what was and will be left out.
+        skips: batches left out, past and future.
     """
 
     def __init__(self, run: Run, trainer: Any, skips: dict[str, Any] | None) -> None:
@@ -122,7 +122,7 @@ class Feed:
             return self._next(self._trainer.step)
 
     def fetch(self) -> None:
-        """Leave out what is due, and wait for the first batch of the next step."""
+        """Skip the batches due, and wait for the first batch of the next step."""
         with self._run.phase("data"):
             try:
                 self._waiting.append(self._next(self._trainer.step + 1))
@@ -161,11 +161,11 @@ def train(trainer: Any, *, run: Run) -> None:
     it on every rank.
 
     Args:
-        trainer: what the configuration builds.
+        trainer: built by the configuration.
         run: of :func:`stabilityclient.init`.
 
     Raises:
-        Exception: what ``trainer.train`` raises; a rollback that was being carried out has then failed.
+        Exception: raised by ``trainer.train``; a rollback that was being carried out has then failed.
     """
     job = _Job(run, trainer)
     with job.watching():
@@ -241,7 +241,7 @@ class _Job(Adapter):
         processor.data_loading_times.clear()
 
     def _load(self, original: Callable[..., Any], step: int = -1) -> Any:
-        """Load a checkpoint as ``checkpointer.load`` does, and what it has of us."""
+        """Load a checkpoint as ``checkpointer.load`` does, and its record of this package."""
         trainer = self._trainer
         rollback = self._rollback
         before = self._feed
@@ -280,7 +280,7 @@ class _Job(Adapter):
         """Return the plan by which this process continues, with its id, None without one; asked on the first rank.
 
         Raises:
-            ValueError: torchtitan can't load what it names.
+            ValueError: torchtitan can't load the checkpoint of the plan.
         """
         plan = self._unsaved.plan
         named = None if plan is None else plan.get("checkpoint")
@@ -297,7 +297,7 @@ class _Job(Adapter):
     def _change(
         self, scale: float | None, steps: Any, batches: int | None, before: Feed | None
     ) -> tuple[int, int] | None:
-        """Do what is ordered to the state that was loaded; return the places that are left out, None without any."""
+        """Make the ordered changes to the loaded state; return the places that are left out, None without any."""
         assert self._feed is not None
         self._scale(scale)
         left = self._feed if before is None else before
@@ -323,7 +323,7 @@ class _Job(Adapter):
 
     @guarded
     def _save_own(self, step: int) -> None:
-        """Write into a checkpoint of torchtitan's what it does not know."""
+        """Write the state that torchtitan does not know into its checkpoint."""
         skips = {} if self._feed is None else self._feed.skips.state()
         kept = {"lr_scale": self._lr_scale, "skips": skips, "ordered": self._unsaved.ordered}
         write(self.path_of(step), kept)
@@ -383,7 +383,7 @@ class _Job(Adapter):
 
     @guarded
     def _finish(self) -> None:
-        """The checkpoint is loaded: wait for the first batch behind it, and say what was done."""
+        """The checkpoint is loaded: wait for the first batch behind it, and report the changes."""
         rollback = self._rollback
         self._rollback = None
         assert rollback is not None

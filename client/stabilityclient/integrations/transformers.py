@@ -1,10 +1,10 @@
-"""Hugging Face: ``train`` in place of ``trainer.train``. For ``transformers.Trainer`` and what is made of it.
+"""Hugging Face: ``train`` in place of ``trainer.train``. For ``transformers.Trainer`` and its subclasses.
 
     from stabilityclient.integrations.transformers import train
 
     train(trainer, run=run)
 
-What it does and what it can't: docs/integrations/transformers.md. A step is an optimizer step, counted as
+Features and limits: docs/integrations/transformers.md. A step is an optimizer step, counted as
 ``trainer.state.global_step`` counts: the first one is 1, and ``checkpoint-N`` holds the state after step N.
 """
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 __all__ = ["leave", "newest", "train"]
 
-#: What each step has anyway; Trainer logs them once in a while, and rounded.
+#: Logged here at each step; Trainer logs them rarely, and rounded.
 _OF_STEPS = frozenset({"loss", "grad_norm", "learning_rate"})
 
 
-#: In the output folder: what was left, and when it was written. A folder that is written again is left no longer.
+#: In the output folder: abandoned checkpoints, and their times. A folder that is written again counts again.
 _FILE = "stabilityboard.json"
 _STATE = "trainer_state.json"
 
@@ -101,10 +101,10 @@ def train(trainer: Any, resume_from_checkpoint: Any = None, *, run: Run, **more:
         run: of :func:`stabilityclient.init`. The others are of ``Trainer.train``.
 
     Returns:
-        What ``trainer.train`` returns; after a rollback of what was trained since.
+        The result of ``trainer.train``; after a rollback, of the training since.
 
     Raises:
-        Exception: what ``trainer.train`` raises; a rollback that was being carried out has then failed.
+        Exception: raised by ``trainer.train``; a rollback that was being carried out has then failed.
     """
     base: Any = import_module("transformers").TrainerCallback
     if resume_from_checkpoint is True:
@@ -138,14 +138,14 @@ class _Callback(Adapter):
         #: The step of the newest checkpoint, also on ranks that write none.
         self._saved_at: int | None = None
         self._begin = begin
-        #: What is to be done to the state that was loaded, when the first batch behind it has come.
+        #: Changes due to the loaded state once the first batch behind it is there.
         self._changes: Order | None = None
         #: Batches of this rank that were left out so far, and that have just been left out on command.
         self._skipped = self._skips = 0
         #: Batches of one pass, None if unknown; passes that Trainer has begun.
         self._length: int | None = None
         self._passes = 0
-        #: Trainer's iterator over an epoch, and what is read in place of it.
+        #: Trainer's iterator over an epoch, and its replacement.
         self._theirs: Any = None
         self._ours: Any = None
         self._seed: Any = None
@@ -164,7 +164,7 @@ class _Callback(Adapter):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Be the trainer's callback, and stand around methods that no callback tells of, until the end."""
+        """Act as the trainer's callback, and wrap methods without a callback, until the end."""
         trainer = self._trainer
         around: list[Around] = [
             (trainer, "get_batch_samples", self.fetch),
@@ -212,7 +212,7 @@ class _Callback(Adapter):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         values: dict[str, Any] = {}
         if self._losses:
-            # Trainer divides the loss of a micro-batch by what the whole step has.
+            # Trainer divides the loss of a micro-batch by the count of the whole step.
             values["loss"] = self._losses[0] if len(self._losses) == 1 else sum(self._losses)
         if self._grad_norm is not None:
             values["grad_norm"] = self._grad_norm
@@ -238,7 +238,7 @@ class _Callback(Adapter):
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._saved_at = state.global_step
         path = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
-        # Weights alone are no state to go back to. What others than the first rank write is small and written before.
+        # Weights alone are no state to go back to. Files of the other ranks are small and written before.
         if args.should_save and not args.save_only_model and os.path.isdir(path):
             self._unsaved.saved(path)
             self._run.checkpoint(state.global_step, path)
@@ -264,7 +264,7 @@ class _Callback(Adapter):
                 self._seed = sampler.initial_seed
             else:
                 sampler.initial_seed = self._seed  # of whatever torch was seeded with since
-        # What a collator draws anew for each pass names no samples.
+        # Values that a collator draws anew in each pass identify no samples.
         whole = getattr(self._trainer.accelerator, "parallelism_config", None) is None
         self._tells_ids = whole and not getattr(self._trainer.data_collator, "mlm", False)
 
@@ -279,7 +279,7 @@ class _Callback(Adapter):
 
     def fetch(self, original: Callable[..., Any], iterator: Any, *more: Any, **named: Any) -> Any:
         """Return the batches of the next step, none where training ends before it."""
-        # Not all of it is data: Trainer also adds up the tokens of all ranks, and waits for them.
+        # Not all of it is data: Trainer also sums the tokens of all ranks, and waits for the sum.
         self._enter("forward")
         if iterator is not self._theirs:
             self._theirs = self._ours = iterator
@@ -312,7 +312,7 @@ class _Callback(Adapter):
 
     @guarded
     def _open(self) -> None:
-        """An epoch of Trainer's begins, or continues: leave out what is to be left out before its next batch."""
+        """An epoch of Trainer's begins, or continues: skip the ordered batches before its next one."""
         trainer = self._trainer
         skip = 0 if self._changes is None else self._changes.skip_batches or 0
         if (not self._skipped and not skip) or trainer.args.ignore_data_skip:
@@ -354,7 +354,7 @@ class _Callback(Adapter):
 
     @guarded
     def _offer(self) -> None:
-        """Say what this job can do, once it is seen that Trainer's own loop runs."""
+        """Report the capabilities of this job, once Trainer's own loop is seen to run."""
         trainer = self._trainer
         self._can = ()
         if any(getattr(trainer, kind, False) for kind in _UNTRIED):
@@ -370,7 +370,7 @@ class _Callback(Adapter):
         self._promise(*("lr_scale", "skip_batches") if again else ("lr_scale",))
 
     def _save_on_command(self, step: int) -> None:
-        """Do what Trainer does where ``control.should_save`` is set at the end of a step: this one has just ended."""
+        """Save as Trainer does where ``control.should_save`` is set at the end of a step: this one has just ended."""
         trainer = self._trainer
         if self._saved_at == step:
             return
@@ -379,7 +379,7 @@ class _Callback(Adapter):
 
     @guarded
     def _finish(self, order: Order, step: int) -> None:
-        """The checkpoint is loaded and the first batch behind it has come: change the rates, say what was done."""
+        """The checkpoint is loaded and the first batch behind it is there: change the rates, report the changes."""
         self._changes = None
         rollback, self._rollback, self._waits = self._rollback, None, False
         applied = self._scaled(order.lr_scale, [self._trainer.optimizer], [self._trainer.lr_scheduler])

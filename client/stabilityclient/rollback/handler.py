@@ -1,4 +1,4 @@
-"""Carries out an ordered rollback with the job's own code, and reports what it can do and what it did."""
+"""Carries out an ordered rollback with the job's own code, and reports its capabilities and results."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["CHANGES", "RankLineage", "Restoring"]
 
-#: What a command may ask for beside the step.
+#: Changes that a command may ask for in addition to the step.
 CHANGES = ("lr_scale", "seed", "skip_batches", "skip_range")
 #: Facts that a handler may report of one rollback.
 MAX_APPLIED = 32
-#: Longest text of what a handler raised, characters.
+#: Longest text of a handler's exception, characters.
 MAX_TEXT_CHARS = 10_000
 
 
@@ -30,7 +30,7 @@ class Restoring:
 
     Args:
         event: logs an event: ``event(kind, step, data)``.
-        guard: takes what must not reach training.
+        guard: takes exceptions that must not reach training.
     """
 
     def __init__(self, event: Callable[[str, int | None, dict[str, Any]], object], guard: Guard) -> None:
@@ -38,7 +38,7 @@ class Restoring:
         self._guard = guard
         self._handler: Callable[[Rollback], object] | None = None
         self._later = False
-        #: The job carries out by itself what ``boundary()`` returns.
+        #: The job itself carries out the result of ``boundary()``.
         self.promised = False
         #: The rollback whose state is not back yet: command, step of its boundary, whether the next row is in its
         #: segment already (a handler noted it), or the old one continues until then (``boundary()`` returned it).
@@ -50,7 +50,7 @@ class Restoring:
         return self._handler is not None
 
     def named(self, can: Iterable[str] | None) -> list[str] | None:
-        """Return what ``can`` names, in the order of CHANGES; None where nothing, or nothing usable, was given."""
+        """Return the changes in ``can``, in the order of CHANGES; None where nothing, or nothing usable, was given."""
         if can is None:
             return None
         try:
@@ -63,12 +63,12 @@ class Restoring:
             return None
 
     def take(self, handler: Callable[[Rollback], object], can: list[str] | None, later: bool) -> None:
-        """Register the handler and say what it can change."""
+        """Register the handler and report its supported changes."""
         self._handler, self._later = handler, later
         self._say(can, "on_rollback()")
 
     def promise(self, can: list[str]) -> None:
-        """The job carries out what ``boundary()`` returns: say what it can change."""
+        """The job carries out the result of ``boundary()``: report its supported changes."""
         self.promised = True
         self._say(can, "can_roll_back()")
 
@@ -79,10 +79,10 @@ class Restoring:
             self._guard.caught(place, error)
 
     def call(self, command: Mapping[str, Any], step: int) -> tuple[Rollback, object]:
-        """Call the handler and return what it got and what it answered.
+        """Call the handler and return its argument and its answer.
 
         Raises:
-            Exception: what the handler raises; the command is reported as failed.
+            Exception: raised by the handler; the command is reported as failed.
         """
         rollback = Rollback.of(command)
         assert self._handler is not None  # a rank without one rejects, and then no rank acts

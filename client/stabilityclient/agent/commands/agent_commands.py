@@ -2,8 +2,8 @@
 
 They never reach the ranks' mailbox: a hung job reads no mailbox.
 
-What is taken is written down before anything is done, and that it was begun before it is begun. So the agent that
-follows a killed one knows what was in hand, and ends it with an answer whatever the server says to it: somebody at a
+A command is written down before it is begun, and its begin before the first action. So the agent that
+follows a killed one knows the open commands, and answers each whatever the server has decided: a user at a
 page waits. A dump of stacks is safe to repeat. Whether a restart can go on, its handler decides.
 """
 
@@ -25,11 +25,11 @@ __all__ = ["MAX_REMEMBERED", "AgentCommands", "CommandToRun", "Handler", "Proces
 MAX_REMEMBERED = 64
 #: Commands that wait behind the one that is carried out; more are answered with ``failed``.
 MAX_WAITING = 8
-#: Agents that may begin one command: what ended two in a row may be the command itself.
+#: Agents that may begin one command: the cause of two ends in a row may be the command itself.
 MAX_BEGINS = 2
 #: Their handler reports the facts when it is too late to go on.
 _SUPERVISED = frozenset({"restart"})
-#: What another agent does not begin again: who wrote it may not have thought of that.
+#: Kinds that another agent does not begin again: their authors may not have expected a repeat.
 _ONCE = frozenset({"task"})
 
 
@@ -41,7 +41,7 @@ class ProcessFence(msgspec.Struct):
 
 
 class CommandToRun(msgspec.Struct, omit_defaults=True):
-    """What a handler needs of a command (docs/api.md); the server's notes on it are not written down."""
+    """A command for its handler (docs/api.md); the server's notes on it are not written down."""
 
     command_id: str
     kind: str
@@ -55,7 +55,7 @@ class CommandToRun(msgspec.Struct, omit_defaults=True):
     reason: str = ""
 
 
-#: Carries out one command; returns the state ``acted`` or ``failed`` and a sentence. Beside the command is
+#: Carries out one command; returns the state ``acted`` or ``failed`` and a sentence. Its second argument is
 #: whether it is too late to act: then it only reports the facts.
 Handler = Callable[[CommandToRun, bool], Awaitable[tuple[str, str]]]
 
@@ -69,7 +69,7 @@ class _Open(msgspec.Struct):
 
 
 class _State(msgspec.Struct):
-    """What a later agent needs so that nothing is done twice and everything is answered."""
+    """State for a later agent, so that nothing is done twice and everything is answered."""
 
     taken: list[str] = []
     open: list[_Open] = []
@@ -79,7 +79,7 @@ class AgentCommands:
     """Takes the commands that are for the agent.
 
     Args:
-        handlers: kind to what carries it out; all other kinds are for the ranks.
+        handlers: function of each kind; all other kinds are for the ranks.
         report: reports to the server: ``report(command, state, detail)``.
         before: ``state()`` of an earlier life, or anything that was in its place.
         remember: writes ``state()`` down; called before something is done that depends on it.
@@ -146,7 +146,7 @@ class AgentCommands:
         return True
 
     async def run(self) -> None:
-        """Carry out what comes, one after the other, until cancelled."""
+        """Carry out commands in order of arrival, until cancelled."""
         while True:
             entry = await self._waiting.get()
             try:
@@ -179,5 +179,5 @@ class AgentCommands:
         return expires is not None and self._now() + entry.clock_offset_s > expires
 
     def state(self) -> object:
-        """Return what a later agent needs, as builtins."""
+        """Return the state for a later agent, as builtins."""
         return msgspec.to_builtins(_State(list(self._taken), list(self._open.values())))

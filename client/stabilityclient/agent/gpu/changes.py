@@ -1,7 +1,7 @@
-"""Turns samples of one GPU into what is to be reported: conditions that begin and end, and counters that grew.
+"""Turns samples of one GPU into reports: conditions that begin and end, and counters that grew.
 
-Facts and changes only; what they mean is the server's to decide. A condition from before the agent's start is
-reported once, a counter only for what was added since.
+Facts and changes only; their meaning is the server's to decide. A condition from before the agent's start is
+reported once, a counter only by its growth since.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ REPLAYS_A_MINUTE = 8.0
 #: Slow samples kept for the NVLink rule, and how many of them must show new errors: single ones are daily business.
 #: Source: NVIDIA Resiliency Extension, NVLinkWindowHealthCheck (a port is bad with more than 15 of the last 30).
 LINK_WINDOWS, LINK_BAD_WINDOWS, LINK_GOOD_WINDOWS = 30, 15, 5
-#: What was not reported for so long is reported even in a storm, seconds: the one Xid that matters comes among
+#: Seconds of silence after which a name is reported even in a storm: the one Xid that matters comes among
 #: thousands.
 NEWS_S = 60.0
 #: Different things of one GPU whose last report is remembered; there are some 170 Xids.
@@ -105,7 +105,7 @@ class Change(NamedTuple):
 
 
 class _GpuCounter:
-    """A counter of the GPU: what was added since it was reported."""
+    """A counter of the GPU: its growth since the last report."""
 
     def __init__(self, value: float, now: float) -> None:
         self.value = value
@@ -114,7 +114,7 @@ class _GpuCounter:
         self._fell = False
 
     def take(self, value: float) -> float:
-        """Return what was added since the last value.
+        """Return the growth since the last value.
 
         A counter that is lower in two samples began again with its driver: all that it has is new. One lower in a
         single sample was read wrongly.
@@ -130,7 +130,7 @@ class _GpuCounter:
 
 
 class GpuChanges:
-    """What is reported of one GPU."""
+    """Reports of one GPU."""
 
     def __init__(self) -> None:
         self._on: dict[str, tuple[float, Any]] = {}
@@ -151,7 +151,7 @@ class GpuChanges:
         return self._budget.suppressed
 
     def compare(self, gpu: GpuInfo, sample: GpuSample) -> list[Change]:
-        """Return what changed with a sample."""
+        """Return the changes of a sample."""
         self._begin(sample.time)
         fault = sample.fault
         facts = {} if fault is None else {"call": fault.call, "error": fault.text}
@@ -169,13 +169,13 @@ class GpuChanges:
         return self._found
 
     def missing(self, now: float) -> list[Change]:
-        """Return what to report of a GPU that NVML does not count any more."""
+        """Return the report of a GPU that NVML does not count any more."""
         self._begin(now)
         self._latch("lost", True, {"why": "not counted"}, "NVML does not count it any more", "")
         return self._found
 
     def answers(self, now: float) -> list[Change]:
-        """Return what to report of a GPU whose identity is known at last: from now on it is reported by its UUID."""
+        """Return the report of a GPU identified at last: from now on it is reported by its UUID."""
         self._begin(now)
         self._latch("lost", False, {}, "", "answers again")
         return self._found
@@ -210,7 +210,7 @@ class GpuChanges:
             elif bits is not None:
                 self._slowed(reason, self._twice(reason, bool(int(bits) & bit)), not int(bits) & bit, None)
         if bits is not None:
-            # The general bit is set beside that of heat or power; alone it is the hardware's own reason.
+            # The general bit is set together with that of heat or power; alone it is the hardware's own reason.
             alone = bool(int(bits) & _HW_SLOWDOWN) and not int(bits) & (_BITS["hw_thermal"] | _BITS["power_brake"])
             self._slowed("hw_slowdown", self._twice("hw_slowdown", alone), not alone, None)
 
@@ -301,7 +301,7 @@ class GpuChanges:
         self._found = []
 
     def _is_news(self, name: str) -> bool:
-        """Whether this was not reported for a while; then it takes nothing from what a storm may use."""
+        """Whether this was not reported for a while; then it takes nothing from the allowance of a storm."""
         last = self._last.get(name)
         if last is None and len(self._last) >= MAX_NEWS:
             oldest = min(self._last, key=lambda known: self._last[known])

@@ -2,7 +2,7 @@
 
 Sets that take turns (a loss each step, its timings right after it) are gathered into a block each, as long as nothing
 is lost by it: steps and times don't go back, no event lies between, and no metric is in two of the sets. The server
-(``lineage/blocks.py``) puts the rows back into their order by time. What steps saw (``batch`` events) goes before the
+(``lineage/blocks.py``) puts the rows back into their order by time. Data of steps (``batch`` events) goes before the
 rows that it lies between, as a job knows it earlier: one block a row costs the server ten times as much.
 """
 
@@ -28,17 +28,17 @@ from stabilityclient.wire import (
 
 __all__ = ["MAX_FRAME_RECORDS", "READ_BYTES", "encoded_frame", "frame_of", "next_frame"]
 
-#: Records in one frame, at most: a frame is what is sent again when a connection breaks.
+#: Records in one frame, at most: a frame is the unit sent again when a connection breaks.
 MAX_FRAME_RECORDS = 512
 #: Bytes of spool read for one frame. A frame's body is a little smaller than its rows.
 READ_BYTES = FRAME_TARGET_BYTES
 
-#: A frame is longer than what was read for it where sets of thousands of names take turns: each turn has the names
+#: A frame is longer than the bytes read for it where sets of thousands of names take turns: each turn has the names
 #: again. Beyond this it begins anew with half of the records.
 MAX_FRAME_BYTES = MAX_MESSAGE_BYTES // 2
 
-#: Batches that go before the rows they lie between, at most: a server remembers the newest 256 of a run, and what a row
-#: saw has to be among them when the row is judged.
+#: Batches that go before their rows, at most: a server remembers the newest 256 of a run, and the data of a row
+#: has to be among them when the row is judged.
 MAX_BATCHES_AHEAD = 64
 
 #: Rows by the names of their set, sets in the order in which they appeared.
@@ -51,7 +51,7 @@ _UNSENDABLE = (ValueError, TypeError, OverflowError)
 def frame_of(info: SourceInfo, records: list[Record]) -> Frame:
     """Return the frame of consecutive records, at least one.
 
-    Numbers whose records can't be read any more travel as one event ``lost``, so that what follows keeps its numbers.
+    Numbers whose records can't be read any more travel as one event ``lost``, so that later records keep their numbers.
     """
     blocks: list[PointsBlock | EventBlock] = []
     stretch = _Stretch()
@@ -112,7 +112,7 @@ def _sendable(info: SourceInfo, record: Record) -> Record:
 
 
 class _Stretch:
-    """Rows, and what the steps of these saw, between which nothing else lies and no step goes back."""
+    """Rows, and the data of their steps, between which nothing else lies and no step goes back."""
 
     def __init__(self) -> None:
         self.rows: list[SpooledRow] = []
@@ -127,7 +127,7 @@ class _Stretch:
         return max((records[-1].time for records in (self.rows, self._batches) if records), default=0.0)
 
     def takes(self, event: SpooledEvent) -> bool:
-        """Take what a step saw, and return True, where no step has gone back: else its place shows where it belongs."""
+        """Take a step's data, and return True, where no step has gone back: else its place shows where it belongs."""
         if event.type != "batch" or event.step is None or len(self._batches) == MAX_BATCHES_AHEAD:
             return False
         for row in self.rows[self._compared :]:
@@ -141,7 +141,7 @@ class _Stretch:
         return True
 
     def blocks(self) -> Iterator[PointsBlock | EventBlock]:
-        """Yield what steps saw, then the rows by their set of metrics."""
+        """Yield the data of steps, then the rows by their set of metrics."""
         yield from map(_event, self._batches)
         if self.rows:
             for sets in _stretches(self.rows):
@@ -153,7 +153,7 @@ def _event(event: SpooledEvent) -> EventBlock:
 
 
 def _stretches(rows: list[SpooledRow]) -> Iterator[Sets]:
-    """Yield rows gathered by their set of metrics, as long as the order between the sets tells nothing."""
+    """Yield rows gathered by their set of metrics, as long as the order between the sets has no meaning."""
     # One chunk's rows of a set share their tuple of names: its identity is compared before its texts.
     if len(rows) == 1 or rows[0].names == rows[1].names:  # else there are several
         kinds = {id(names): names for _, names, _ in rows}
@@ -185,7 +185,7 @@ def _stretches(rows: list[SpooledRow]) -> Iterator[Sets]:
 
 
 def _points(names: tuple[str, ...], rows: list[SpooledRow]) -> PointsBlock:
-    """Turn rows into columns. The slices copy bit patterns, so NaN payloads and 64-bit steps stay what they are."""
+    """Turn rows into columns. The slices copy bit patterns, so NaN payloads and 64-bit steps are unchanged."""
     cells = array("q")
     cells.frombytes(b"".join([row.data for row in rows]))
     stride = len(names) + 2

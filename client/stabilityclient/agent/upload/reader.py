@@ -1,6 +1,6 @@
 """Reads one source's chunks, live or afterwards, and never trusts a record whose checksum is wrong.
 
-What can't be read is skipped, counted, and takes its numbers with it as ``Lost``, so that the numbers of all later
+An unreadable part is skipped, counted, and takes its numbers with it as ``Lost``, so that the numbers of all later
 records stay true.
 """
 
@@ -46,7 +46,7 @@ _ROW_HEAD = struct.Struct("<IIII")
 #: Step and time of a row begin here, behind type, padding and set id.
 _ROW_AT = 8
 
-#: A set of metrics: names, bytes of a row's payload, checksum of what each payload begins with, bytes of the record.
+#: A set of metrics: names, bytes of a row's payload, checksum of the start of each payload, bytes of the record.
 _Set = tuple[tuple[str, ...], int, int, int]
 
 
@@ -108,7 +108,7 @@ class SpoolReader:
             if record is None:
                 break
             if isinstance(record, Lost) and record.last_seq >= seq:
-                # Part of a gap was reported before: the rest of it is still to be reported.
+                # Part of a gap was reported before: the rest is still to be reported.
                 self._pushed = Lost(seq, record.last_seq, record.reason)
                 break
 
@@ -233,7 +233,7 @@ class SpoolReader:
             return self._event(payload)
         if kind == RECORD_SCHEMA:
             self._schema(payload)
-        # Another kind may be numbered or not; the header of the next chunk tells.
+        # Another kind may be numbered or not; the header of the next chunk decides.
         return None
 
     def _schema(self, payload: bytes) -> None:
@@ -270,10 +270,10 @@ class SpoolReader:
         return seq
 
     def _gap(self) -> Lost | None:
-        """Return what is missing between the last record and the chunk that was just entered."""
+        """Return the gap between the last record and the chunk that was just entered."""
         first = self._chunk_first
         if first <= self.next_seq:
-            # Never above: an unreadable stretch counts as nothing until a header tells its size.
+            # Never above: an unreadable stretch counts as nothing until a header gives its size.
             return None
         lost = Lost(self.next_seq, first - 1, "damaged or no longer on disk")
         self.next_seq = first
@@ -282,7 +282,7 @@ class SpoolReader:
     # --- damage --------------------------------------------------------------------------------------------------
 
     def _repair(self, length: int) -> Lost | bool:
-        """Step over a damaged record. Lost: what it was; True: gone on; False: wait, it may still be written."""
+        """Step over a damaged record. Lost: its numbers; True: continued; False: wait, it may still be written."""
         assert self._map is not None
         place = (self._chunk, self._pos)
         now = time.monotonic()
@@ -303,9 +303,9 @@ class SpoolReader:
             if found is None and not self._has_next():
                 if fits and self._map[following : following + 8] == bytes(8):
                     return self._step_over(following)
-                return False  # the end of what a killed process wrote
+                return False  # the cut record of a killed process
             if found != following:
-                # How many records the stretch held is unknown. It is counted as none until a header tells.
+                # How many records the stretch held is unknown. It is counted as none until a header gives a number.
                 self._count_bad(place)
                 self._pos = CHUNK_BYTES if found is None else found
                 return True

@@ -1,6 +1,6 @@
 """Carries frames to the gateway: at most 16 in flight, each confirmed, again after every kind of trouble, without end.
 
-The gateway's last numbers are the truth about what is stored. This side only rewinds its readers to them; so nothing
+The gateway's last numbers are the truth about the stored records. This side rewinds its readers to them; so nothing
 is lost and nothing is stored twice, whichever side was killed when.
 """
 
@@ -55,7 +55,7 @@ __all__ = [
 
 
 class Outbox:
-    """What one agent has sent and what it gathers.
+    """Frames that one agent has sent and those that it gathers.
 
     Attributes:
         sent: messages with frames since the start.
@@ -96,7 +96,7 @@ class Outbox:
         self._gathered.append((frame, data))
 
     async def flush(self) -> None:
-        """Send what was gathered."""
+        """Send the gathered frames."""
         gathered, self._gathered = self._gathered, []
         if gathered:
             alone = len(gathered) == 1
@@ -112,7 +112,7 @@ class Outbox:
 
 
 def begin_sources(sources: Iterable[Source], hello: Hello, welcome: Welcome) -> list[str]:
-    """Go to where sending begins with each source; return what can't be about the numbers of a Welcome, in words."""
+    """Go to where sending begins with each source; return the implausible numbers of a Welcome, in words."""
     troubles = [begin_source(source, welcome.last_seq.get(source.info.source, 0)) for source in sources]
     named = {info.source for info in hello.sources}
     foreign = sorted(set(welcome.last_seq) - named) if named else []  # a Hello without names gets the whole run's
@@ -131,7 +131,7 @@ def begin_source(source: Source, last_seq: int) -> str:
         last_seq: the last number that the server claims to have; 0 for none.
 
     Returns:
-        What can't be about it, in words; empty when it is believed.
+        The implausible number, in words; empty when it is plausible.
     """
     before, known = source.acked, max(0, last_seq)
     source.held, source.doubted, source.claimed = "", False, 0
@@ -158,7 +158,7 @@ def begin_source(source: Source, last_seq: int) -> str:
 
 
 def confirmed(source: Source, last_seq: int) -> tuple[int | None, str]:
-    """Return up to where an answer confirms what was sent, None for an answer that can't be; and what can't be."""
+    """Return the number up to which an answer confirms, None where it is implausible; and the reason."""
     if last_seq <= source.high:
         return last_seq, ""
     if last_seq <= source.claimed:
@@ -173,7 +173,7 @@ def confirmed(source: Source, last_seq: int) -> tuple[int | None, str]:
 
 
 def clock_offset_s(server_time: float, now: float) -> tuple[float, str]:
-    """Return the server's time minus the local one, seconds, and what can't be about it: then 0 is taken."""
+    """Return the server's time minus the local one, seconds, and why it is implausible: then 0 is taken."""
     if abs(server_time) < MAX_TIME_S:
         return server_time - now, ""
     return 0.0, f"the server's time is {server_time} unix seconds: not believed, ours is taken"
@@ -436,8 +436,8 @@ class Uplink:
         if not 1 <= nack.expected_seq <= source.high + 1:
             raise _Broken(f"{nack.source}: the server expects {nack.expected_seq}, at most {source.high} was sent")
         if nack.expected_seq <= source.acked:
-            # What it confirmed is lost, and of others, too: all begin again together, so that it hears of the process
-            # that started first before later ones.
+            # Records that it confirmed are lost, of other sources too: all begin again together, so that the process
+            # that started first is sent before later ones.
             raise _Broken(f"{nack.source}: the server has lost what it confirmed, from {nack.expected_seq} on")
         self._log(f"{nack.source}: {nack.message}")
         source.rewind(nack.expected_seq)
@@ -482,7 +482,7 @@ class Uplink:
                 await asyncio.sleep(poll)
 
     async def _send_source(self, source: Source, last_sent: dict[str, float], now: float) -> bool:
-        """Send what one source has, as far as the window allows; True when there was anything."""
+        """Send the records of one source, as far as the window allows; True when there were any."""
         name = source.info.source
         if name not in self._welcomed:
             begin_source(source, 0)  # it began after the Hello, so the server can't know it
@@ -491,7 +491,7 @@ class Uplink:
         while self._outbox.in_flight < WINDOW and time.monotonic() >= self._resend_at:
             if time.monotonic() - last_sent.get(name, 0.0) < FLUSH_S:
                 return True
-            # Before the poll: what is written after it belongs to the next one.
+            # Before the poll: records written after it belong to the next one.
             final = source.final
             found = next_frame(source.info, source.reader)
             if found is None:
@@ -524,7 +524,7 @@ class Uplink:
             await asyncio.sleep(1.0)
 
     async def _send_output(self, socket: ClientConnection) -> None:
-        """Send what ranks printed while little else is on its way: points go first."""
+        """Send the output of ranks while little else is on its way: points go first."""
         while True:
             free = self.takes_output and self._outbox.in_flight <= WINDOW // 4
             message = self._callbacks.output() if free else None

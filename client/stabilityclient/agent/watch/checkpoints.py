@@ -1,4 +1,4 @@
-"""Watches announced checkpoints: what each is, whether it is whole, and when it is gone.
+"""Watches announced checkpoints: their kind, whether they are whole, and when they are gone.
 
 A checkpoint with a missing part is no target of a rollback. A look is taken when a checkpoint is announced,
 when its file or folder changed, and of each in turn: a shard inside may be cut off without a trace outside. Those with
@@ -26,10 +26,10 @@ from stabilityclient.agent.watch.visibility_gaps import Gap
 
 __all__ = ["MAX_WATCHED", "STILL_S", "CheckpointPoll", "CheckpointWatch", "Notice"]
 
-#: Checkpoints watched at once; the oldest is forgotten first. Two checks a second of 2,000 paths cost under 1 % of a
+#: Checkpoints watched at a time; the oldest is forgotten first. Two checks a second of 2,000 paths cost under 1 % of a
 #: core.
 MAX_WATCHED = 2000
-#: One of which something is missing is still being written until nothing of it has changed for so long, seconds: an
+#: Seconds without a change after which an incomplete checkpoint counts as written: an
 #: asynchronous save announces it first, and writes its shards one after another.
 STILL_S = 30.0
 #: Share of the time that looks at one checkpoint after another may take, without a sign that anything changed: a
@@ -38,12 +38,12 @@ LOOK_SHARE = 0.001
 #: Seconds between two rounds of looks at URLs that are being written, and of one of the others: a store wants money for
 #: each (S3: $0.005 for 1,000 listings, so some 4 cents a day and agent).
 URL_ROUND_S = 10.0
-#: What something is that is announced under a URL and not there: unlike a path, it means the same on every node.
+#: Mark of an announced URL with nothing there: unlike a path, a URL means the same on every node.
 _NO_MARK = (0, 0)
 
 
 class _Watched(msgspec.Struct):
-    """A checkpoint. ``seen``: it was on disk. ``world_size``: of the job. ``told``: of what was reported of it last."""
+    """A checkpoint. ``seen``: it was on disk. ``world_size``: of the job. ``told``: its last report."""
 
     path: str
     step: int
@@ -54,7 +54,7 @@ class _Watched(msgspec.Struct):
 
 @dataclass
 class _Sight:
-    """What this agent saw of it: its file's or folder's time and size, all of its content, since when that is so."""
+    """Observation of this agent: time and size of the file or folder, all of the content, since when."""
 
     mark: Mark | None = None
     content: tuple[Any, ...] = ()
@@ -84,7 +84,7 @@ class CheckpointWatch:
     """The checkpoints of this node's ranks. ``due``, ``Survey.of`` and ``settle`` in turn.
 
     Args:
-        known: what ``state()`` gave in an earlier life.
+        known: result of ``state()`` in an earlier life.
         now: seconds of a clock that never steps.
     """
 
@@ -122,7 +122,7 @@ class CheckpointWatch:
         return any(not each.told if sight is None else sight.writing for each, sight in sights)
 
     def due(self, *, urls: bool = False) -> list[Glance]:
-        """Return what is to be looked at now, and into which: all paths, or the new URLs and those whose turn it is."""
+        """Return the glances due now, and which look inside: all paths, or the new URLs and those whose turn it is."""
         glances: list[Glance] = []
         new: set[int] = set()
         for each in self._watched.values():
@@ -149,7 +149,7 @@ class CheckpointWatch:
         return glances
 
     def settle(self, saw: Iterable[Saw], *, over: bool = False) -> list[Notice]:
-        """Take in what ``survey`` saw; return what is news, in events. ``over``: all writers have ended."""
+        """Take in the results of ``survey``; return the news as events. ``over``: all writers have ended."""
         told = []
         for one in saw:
             each = self._watched.get(one.glance.path)
@@ -209,7 +209,7 @@ class CheckpointWatch:
         return [Notice("checkpoint_seen", each.step, data)]
 
     def state(self) -> object:
-        """Return what a later agent needs to go on, as builtins."""
+        """Return the state for a later agent, as builtins."""
         return msgspec.to_builtins(list(self._watched.values()))
 
 
@@ -223,10 +223,10 @@ POLL_S = 2.0
 
 
 class CheckpointPoll:
-    """Brings together a watch and what it asks.
+    """Joins a watch and its survey.
 
     Args:
-        watch: which they are. report: takes what is news. over: returns whether all writers have ended.
+        watch: of the checkpoints. report: takes the news. over: returns whether all writers have ended.
     """
 
     def __init__(self, watch: CheckpointWatch, report: Callable[[Notice], None], over: Callable[[], bool]) -> None:
@@ -243,7 +243,7 @@ class CheckpointPoll:
             announced.set()
 
     def gaps(self) -> list[Gap]:
-        """Return what can't be seen as a disk or store hangs."""
+        """Return the paths hidden by a disk or store that hangs."""
         return [gap for each in self._surveys for gap in each.gaps()]
 
     async def run(self) -> None:

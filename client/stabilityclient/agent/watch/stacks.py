@@ -1,4 +1,4 @@
-"""A dump of every rank of the node: first what costs the job nothing, last a signal, and only where it must be.
+"""A dump of every rank of the node: first the means that cost the job nothing, last a signal, and only where needed.
 
 A heartbeat thread that beats brings the stacks itself. The signal is for processes whose interpreter is stuck:
 ``faulthandler`` reads the frames of all threads without the interpreter's lock, and while threads run that crashes the
@@ -43,12 +43,12 @@ def stack_events(request: str, ranks: Iterable[Mapping[str, Any]]) -> list[dict[
 
     Args:
         request: id of the command.
-        ranks: what was seen of each, with the text of its stacks under ``stack`` and the members of each process group
-            as a list under ``collectives.pgs[].ranks``. What is None is left out.
+        ranks: observations of each, with the text of its stacks under ``stack`` and the members of each process group
+            as a list under ``collectives.pgs[].ranks``. Values of None are left out.
     """
     events: list[_Part] = []
     for each in ranks:
-        # First of all: what the job's side wrote is of any depth.
+        # First: data of the job's side is of any depth.
         rank = within_limits(each)
         chars = events[-1].chars if events else FULL_CHARS
         if chars >= FULL_CHARS or chars + len(json.dumps(rank)) > MAX_PART_CHARS:
@@ -58,7 +58,7 @@ def stack_events(request: str, ranks: Iterable[Mapping[str, Any]]) -> list[dict[
 
 
 def threads(text: str) -> list[str]:
-    """Return the parts of a text in faulthandler's format: what is before the first thread, then each thread.
+    """Return the parts of a text in faulthandler's format: the head before the first thread, then each thread.
 
     They give the text again when they are joined, but for the addresses.
     """
@@ -105,14 +105,14 @@ class _Part:
         self.chars += len(json.dumps(entry)) + self._threads.chars + self._groups.chars - before
 
     def _collectives(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        # Written by the job's side, read from a file: other shapes than ours travel as they are.
+        # Written by the job's side, read from a file: unexpected shapes travel unchanged.
         groups = found.get("pgs")
         if not isinstance(groups, list):
             return dict(found)
         return {**found, "pgs": [self._groups.at(_group(each)) for each in groups]}
 
     def data(self) -> dict[str, Any]:
-        """Return the data of the event beside its request."""
+        """Return the data of the event without its request."""
         return {"threads": self._threads.values, "pgs": self._groups.values, "ranks": self._ranks}
 
 
@@ -154,7 +154,7 @@ QUIET_S = 0.1
 #: A heartbeat thread that has not beaten for so long will not answer either, seconds: something holds the interpreter's
 #: lock.
 HEARTBEAT_STALLED_S = 2.5
-#: Bytes read of what a dump appended: 100 threads (faulthandler's own limit) of 100 frames.
+#: Bytes read of a dump's addition: 100 threads (faulthandler's own limit) of 100 frames.
 MAX_STACK_BYTES = 2 * 1024 * 1024
 
 _POLL_S = 0.02
@@ -164,7 +164,7 @@ _THREAD = re.compile(r"\n(?:Current thread|Thread) 0x")
 
 @dataclass(slots=True)
 class _RankSample:
-    """What is known about one rank while the sample continues."""
+    """Facts about one rank while the sample continues."""
 
     source: Source
     sampled: float = 0.0
@@ -173,7 +173,7 @@ class _RankSample:
     answer: dict[str, Any] = field(default_factory=dict)
     stack: str | None = None
     stack_missing: str | None = None
-    #: Where what the signal brings begins in the file, and how long it was at the last sample; -1: no signal was sent.
+    #: Where the signal's dump begins in the file, and its length at the last sample; -1: no signal was sent.
     begin: int = -1
     size: int = 0
     grew_at: float = 0.0
@@ -219,7 +219,7 @@ class StackTaker:
         return "acted", f"stacks of {seen} of {len(samples)} ranks" + (f"; {'; '.join(missing[:3])}" if missing else "")
 
     def gaps(self) -> list[Gap]:
-        """Return which living ranks had no Flight Recorder at the newest sample: what they wait in is unknown."""
+        """Return which living ranks had no Flight Recorder at the newest sample: the place of their wait is unknown."""
         living = [(source, why) for source, why in self._no_recorder if source.alive]
         do = "set TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_TRACE_BUFFER_SIZE=2000 before init_process_group"
         return grouped("collectives", living, do)
@@ -287,7 +287,7 @@ class StackTaker:
         sample.answer = answer if answer.get("n") == wanted else {"why": missing}
         threads = sample.answer.get("threads")
         sample.stack = _cut(threads) if isinstance(threads, str) else None
-        # What the signal would have met: it is needed as soon as the interpreter is stuck.
+        # Obstacle of the signal: needed as soon as the interpreter is stuck.
         trouble = dump_signal_trouble(sample.source)
         if sample.stack is not None:
             sample.stack_missing = trouble or None

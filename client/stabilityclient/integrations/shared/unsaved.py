@@ -1,13 +1,13 @@
-"""What a rollback ordered, on disk until a checkpoint has it: a job that dies before that does it again.
+"""Orders of a rollback, on disk until a checkpoint has them: a job that dies before that repeats them.
 
     unsaved = Unsaved(run)
-    order = unsaved.take_up(path, ordered)  # a process has loaded a checkpoint: what is still to be done to its state
+    order = unsaved.take_up(path, ordered)  # a process has loaded a checkpoint: changes still due to its state
     unsaved.note(path, Order.of(rollback), ordered)  # a rollback has, and does not count as carried out yet
     save(..., ordered=unsaved.ordered)
     unsaved.saved(path)
 
-The file ``unsaved-rollback.json`` lies beside the checkpoints, ``{name of a checkpoint: Order}``. The first rank writes
-and reads it, and the others are told. It is deleted when a later checkpoint is there. Each checkpoint has the id of the
+The file ``unsaved-rollback.json`` lies by the checkpoints, ``{name of a checkpoint: Order}``. The first rank writes
+and reads it, and informs the others. It is deleted when a later checkpoint is there. Each checkpoint has the id of the
 order that changed its state last (``ordered``), and an order knows which one it changed: a death between a save and the
 deletion does nothing twice.
 """
@@ -39,14 +39,14 @@ MAX_BYTES = 1024 * 1024
 
 
 class Order(NamedTuple):
-    """What is to be done to the state of a checkpoint.
+    """Changes due to the state of a checkpoint.
 
     Args:
         command_id: of the rollback.
         lr_scale: factor on the learning rate, over 0.
         skip_batches: how many batches behind the checkpoint are left out.
         skip_places: the places in the data that are left out, first and last, where a job counts them (``Skips``).
-        base: id of the order that the checkpoint has; what has another one was saved anew under its name.
+        base: id of the order that the checkpoint has; one with another id was saved anew under its name.
         plan: id of the plan by which the process had come up that carried it out, "" for none.
         seed: new one of the random numbers, from 0 on.
     """
@@ -61,7 +61,7 @@ class Order(NamedTuple):
 
     @classmethod
     def of(cls, rollback: Rollback, places: tuple[int, int] | None = None) -> Order:
-        """Return what a rollback orders; ``places`` are those left out, in place of a number of batches."""
+        """Return the order of a rollback; ``places`` are those left out, in place of a number of batches."""
         skip = rollback.skip_batches if places is None else None
         return cls(rollback.command_id, rollback.lr_scale, skip, places, seed=rollback.seed)
 
@@ -84,11 +84,11 @@ def write_orders(file: str, orders: dict[str, Order]) -> None:
         OSError: it can't be written.
     """
     data = json.dumps({name: order._asdict() for name, order in orders.items()}).encode()
-    write_whole(file, data, durable=True, mode=0o666)  # beside the checkpoints, which others may share
+    write_whole(file, data, durable=True, mode=0o666)  # next to the checkpoints, which other users may share
 
 
 def read_orders(file: str) -> dict[str, Order]:
-    """Return what a file has, nothing where there is none.
+    """Return the orders in a file, none without a file.
 
     Raises:
         OSError: it can't be read. ValueError: it is damaged.
@@ -132,7 +132,7 @@ class Unsaved:
 
     Args:
         run: of :func:`stabilityclient.init`.
-        inside: the file lies in the checkpoint's own folder; for who takes all that lies beside it for checkpoints.
+        inside: the file lies in the checkpoint's own folder; for frameworks that take every neighbour for a checkpoint.
 
     Attributes:
         ordered: id of the order that changed the state last, "" for none; each checkpoint has it.
@@ -168,7 +168,7 @@ class Unsaved:
             self._run._guard.note("rollback", f"{what}, as it can't be written down: {error}")
 
     def take_up(self, path: str, ordered: str) -> Order | None:
-        """Return what is still to be done to the state of a checkpoint that a process has loaded at its start.
+        """Return the changes still due to the state of a checkpoint that a process has loaded at its start.
 
         All ranks call it and get one answer.
 
@@ -192,7 +192,7 @@ class Unsaved:
         return order
 
     def _is_replaced(self, order: Order, path: str) -> bool:
-        """Return whether the plan by which this process came up orders changes to the same checkpoint, later."""
+        """Return whether the plan by which this process started orders changes to the same checkpoint, later."""
         plan = self.plan
         if plan is None or order.plan == self.plan_id:
             return False
@@ -247,7 +247,7 @@ class Unsaved:
             return {}
 
     def _place(self, path: str) -> tuple[str, str]:
-        """Return the file for a checkpoint, and what the checkpoint is called in it.
+        """Return the file for a checkpoint, and the checkpoint's name in it.
 
         Raises:
             ValueError: it is on no file system.
