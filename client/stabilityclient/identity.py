@@ -1,8 +1,8 @@
-"""Who this process is in its job, checked against those who know: torch.distributed and the processes beside it.
+"""Who this process is in its job, checked against torch.distributed and the processes next to it.
 
-The environment says it under torchrun, mpirun and Slurm. Under Lightning's own launcher and ``mp.spawn`` it does not,
+The environment gives it under torchrun, mpirun and Slurm. Under Lightning's own launcher and ``mp.spawn`` it does not,
 or not yet when ``init()`` is called; so it is checked again whenever a command has to be answered: a process that is
-not sure who it is never says ready. Nothing is imported: torch is asked where the job has it.
+unsure of its identity never reports ready. Nothing is imported: torch is asked where the job has it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = [
     "torch_identity", "whole_in",
 ]  # fmt: skip
 
-#: What a process with a run tells those that it starts as further ranks: ``<pid>-<start>:<run id>:<run folder>``.
+#: Passed by a process with a run to those that it starts as further ranks: ``<pid>-<start>:<run id>:<run folder>``.
 FAMILY_VARIABLE = "STABILITY_FAMILY"
 _ASK = "call init() after init_process_group(), or set RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE"
 
@@ -38,7 +38,7 @@ class Ranks:
 
     torchrun first, then mpirun (Open MPI; MPICH and Intel MPI, whose Hydra sets PMI_ and MPI_LOCAL...), last Slurm:
     where mpirun works inside of a Slurm job, Slurm's variables are those of the batch script or of mpirun's daemons.
-    Where torch.distributed is initialised already, it knows (``identity.py``). Lightning's own launcher tells the
+    Where torch.distributed is initialised already, it knows (``identity.py``). Lightning's own launcher gives the
     processes that it starts LOCAL_RANK, NODE_RANK and WORLD_SIZE, and no RANK.
 
     Attributes:

@@ -2,8 +2,8 @@
 
 A message is ``header + body``. The header is 8 bytes little-endian: magic ``SB``, protocol version (u8),
 message kind (u8), CRC-32 of the body (u32). The body is MessagePack of the struct that belongs to the kind.
-``docs/wire.md`` is the prose; ``tests/client/golden/`` pins the bytes. Never imported by the training process. What
-comes many times in a message is out of the garbage collector's sight (``gc=False``): none of it is part of a cycle.
+``docs/wire.md`` is the prose; ``tests/client/golden/`` pins the bytes. Never imported by the training process. Objects
+that are many in a message are out of the garbage collector's sight (``gc=False``): none is part of a cycle.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class FramePart(msgspec.Struct, array_like=True, gc=False):
 class NodeFrame(msgspec.Struct):
     """Frames of several sources of a node as one message: the rows of all of them in one table for each set of metrics.
 
-    The gateway stores it whole, or, where a source does not follow what is stored, each part for itself.
+    The gateway stores it whole, or, where a source does not follow the stored records, each part for itself.
 
     Args:
         parts: each source once, 2 to MAX_PARTS. tables: their rows, in the order in which the parts take them.
@@ -233,13 +233,13 @@ class Acks(msgspec.Struct):
 
 
 class Durable(msgspec.Struct):
-    """What is confirmed up to these numbers, by source, is on the disk of the server's Redis and on its replicas."""
+    """Records confirmed up to these numbers, by source, are on the disk of the server's Redis and on its replicas."""
 
     last_seq: dict[str, int]
 
 
 class Nack(msgspec.Struct):
-    """A frame did not follow what is stored: send again from ``expected_seq``."""
+    """A frame did not follow the stored records: send again from ``expected_seq``."""
 
     source: str
     expected_seq: int
@@ -247,7 +247,7 @@ class Nack(msgspec.Struct):
 
 
 class Error(msgspec.Struct):
-    """Something is wrong with what the agent sent. ``fatal`` means: a retry of the same will not help."""
+    """A fault of the agent's message. ``fatal`` means: a retry of the same will not help."""
 
     code: str
     message: str

@@ -31,12 +31,12 @@ SHORT_CHARS, SHORT_ITEMS = 15_000, 100
 class AgentEvents:
     """Writes to ``sources/a<start in hex ns>-<pid>``.
 
-    Room for the first records is reserved by ``reserve``: what happens when the disk is full must be reported too.
+    Room for the first records is reserved by ``reserve``: events of a full disk must be reported too.
     Events that find no room wait in memory for it, and are reported with the time when they happened.
 
     Args:
         run_folder: of the run on this node. node: its name. limit_bytes: of all spools of the run here.
-        log: takes a text when records are dropped: a full disk must not keep the agent from delivering what is there.
+        log: takes a text when records are dropped: a full disk must not keep the agent from delivering the rest.
 
     Attributes:
         dropped: records that never found room.
@@ -71,7 +71,7 @@ class AgentEvents:
             self.dropped += 1
 
     def flush(self) -> None:
-        """Append what waits, oldest first, as far as there is room."""
+        """Append the waiting events, oldest first, as far as there is room."""
         while self._waiting:
             kind, step, when, data, size = self._waiting[0]
             spool = self.reserve()
@@ -94,9 +94,9 @@ class AgentEvents:
             self.dropped += 1
 
     def confirmed(self, read: Source | None) -> bool:
-        """Say whether all that was reported is confirmed; ``read`` is this source as it is delivered, None before that.
+        """Whether all reported events are confirmed; ``read`` is this source as it is delivered, None before that.
 
-        What is appended after its last read is no record that it knows of.
+        It does not count records appended after its last read.
         """
         return not self._waiting and (self._spool is None or (read is not None and read.acked >= self._spool.last_seq))
 
@@ -106,7 +106,7 @@ class AgentEvents:
             self._spool.close()
 
     def reserve(self) -> SpoolWriter | None:
-        """Make the files, with room for the first records; return what writes them, None where there is no room."""
+        """Make the files, with room for the first records; return their writer, None where there is no room."""
         if self._spool is not None:
             return self._spool
         pid = os.getpid()
@@ -143,7 +143,7 @@ def _append(spool: SpoolWriter, kind: str, step: int | None, when: float, data: 
 
 
 def within_limits(value: Any, *, short: bool = False, depth: int = MAX_DEPTH) -> Any:
-    """Return ``value`` as JSON and MessagePack can hold it; what is too much of it is cut.
+    """Return ``value`` as JSON and MessagePack can hold it; the excess is cut.
 
     One text that is too long or too deep would hold up all that follows it.
 

@@ -1,7 +1,7 @@
 """Follows the files that the ranks of a node print to, and keeps the newest lines until they are sent.
 
-Each line has the step at which its rank was when it was read. Bounded everywhere: bytes read of a file at once, bytes a
-second of a node, lines that wait. What is too much is left out and counted; the newest is kept, for people look at the
+Each line has the step at which its rank was when it was read. Bounded: bytes read of a file at a time, bytes a
+second of a node, lines that wait. The excess is left out and counted; the newest is kept, as readers look at the
 end. Never before points: ``Uplink`` sends lines only while hardly anything else is on its way.
 """
 
@@ -22,7 +22,7 @@ from stabilityclient.wire import Output, OutputLine
 
 __all__ = ["MAX_LINE_CHARS", "Lines", "OutputFile", "OutputFollower", "output_files", "readable", "switched_off"]
 
-#: Longest line, characters; what is beyond it is cut.
+#: Longest line, characters; the rest is cut.
 MAX_LINE_CHARS = 2_000
 #: Bytes kept of a line that has no end yet; a progress bar that is drawn again and again is cut to its newest form.
 MAX_OPEN_BYTES = 16 * 1024
@@ -40,7 +40,7 @@ class Lines:
         self._cut = False
 
     def jump(self) -> None:
-        """What is fed next begins anywhere in a line: that one is left out, as its begin may have named a secret."""
+        """The next bytes begin anywhere in a line: that line is left out, as its begin may have named a secret."""
         self._open, self._cut = b"", True
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -54,7 +54,7 @@ class Lines:
         return whole
 
     def rest(self) -> list[bytes]:
-        """Return what stands at the end without an end of line, of a process that has ended."""
+        """Return the last line without an end of line, of a process that has ended."""
         line, self._open = self._open, b""
         return [line] if line else []
 
@@ -81,7 +81,7 @@ class OutputFile:
     """A file that ranks print to.
 
     Attributes:
-        path: under which it is opened. key: tells it from any other file of the node.
+        path: under which it is opened. key: unique among the files of the node.
         rank: the lowest rank that prints to it. stream: ``out`` or ``err``; ``out`` where both are one file.
         source: the id of the process of that rank.
     """
@@ -123,7 +123,7 @@ def output_files(sources: Iterable[Source], setting: str) -> list[OutputFile]:
 
 
 def _key(path: str) -> str:
-    """Return what tells a plain file from others, "" for anything else and for what may not be read."""
+    """Return the unique key of a plain file, "" for any other and for one that may not be read."""
     try:
         facts = os.stat(path)
     except OSError:

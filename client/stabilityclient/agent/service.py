@@ -67,7 +67,7 @@ class UnrecordedReporter:
         self._dropped = 0
 
     def poll(self, ranks: Iterable[Source]) -> bool:
-        """Report what is new: at once where nothing was reported before and at the end of a rank, else now and then.
+        """Report the news: immediately at the first report and at the end of a rank, else now and then.
 
         Returns:
             Whether records were dropped since the last call: there is no room.
@@ -133,16 +133,16 @@ class AgentLog:
             stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
             print(f"{stamp} {clean_text(text)}", file=self._stream, flush=True)
         except (OSError, ValueError):
-            pass  # the disk is full: the log is the least of it
+            pass  # the disk is full: the log matters least
 
 
 #: Seconds between two polls of the sources: new ones, slots, processes that can't be watched otherwise.
 SOURCES_POLL_S = 0.25
 #: The slot of a rank whose end wakes the agent is read with each so-manieth poll, until the first rank finishes.
 QUIET_POLLS = 3
-#: Shortest STABILITY_GPU_POLL_S, seconds: for tests. What NVML gives are averages over a tenth of a second or more.
+#: Shortest STABILITY_GPU_POLL_S, seconds: for tests. NVML's values are averages over a tenth of a second or more.
 MIN_GPU_POLL_S = 0.1
-#: Seconds between two writes of cursor.json while records flow: the server knows better what it has, so an older one
+#: Seconds between two writes of cursor.json while records flow: the server knows its records better, so an older one
 #: costs nothing. Who waits for it, a finish(), gets it immediately.
 CURSOR_S = 1.0
 #: How long the last lines that ranks printed are waited for when all else is delivered, seconds.
@@ -262,7 +262,7 @@ class AgentService:
                     break
                 for task in tasks:
                     if task.done():
-                        task.result()  # a defect of ours: end with its trace in the log, a rank starts a new agent
+                        task.result()  # a defect of the agent: end with its trace in the log, a rank starts a new agent
                 try:
                     await asyncio.wait_for(stopping.wait(), SOURCES_POLL_S)
                 except asyncio.TimeoutError:
@@ -427,7 +427,7 @@ class AgentService:
         self._write_cursor(True)
 
     def _passed(self, source: Source, records: list[Record]) -> None:
-        """Look at what is about to leave: checkpoints are watched from here on, which is on disk before they leave."""
+        """Look at records about to leave: checkpoints are watched from here on, which is on disk before they leave."""
         if not source.is_rank:
             return
         events = [record for record in records if isinstance(record, SpooledEvent)]
@@ -442,7 +442,7 @@ class AgentService:
 
     def _acked(self) -> None:
         self._dirty = True
-        # At once when a rank is at its end and nothing is in flight: its finish() waits for this file.
+        # Immediately when a rank is at its end and nothing is in flight: its finish() waits for this file.
         now = time.monotonic()
         awaited = now < self._finishing_until and all(not source.in_flight for source in self._sources)
         self._write_cursor(awaited or now >= self._cursor_at)

@@ -23,7 +23,7 @@ __all__ = ["Source", "Sources", "is_alive", "read_source"]
 
 #: Process states in /proc that mean: dead already, only its parent has not asked yet.
 _DEAD_STATES = ("Z", "X")
-#: What the server takes as a source id: one that it refuses would keep the whole node out.
+#: Source ids that the server takes: one that it refuses would keep the whole node out.
 _SOURCE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 #: A process in another container whose heartbeat thread does not beat for so long is taken as gone, seconds.
 ELSEWHERE_S = 600.0
@@ -41,13 +41,13 @@ class Source:
         acked: last number that the server confirmed. sent: last number sent since the last rewind.
         durable: last number that the server can't lose any more; the spool up to it may go.
         high: highest number sent by this agent, or believed at the start of a connection.
-        served_before: another agent may have sent of it, so the server may have more than ``high``.
+        served_before: another agent may have sent records, so the server may have more than ``high``.
         claimed: the server's number beyond ``high``, where it is plausible; 0 where that can't be.
         doubted: the server's number was never written. held: why nothing is sent, empty while it is.
         in_flight: (first, last, monotonic seconds, number of their message) of frames without an answer, oldest first.
-        final: no record will be added any more. drained: all of it was read on this connection.
+        final: no record will be added any more. drained: all records were read on this connection.
         slot: its newest reading that made sense, None before the first. trouble: why the slot can't be read now.
-        beat_at: monotonic seconds when the beat was last seen to move. ended: how its process ended, once known.
+        beat_at: monotonic seconds when the beat was last seen to move. ended: end of its process, None before.
         pidfd: the kernel's handle of its process while that is watched, None else; it never means another process.
         followed: whether that handle was asked for. gone_at: monotonic seconds when the process was found dead.
     """
@@ -74,7 +74,7 @@ class Source:
         self.no_dumps: str | None = None
         #: Whether facts of its launch may be collected.
         self.facts = True
-        #: It runs in another container, whose process ids are not ours: its slot alone tells whether it lives.
+        #: It runs in another container, with process ids of its own: its slot alone shows whether it lives.
         self.elsewhere = False
         self.beat_at = time.monotonic()
         self.ended: ExitStatus | None = None
@@ -106,8 +106,8 @@ class Source:
     def over(self) -> bool:
         """Whether nothing is to come of a rank: no record, and when its process is dead no report of how it ended.
 
-        One whose files make trouble is not waited for, but for one that died in the middle of a write: how it ended is
-        known nevertheless.
+        One whose files make trouble is not waited for, but for one that died in the middle of a write: its end is
+        clear nevertheless.
         """
         unreadable = self.trouble is not None and not (self.slot is not None and self.slot.torn)
         return self.final and (self.alive or self.ended is not None or unreadable)
@@ -132,7 +132,7 @@ class Source:
         return None if slot is None or slot.thread not in (0, slot.pid) else slot.pending
 
     def rewind(self, expected_seq: int) -> None:
-        """Send again from ``expected_seq``: forget what is in flight."""
+        """Send again from ``expected_seq``: forget the frames in flight."""
         self.in_flight.clear()
         self.acked = expected_seq - 1
         self.durable = min(self.durable, self.acked)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FIELDS", "ExplainedBatch", "explained", "repeated_share", "worst_first"]
 
-#: What a sample may say of itself.
+#: Fields that a sample may have.
 FIELDS = ("id", "dataset", "loss", "text", "shape", "tokens")
 #: Samples of one batch that are looked at; a further one is not asked for.
 MAX_SAMPLES = 4_096
@@ -39,7 +39,7 @@ class ExplainedBatch:
         seen: how many were looked at. whole: False where time, or MAX_SAMPLES, ended it.
         losses, nonfinite: sum and number of the finite losses; how many are not finite.
         repeated: the largest share of repeated tokens, None where no tokens were given.
-        error: what the callable raised, "" for nothing; the samples before it count.
+        error: exception of the callable, "" for none; the samples before it count.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class ExplainedBatch:
         self.error = ""
 
     def facts(self) -> dict[str, Any]:
-        """Return what is sent of the whole batch, without unknown fields."""
+        """Return the facts sent about the whole batch, without unknown fields."""
         found = {
             "samples": self.seen,
             "loss": self.loss_sum / self.finite if self.finite else None,
@@ -74,7 +74,7 @@ def explained(
     deadline: float,
     now: Callable[[], float] = time.monotonic,
 ) -> ExplainedBatch:
-    """Ask the job's callable about a batch. What it raises is in the answer; only an end of the process propagates.
+    """Ask the job's callable about a batch. Its exceptions are in the answer; only an end of the process propagates.
 
     Args:
         explain: returns a mapping of some of FIELDS for each sample; a generator is asked for one after the other.
@@ -88,7 +88,7 @@ def explained(
             found.seen += 1
             _count(found, sample)
             samples.append(sample)
-            if len(samples) >= 4 * keep + 64:  # what is not among the worst need not be held
+            if len(samples) >= 4 * keep + 64:  # samples not among the worst need not be held
                 samples = worst_first(samples)[:keep]
             if found.seen >= MAX_SAMPLES or now() >= deadline:
                 found.whole = False
@@ -102,7 +102,7 @@ def explained(
 def worst_first(samples: Sequence[Sample]) -> list[Sample]:
     """Return samples in turn by loss (one that is not finite is the worst) and by repetition, the worst ones first.
 
-    A text of one token may have a low loss: what it does to the gradient is no smaller for that.
+    A text of one token may have a low loss: its effect on the gradient is no smaller for that.
     """
     places = [len(samples)] * len(samples)
     by_loss = sorted(range(len(samples)), key=lambda at: -_height(samples[at]))
@@ -151,7 +151,7 @@ def _count(found: ExplainedBatch, sample: Sample) -> None:
 
 
 def _sample(given: Any, chars: int) -> Sample:
-    """Return a sample as it is sent, without unknown fields.
+    """Return a sample for sending, without unknown fields.
 
     Raises:
         RefusedError: it is no mapping of FIELDS.

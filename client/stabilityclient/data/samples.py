@@ -1,11 +1,11 @@
-"""Takes what ``run.data(ids=...)`` is given: in the training thread a copy and no more, in another one the hashes.
+"""Takes the ids of ``run.data(ids=...)``: in the training thread only a copy, in another one the hashes.
 
 Of a batch of tokens (two dimensions, a row a sample) some columns are copied: all of 32 or fewer, else eight from the
 24th on and 8 to 15 at equal distances over the whole row. Rows that differ elsewhere only are taken for one: the same
-text with a token changed between, or short texts that begin alike and are padded. Where that may be, ids of samples are
+text with a token changed between, or short texts with one beginning, padded. Where that may be, ids of samples are
 better. The number of columns is part of the hash.
 
-A tensor on a CUDA device is not waited for: its columns go into pinned memory, and an event tells when they are there,
+A tensor on a CUDA device is not waited for: its columns go into pinned memory, and an event shows when they are there,
 as in ``metrics/metric_coercion.py``.
 """
 
@@ -73,7 +73,7 @@ def factors(count: int) -> list[int]:
 
 
 def sample_hash(sample: object, salt: int = 0) -> int:
-    """Return the hash of one id: a whole number, text or bytes; ``salt`` tells data sets apart.
+    """Return the hash of one id: a whole number, text or bytes; ``salt`` separates data sets.
 
     Raises:
         ValueError: it is none.
@@ -111,8 +111,8 @@ def unsigned(values: Iterable[int]) -> list[int]:
 #: Data sets of one call.
 MAX_DATASETS = 64
 MAX_NAME_CHARS = 100
-#: Rows up to this many columns are hashed whole; of longer ones those of HEAD (after what texts of one template begin
-#: with, before what short ones are padded with), and ACROSS to twice as many over the whole row. Each line of
+#: Rows up to this many columns are hashed whole; of longer ones HEAD (after the start of texts of one template,
+#: before the padding of short ones), and ACROSS to twice as many over the whole row. Each line of
 #: memory is one that the core has to wait for, 5 ns: of 512 rows of 2,048 tokens 5,120 (benchmarks/batch_ids.py).
 WHOLE_COLUMNS = 32
 HEAD = slice(24, 32)
@@ -127,7 +127,7 @@ class Batch:
     """One rank's samples of a step, copied; ``hashed`` may run in any thread.
 
     Attributes:
-        of: what they are: ``ids``, or ``tokens[2048]`` with the length of a row.
+        of: their kind: ``ids``, or ``tokens[2048]`` with the length of a row.
         samples, tokens: how many; tokens is None where ids were given.
     """
 
@@ -276,7 +276,7 @@ class Recorder:
         threading.Thread(target=self._work, name="stability-data", daemon=True).start()
 
     def put(self, step: int, when: float, facts: Facts, sets: dict[str, Batch]) -> bool:
-        """Queue what a step saw; return False where the queue is full."""
+        """Queue the data of a step; return False where the queue is full."""
         try:
             self._queue.put_nowait((step, when, facts, sets))
         except self._full:

@@ -44,7 +44,7 @@ _OF_RANKS = ("loss", "lr")
 
 
 def _is_whole(saver: Any) -> bool:
-    # Parts of a state, and uploads deleted here, can't be rolled back to.
+    # Parts of a state, and files uploaded and deleted here, can't be rolled back to.
     return not (saver.weights_only or saver.ignore_keys or saver.remote_uploader is not None)
 
 

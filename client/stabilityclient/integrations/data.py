@@ -1,4 +1,4 @@
-"""A loader that knows its place: batches of any loader, with what is left out, and a state that goes into checkpoints.
+"""A loader that knows its place: batches of any loader, with those left out, and a state for checkpoints.
 
 batches = Batches(loader)
 batch = next(batches)        # over the end of an epoch, too
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Batches", "ids_of"]
 
-#: What samples are called in a batch that is a mapping, best first.
+#: Names of samples in a batch that is a mapping, best first.
 _IDS = ("ids", "id", "sample_ids", "index", "input_ids", "tokens")
 
 
@@ -33,7 +33,7 @@ class Batches:
     shuffles anew.
 
     Args:
-        loader: what can be iterated over again and again; or a function that draws the next batch, which has no epochs.
+        loader: can be iterated over again and again; or a function that draws the next batch, which has no epochs.
             Around its calls the generators of Python, NumPy and torch (CPU) are set to states of the data's own.
 
     Attributes:
@@ -111,7 +111,7 @@ class Batches:
             next(self)
 
     def reseeds(self) -> bool:
-        """Return whether the order of what comes can be drawn from a new seed.
+        """Return whether the order of the next batches can be drawn from a new seed.
 
         Of a function, of a ``DataLoader`` that shuffles and of a ``DistributedSampler``: not where a loader or sampler
         keeps random numbers of its own, nor where the origin of the order is unknown.
@@ -121,7 +121,7 @@ class Batches:
         return self._draws or (shuffles and not self._stateful and not _generators(self._loader))
 
     def reseed(self, seed: int, rank: int = 0) -> None:
-        """Draw what comes from random numbers of a seed: batches of a function at once, else from the next epoch on.
+        """Draw the next batches from random numbers of a seed: those of a function now, else from the next epoch on.
 
         An epoch that has begun keeps its order, or samples would come twice in it. A ``RandomSampler`` draws its order
         from the random numbers of the process: those the caller seeds.
@@ -144,7 +144,7 @@ class Batches:
         """Go to a place; only from where you trust: the loader's own state is a pickle.
 
         Args:
-            share: of another rank's place, how many batches are one of it: ranks then / ranks now. With it the
+            share: of another rank's place, batches to one batch there: ranks then / ranks now. With it the
                 loader's own state is not used.
 
         Raises:
@@ -191,10 +191,10 @@ class Batches:
 
 
 def ids_of(batch: Any) -> Any:
-    """Return what names the samples of a batch: whole numbers in CPU memory; None where nothing does.
+    """Return the identifiers of the samples of a batch: whole numbers in CPU memory; None without any.
 
-    Of a mapping what has the name of ids or tokens. Without a name, of a sequence, the first such tensor in which each
-    sample has a value of its own: classes come twice. One number a sample beside real numbers is a label in any case.
+    Of a mapping the entry named like ids or tokens. Without a name, of a sequence, the first such tensor in which each
+    sample has a value of its own: classes come twice. One number a sample next to real numbers is a label in any case.
     """
     if isinstance(batch, dict) or hasattr(batch, "keys"):
         return next((found for name in _IDS if name in batch and (found := _whole(batch[name])) is not None), None)

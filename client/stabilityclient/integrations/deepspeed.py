@@ -6,7 +6,7 @@
     for step in training.steps(stop=10_001):
         inputs = training.batch()  # and engine.step(), once for each batch
 
-What it does and what it can't: docs/integrations/deepspeed.md.
+Features and limits: docs/integrations/deepspeed.md.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Training(of_torch.Training):
     Args:
         run: of :func:`stabilityclient.init`.
         folder: of the checkpoints; all nodes must see it.
-        engine: what ``deepspeed.initialize`` returned first; it owns model, optimizer and schedule.
+        engine: first result of ``deepspeed.initialize``; it owns model, optimizer and schedule.
         loader, save_every, keep, resume: as of :class:`stabilityclient.integrations.torch.Training`. A step takes as
             many batches as the engine accumulates.
-        parts: what the engine does not own (an average of weights, a schedule that you step), by any names.
+        parts: state that the engine does not own (an average of weights, a schedule that you step), by any names.
 
     Raises:
         TypeError: a part has no state. ValueError: a checkpoint that can't be loaded; ZeRO-3.
@@ -103,7 +103,7 @@ class Training(of_torch.Training):
 class _Engine:
     """Saves and loads by the engine, in place of :class:`stabilityclient.integrations.shared.torch_state.Parts`.
 
-    What is a rank's own is gathered and goes into the ``client_state``: a checkpoint has no file but DeepSpeed's.
+    A rank's own state is gathered and goes into the ``client_state``: a checkpoint has no file but DeepSpeed's.
     """
 
     def __init__(self, engine: Any, parts: Mapping[str, Any]) -> None:
@@ -125,7 +125,7 @@ class _Engine:
         self._configured = {name: list(getattr(schedule, name)) for name in names if name != "_last_lr"}
 
     def save(self, path: Path, own: Mapping[str, Any]) -> None:
-        """Write a checkpoint; all ranks call it, each with what is its ``own``."""
+        """Write a checkpoint; all ranks call it, each with its ``own`` state."""
         world = rank_and_world()[1]
         ranks: list[Any] = [None] * world
         # ZeRO's elastic checkpoints have no rates of the parameter groups.
@@ -165,7 +165,7 @@ class _Engine:
         return ""
 
     def load(self, path: str) -> tuple[dict[str, Any], float]:
-        """Load a checkpoint on all ranks; what is returned is what ``Parts.load`` returns."""
+        """Load a checkpoint on all ranks; the result is that of ``Parts.load``."""
         rank, world = rank_and_world()
         at = Path(path)
         loaded, client_state = self._engine.load_checkpoint(str(at.parent), at.name)

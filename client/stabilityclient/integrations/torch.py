@@ -6,7 +6,7 @@
     for step in training.steps(stop=10_001):
         inputs = training.batch()
 
-What it does and what it can't: docs/integrations/torch.md.
+Features and limits: docs/integrations/torch.md.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class Training(Adapter):
     """Runs the steps of a job, saves them, and goes back to them on command.
 
     Make it on all ranks, after the process group, with the models as they are trained (wrapped by DDP or FSDP2). It
-    goes on from the checkpoint that the plan of a restart names, else from the one that it saved or went back to last.
+    continues from the checkpoint that the plan of a restart names, else from the last one saved or rolled back to.
 
     Args:
         run: of :func:`stabilityclient.init`.
         folder: of the checkpoints; all nodes must see it.
         loader: a DataLoader or the like, or a function that draws the next batch. None: :meth:`batch` can't be called.
         save_every: steps between two checkpoints.
-        keep: how many checkpoints are kept, the newest ones; None keeps all. What is deleted can't be rolled back to.
+        keep: how many checkpoints are kept, the newest ones; None keeps all. Deleted ones can't be rolled back to.
         batches_per_step: how often :meth:`batch` is called in a step (gradient accumulation).
         resume: False begins at step 1, whatever lies in ``folder``.
         parts: models, optimizers, schedules, scalers and the like, by any names.
@@ -104,7 +104,7 @@ class Training(Adapter):
     def steps(self, stop: int | None = None) -> Iterator[int]:
         """Yield the next step, and so on before ``stop``; between two steps save, go back or end as is due.
 
-        What is yielded after a rollback is the step behind the checkpoint. The last step is saved, at ``stop`` and on
+        The step yielded after a rollback is the one behind the checkpoint. The last step is saved, at ``stop`` and on
         an ordered stop.
         """
         while True:
@@ -123,7 +123,7 @@ class Training(Adapter):
             self.save()
 
     def batch(self) -> Any:
-        """Return the next batch of the loader, and say which one it was; what was ordered to be left out is passed."""
+        """Return the next batch of the loader, and report which one it was; batches left out on order are passed."""
         if self._batches is None:
             raise ValueError("batch() was called, and Training got no loader: Training(..., loader=loader)")
         step = self.step + 1
@@ -160,7 +160,7 @@ class Training(Adapter):
             self.save()
 
     def _parts_of(self, parts: dict[str, Any]) -> Any:
-        """Return what saves and loads the parts: :class:`Parts`, or the like of it."""
+        """Return the object that saves and loads the parts: :class:`Parts`, or one like it."""
         return Parts(parts)
 
     def _takes_seeds(self) -> bool:
@@ -245,7 +245,7 @@ class Training(Adapter):
             self._batches.reseed(seed, rank)
 
     def _stand_on(self, path: Path) -> None:
-        """Note on disk from where a next start continues, and delete what is not to be kept."""
+        """Note on disk from where a next start continues, and delete surplus checkpoints."""
         agreed(lambda: self._note(path))
 
     def _note(self, path: Path) -> None:
@@ -265,6 +265,6 @@ class Training(Adapter):
 
 
 def _discard(path: Path) -> None:
-    """Delete a checkpoint, first of all what makes it whole: half of one must not look like one."""
+    """Delete a checkpoint, first the file that makes it whole: half of one must not look like one."""
     (path / ".metadata").unlink(missing_ok=True)
     shutil.rmtree(path, ignore_errors=True)

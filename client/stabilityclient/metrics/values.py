@@ -31,10 +31,10 @@ def on_device(value: object) -> bool:
 
 
 def as_float(name: str, value: Any) -> float:
-    """Return ``value`` as a float. NaN and infinities stay what they are.
+    """Return ``value`` as a float. NaN and infinities are unchanged.
 
     Raises:
-        ValueError: it is not one number; the text names the metric, what was given and what to do.
+        ValueError: it is not one number; the text has the metric, the value given and the remedy.
     """
     kind = type(value).__name__
     if value is None or isinstance(value, str | bytes | bytearray | complex | dict | list | tuple | set):
@@ -103,12 +103,12 @@ class Types:
 
 
 def split(metrics: Mapping[str, Any], types: Types) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return what of a call can be packed now, and what lives on a device; None where a type is still unknown.
+    """Return the values of a call to pack now, and those on a device; None where a type is still unknown.
 
     Names and values are not checked here: packing refuses those that are wrong.
 
     Raises:
-        Exception: what reading a tensor raises, for example one of several elements.
+        Exception: raised when a tensor is read, for example one of several elements.
     """
     plain, tensors = types.plain, types.tensors
     good: dict[str, Any] = {}
@@ -130,7 +130,7 @@ def flat(metrics: Mapping[Any, Any], depth: int = MAX_DEPTH, joint: str = "/") -
     """Yield names and values; a dict among the values is taken apart, its names as ``outer/inner``.
 
     Args:
-        joint: what stands between the names: W&B writes a dot.
+        joint: separator of the names: W&B writes a dot.
     """
     for name, value in metrics.items():
         if isinstance(value, dict) and depth and isinstance(name, str):
@@ -141,7 +141,7 @@ def flat(metrics: Mapping[Any, Any], depth: int = MAX_DEPTH, joint: str = "/") -
 
 
 def sort_values(metrics: Mapping[Any, Any], types: Types) -> tuple[dict[str, float], dict[str, Any], list[str]]:
-    """Return what of a call can be stored now, what lives on a device, and a sentence for each thing that is refused.
+    """Return the values to store now, those on a device, and a sentence for each value that is refused.
 
     Args:
         metrics: as given to log(). types: learns those of the values that are read.
@@ -167,7 +167,7 @@ def sort_values(metrics: Mapping[Any, Any], types: Types) -> tuple[dict[str, flo
 
 
 def is_plain_scalar(value: object) -> bool:
-    """Whether the type of ``value`` always packs as it is: NumPy's real scalars (by name: NumPy isn't imported)."""
+    """Whether the type of ``value`` always packs unchanged: NumPy's real scalars (by name: NumPy isn't imported)."""
     cls = type(value)
     if not any(base.__name__ == "generic" and base.__module__ == "numpy" for base in cls.__mro__):
         return False
@@ -182,7 +182,7 @@ def _built_for_cpu(torch: Any) -> bool:
 
 
 def _size(value: Any) -> int | None:
-    """Return the number of elements of an array or tensor, None for what is neither."""
+    """Return the number of elements of an array or tensor, None for other values."""
     numel = getattr(value, "numel", None)
     if callable(numel):
         return int(numel())

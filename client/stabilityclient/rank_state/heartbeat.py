@@ -36,7 +36,7 @@ _LIBRARIES = ("torch.distributed", "horovod", "mpi4py")
 #: queue for the collectives in it. Of those in brackets behind, the code is the rank's own work.
 _MEETS = ("torch/distributed/", "torch/nn/parallel/", "torch/autograd/", "torch/cuda/", "/horovod/", "/mpi4py/")
 _OWN = ("torch/distributed/checkpoint/", "torch/distributed/elastic/")
-#: Files that only lead there: the caller tells.
+#: Files that only lead there: the caller decides.
 _LEADS = ("torch/_ops.py", "torch/_tensor.py")
 #: Calls into C by which a thread waits for a collective, or for the GPU in whose queue collectives are.
 _CALLS = frozenset(
@@ -53,7 +53,7 @@ class WaitSamples:
     """The samples of one process. A step counts once, however long it is: an evaluation of minutes is one step.
 
     Args:
-        slot: gets what was seen. ranks: of the job.
+        slot: receives the observations. ranks: of the job.
 
     Attributes:
         due: monotonic seconds of the next sample, infinite while the ranks can't meet.
@@ -190,7 +190,7 @@ class HeartbeatThread:
         self._stepping = running
 
     def publish(self) -> None:
-        """Bring to the slot what the hot path does not write each time."""
+        """Write the fields that the hot path does not write each time into the slot."""
         step, when = self._logged()
         if when != self._published:  # not "later": a clock that is set back must not hide the steps that follow
             self._published = when
@@ -238,7 +238,7 @@ class HeartbeatThread:
                 time.sleep(0.1)
 
     def _poll_due(self) -> bool:
-        """Whether to look at the agent now; the first rank does so after its first beat, too: it may die at once."""
+        """Whether to look at the agent now; the first rank does so after its first beat, too: it may die early."""
         return self._slot.beat % self._poll_beats == 0 or (self._slot.beat == 1 and self._poll_beats == POLL_BEATS)
 
     def _leave_signal(self) -> None:
@@ -250,7 +250,7 @@ class HeartbeatThread:
             self._slot.set_dump_signal(0)
 
     def _ask_main_thread(self) -> None:
-        """Publish how often the main thread ran what we asked for, and ask again."""
+        """Publish how often the main thread ran the pending call, and ask again."""
         if not self._pending_tried:
             self._pending_tried = True
             try:
@@ -280,13 +280,13 @@ class HeartbeatThread:
 
 
 class PendingCalls:
-    """Asks the interpreter to run something in its main thread, and counts what it ran: does Python still run there?
+    """Asks the interpreter to run a call in its main thread, and counts the runs: does Python still run there?
 
     One request is open at most: the interpreter's queue is short and others use it too (NVRx's progress watchdog). A
     main thread that is blocked, or in C, does not run it, though the heartbeat thread beats on.
 
-    What is called is made of builtin iterators alone. A Python function in its place would let the main thread handle
-    a signal inside of it, and a KeyboardInterrupt raised there would be lost to training.
+    The call is made of builtin iterators alone. A Python function in its place would let the main thread handle
+    a signal inside, and a KeyboardInterrupt raised there would be lost to training.
 
     Raises:
         ImportError, AttributeError, OSError: this interpreter has no ctypes or no such call.

@@ -1,4 +1,4 @@
-"""What a rank decides when it reads a command at a step boundary. Pure: time, disk and job are handed in."""
+"""Decision of a rank that reads a command at a step boundary. Pure: time, disk and job are handed in."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = [
 
 #: Kinds of command that a job can obey. The others are answered with "not supported by this job yet".
 KINDS = frozenset({"rollback", "stop", "checkpoint_now"})
-#: Kind of command that each rank answers for itself, with what its ring of batches holds.
+#: Kind of command that each rank answers for itself, with the content of its ring of batches.
 SHOW_BATCHES = "show_batches"
-#: Why a job saves no checkpoint on command, where nothing else is known.
+#: Why a job saves no checkpoint on command, where no other reason is given.
 NO_SAVER = "the job has no function that saves a checkpoint on order (@run.on_checkpoint)"
 #: Final states of a command.
 ENDED_STATES = frozenset({"acted", "done", "rejected", "failed", "expired"})
@@ -36,15 +36,15 @@ INFERRED = "u-"
 
 
 class Rollback:
-    """What the handler of ``@run.on_rollback`` gets and ``run.boundary`` returns; nothing of it can be changed.
+    """Argument of the handler of ``@run.on_rollback`` and result of ``run.boundary``; immutable.
 
     Attributes:
         to_step: step whose state to restore; training continues with ``to_step + 1``.
-        lr_scale: factor on what the schedule of the restored checkpoint gives at each step, or None to leave it.
+        lr_scale: factor on the rate of the restored checkpoint's schedule at each step, or None to leave it.
         seed: new seed for the data order, or None to keep it.
         skip_batches: batches to leave out after the restored position, or None.
         skip_range: ``(first, last)``: leave out the batches that these steps had before, and train on those between
-            ``to_step`` and ``first`` again; None for none. Never beside ``skip_batches``.
+            ``to_step`` and ``first`` again; None for none. Never with ``skip_batches``.
         reason: free text of the issuer.
         command_id: the command; also the key of the new segment.
         checkpoint: path of the checkpoint to load, or None where the job announced none.
@@ -135,7 +135,7 @@ class Rollback:
         return first <= self.to_step + number <= last
 
     def changes(self) -> dict[str, Any]:
-        """Return what differs from the run as it was, for the segment's record."""
+        """Return the differences from the run before, for the segment's record."""
         given = {
             "lr_scale": self.lr_scale,
             "seed": self.seed,
@@ -315,7 +315,7 @@ class Rewind(BaseException):
     No ``Exception``: a framework that survives the errors of its callbacks lets it through, as it does Ctrl-C.
 
     Attributes:
-        rollback: what ``run.boundary()`` returned.
+        rollback: returned by ``run.boundary()``.
     """
 
     def __init__(self, rollback: Rollback) -> None:

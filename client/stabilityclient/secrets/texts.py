@@ -18,7 +18,7 @@ __all__ = [
     "resembles_key",
 ]
 
-#: What stands in the place of a secret.
+#: Replacement of a secret.
 HIDDEN = "(hidden)"
 #: Names whose answer is remembered: the same ones come with each event.
 MAX_NAMES = 4_096
@@ -42,7 +42,7 @@ _ENDS = (
     "password", "passwords", "passwd", "passphrase", "secret", "apikey", "apikeys", "accesskey", "authtoken",
     "accesstoken", "refreshtoken", "idtoken", "bearertoken", "credentials",
 )  # fmt: skip
-#: Words beside ``token`` that make it a token of a text: ``--pad-token``, ``eos_token_id``.
+#: Words next to ``token`` that make it a token of a text: ``--pad-token``, ``eos_token_id``.
 _TEXT_TOKENS = frozenset([
     "added", "bos", "cls", "end", "eos", "first", "image", "last", "mask", "max", "min", "new", "next", "num",
     "pad", "per", "prefix", "sep", "special", "start", "stop", "suffix", "tool", "unk", "video", "audio", "id",
@@ -73,7 +73,7 @@ def _words(name: str) -> list[str]:
 
 @lru_cache(MAX_NAMES)
 def is_secret_name(name: str) -> bool:
-    """Return whether what a name stands for is a secret: ``api_key``, ``HF_TOKEN``, ``--db.password``.
+    """Return whether the value of a name is a secret: ``api_key``, ``HF_TOKEN``, ``--db.password``.
 
     Names of a tokenizer (``pad_token``, ``max_tokens``) are none, nor is ``key`` or ``sort_key``: see ``hides``.
     """
@@ -107,7 +107,7 @@ def hides(name: str, value: str) -> bool:
     """Return whether a value of a name is to be hidden.
 
     Values of a switch and hidden ones are harmless, and a small number is a count: ``token: 50256``. A key of
-    no known kind (``sort_key``, ``key=lambda row: row.step``) is a secret only where it looks made up.
+    no recognised kind (``sort_key``, ``key=lambda row: row.step``) is a secret only where it looks made up.
     """
     if value.lower() in _HARMLESS:
         return False
@@ -118,7 +118,7 @@ def hides(name: str, value: str) -> bool:
     )
 
 
-#: Longest text that is cleaned as one, characters: more than any event has. What is beyond is cut.
+#: Longest text that is cleaned as one, characters: more than any event has. The rest is cut.
 MAX_TEXT_CHARS = 256 * 1024
 #: A text of so many characters that mixes letters and digits is no word any more; keys have 20 to 200.
 LONG_CHARS = 32
@@ -139,10 +139,10 @@ _URL_CUT = re.compile(
 _URL_QUERY = re.compile(r"([?&;#])([A-Za-z0-9_.~%\[\]-]{1,64})=([^&;#\s'\"]{1,4096})")
 #: An address of the web: its host, and its path.
 _WEB = re.compile(r"(https?://)([^\s/'\"<>?#]{1,255})(/[^\s'\"<>?#]{1,2048})")
-#: What makes the rest of a path a secret: the address alone allows to post.
+#: Hosts that make the rest of a path a secret: the address alone allows to post.
 _HOOK_HOST = re.compile(r"(?i)(?:^|\.)hooks?\.|webhook|^hc-ping\.")
 _HOOK_PATH = re.compile(r"(?i)/(?:[a-z-]{0,16}webhooks?[a-z]?|hooks?|integration|key)/|/bot(?=\d{4,}:)")
-#: How keys of well-known services begin; none of them begins a word.
+#: Beginnings of keys of well-known services; no word begins so.
 _KNOWN = re.compile(
     r"""(?x)(?<![A-Za-z0-9])(?:
         (?:sk|pk|rk|ak)[-_](?:[a-z]{2,16}[-_]){0,3}[A-Za-z0-9_-]{12,} | hf_[A-Za-z0-9]{8,} | api_org_[A-Za-z0-9]{8,}
@@ -227,7 +227,7 @@ def _hook(found: re.Match[str]) -> str:
 
 
 def clean_text(text: str, *, digests: bool = False, ids: bool = False) -> str:
-    """Return a free text (a line of output, a message of an exception, a note) without what looks like a secret.
+    """Return a free text (a line of output, a message of an exception, a note) without parts that look like a secret.
 
     Args:
         digests: long mixes of letters and digits stay where they can be a digest: hexadecimal ones.
@@ -264,7 +264,7 @@ def _user(found: re.Match[str]) -> str:
 
 
 def _hide_after(names: re.Pattern[str], text: str) -> str:
-    """Hide the values that follow secret names; what follows any other name is looked at by itself."""
+    """Hide the values that follow secret names; the value after any other name is examined by itself."""
     parts, at = [], 0
     for found in names.finditer(text):
         name = found["name"][-MAX_NAME_CHARS:]

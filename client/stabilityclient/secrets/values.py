@@ -25,7 +25,7 @@ __all__ = ["clean_arguments", "clean_config", "clean_event", "clean_name"]
 
 #: Longest argument of a command line, characters.
 MAX_ARGUMENT_CHARS = 4_096
-#: Levels of data that are looked at, deeper than a server takes; what is below is hidden.
+#: Levels of data that are examined, deeper than a server takes; lower ones are hidden.
 MAX_DEPTH = 32
 #: The shortest text of a config that is a secret by its name, characters.
 MIN_CONFIG_CHARS = 4
@@ -37,7 +37,7 @@ _IDS = frozenset([
 ])  # fmt: skip
 #: Fields of events that hold names of metrics and of data sets.
 _METRICS = frozenset(["datasets", "roles"])
-#: Key of a name beside ``value`` in a list: ``{"name": "HF_TOKEN", "value": "x"}``.
+#: Key of a name next to ``value`` in a list: ``{"name": "HF_TOKEN", "value": "x"}``.
 _PAIR = ("name", "key")
 #: Commands whose short option is a password: option by command.
 _TOOLS = {
@@ -56,7 +56,7 @@ def clean_arguments(arguments: Iterable[str]) -> list[str]:
     """Return a command line without its secrets, argument by argument.
 
     ``--api-key=x``, ``--api-key x``, ``-p x`` with a secret's name, ``-u name:x``, ``FOO_TOKEN=x`` in front of a
-    command, also inside of one argument (``bash -c "FOO_TOKEN=x train"``), addresses with a user, and what looks like a
+    command, also inside one argument (``bash -c "FOO_TOKEN=x train"``), addresses with a user, and texts like a
     key.
 
     Example:
@@ -83,7 +83,7 @@ def clean_arguments(arguments: Iterable[str]) -> list[str]:
 
 
 def _argument(argument: str, before: str) -> str:
-    """Return one argument without secrets; ``before`` is the one in front of it."""
+    """Return one argument without secrets; ``before`` is the argument in front."""
     assigned = _ASSIGNED.match(argument)
     if before in NAMED_USER and ":" in argument and not argument.startswith("-"):
         return clean_text(f"{before} {argument}")[len(before) + 1 :]
@@ -98,7 +98,7 @@ def _argument(argument: str, before: str) -> str:
 
 
 def clean_config(value: Any, name: str = "", depth: int = MAX_DEPTH) -> Any:
-    """Return a config without values whose names or looks say that they are secret; all else stays as it is.
+    """Return a config without values that are secret by name or look; all else is unchanged.
 
     Jobs put all their arguments there. A number is no secret, so ``max_token: 2048`` stays, and a digest stays too.
     """
@@ -130,7 +130,7 @@ def _clean_list(values: list[Any], name: str, depth: int) -> list[Any]:
 
 
 def _hidden(value: Any) -> Any:
-    """Return what stands below a secret name: numbers and switches stay, texts do not."""
+    """Return the value below a secret name: numbers and switches stay, texts do not."""
     if isinstance(value, dict | list):
         return HIDDEN if value else value
     return HIDDEN if isinstance(value, str) and hides("secret", value) else value

@@ -32,7 +32,7 @@ class Script:
     """A script, or a module that is run as one.
 
     Args:
-        arguments: its path or name, and what it finds in ``sys.argv``.
+        arguments: its path or name, and the rest of its ``sys.argv``.
         module: it is the name of a module.
 
     Attributes:
@@ -48,7 +48,7 @@ class Script:
         """Run it in ``sys.modules["__main__"]``.
 
         Raises:
-            BaseException: what the script raises. The traceback that Python prints of it is the script's alone.
+            BaseException: raised by the script. Python's traceback shows the script's lines alone.
         """
         try:
             self._run()
@@ -114,8 +114,8 @@ def _main_names(path: str) -> dict[str, object]:
 def _as_module(name: str, *, keep_name: bool = False) -> None:
     import runpy
 
-    # What `python -m` itself calls. The public run_module() takes __main__ away again when the module ends, and with
-    # it what threads and exit handlers still need.
+    # The function of `python -m` itself. The public run_module() removes __main__ when the module ends, and with
+    # it the names that threads and exit handlers still need.
     runpy._run_module_as_main(name, not keep_name)  # type: ignore[attr-defined]
 
 
@@ -132,7 +132,7 @@ def _showing_the_script(hook: Hook) -> Hook:
 
 
 def _clean(error: BaseException) -> None:
-    """Take our lines out of what an exception tells, and of what led to it."""
+    """Remove this package's lines from the traceback of an exception, and of its causes."""
     left, seen = [error], set()
     while left:
         one = left.pop()
@@ -176,14 +176,14 @@ class ImportHook:
         self._awaited.update(dict.fromkeys(library.modules, library))
 
     def install(self) -> None:
-        """Look at each import from now on; what is imported already is patched immediately."""
+        """Look at each import from now on; imported modules are patched immediately."""
         sys.meta_path.insert(0, self)
         for name in self._awaited:
             if (module := sys.modules.get(name)) is not None:
                 self._patch(name, module)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Return what the other finders find."""
+        """Return the spec of the other finders."""
         if name not in self._awaited:
             return None
         for finder in sys.meta_path:
@@ -247,7 +247,7 @@ def main() -> None:
 
     script = Script(rest, module=module)
     if run is not None:
-        # Registered here, it is called after all that the script registers: what is logged there comes too.
+        # Registered here, it is called after all that the script registers, so values logged there are taken.
         atexit.register(_listen(run, options.get("step_key"), script))
     script.run()
 

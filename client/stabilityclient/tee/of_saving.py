@@ -1,6 +1,6 @@
-"""Checkpoints that the script saves: only those from which it can be resumed, and as what they are resumed from.
+"""Checkpoints that the script saves: only those from which it can be resumed, under the path of the resume.
 
-One is told where model and optimizer lie in one file, or in two of one folder, saved at one step; and the folders and
+One counts where model and optimizer lie in one file, or in two of one folder, saved at one step; and the folders and
 files of Hugging Face's Trainer, Accelerate and Lightning once they are complete. Weights alone are none.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Saving"]
 
-#: Where scripts keep the step in what they save.
+#: Keys of the step in saved objects.
 _STEPS = ("global_step", "iter_num", "iteration", "iter", "step", "num_steps", "completed_steps")
 #: A temporary name: the file is moved once it is complete, to an unknown target.
 _PASSING = ("tmp", "temp", "part")
@@ -30,7 +30,7 @@ _LOOKED_AT = 8
 
 
 class Saving(Library):
-    """``torch.save``, and what frameworks save."""
+    """``torch.save``, and saves of frameworks."""
 
     title = "what saves checkpoints"
     modules = (
@@ -44,7 +44,7 @@ class Saving(Library):
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
-        #: A Trainer saves by itself: what lies in its folders is its own.
+        #: A Trainer saves by itself: files in its folders are its own.
         self._trainer = False
         #: Folder -> the step at which parts were saved there, the parts, and the names of their files.
         self._parts: dict[str, tuple[int, set[str], set[str]]] = {}
@@ -94,7 +94,7 @@ class Saving(Library):
         at, known, names = self._parts.pop(folder, (step, set(), set()))
         numbered = any(map(str.isdigit, os.path.basename(folder)))
         if at != step:
-            # The next one in the same folder: what was there is written over, or lies beside it under other names.
+            # The next one in the same folder: the old file is overwritten, or lies next to it under another name.
             known, names = set(), set() if numbered or name in names else names | {"another step"}
         known, names = known | parts, names | {name}
         self._parts[folder] = (step, known, names)
@@ -140,7 +140,7 @@ def _passing(path: str) -> bool:
 
 
 def _parts_of(obj: Any) -> set[str]:
-    """Return what is in an object that is saved: ``model``, ``optimizer``, both or neither."""
+    """Return the parts of a saved object: ``model``, ``optimizer``, both or neither."""
     if _is_optimizer(obj):
         return {"optimizer"}
     if _is_weights(obj):

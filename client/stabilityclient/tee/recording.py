@@ -1,4 +1,4 @@
-"""What the script said to other trackers, as rows of our run. Nothing that goes wrong here reaches the script."""
+"""Values that the script gave other trackers, as rows of the run. No failure here reaches the script."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Recording", "Stream"]
 
 #: Sets of names remembered of a stream; a script with more of them is recorded more slowly, nothing else.
 MAX_SHAPES = 1_000
-#: Names whose owner is known, at most: a name beyond them is taken from any stream.
+#: Names with a recorded owner, at most: a name beyond them is taken from any stream.
 MAX_NAMES = 20_000
 
 
@@ -24,24 +24,24 @@ class Stream:
     """Where values come from within a library: a run of W&B or MLflow, a folder of event files.
 
     Args:
-        library: its title. label: what tells it from others of the library, where two use the same name.
+        library: its title. label: distinguishes it from others of the library, where two use the same name.
     """
 
     def __init__(self, library: str, label: str) -> None:
         self.library = library
         self.label = label
-        #: Names of a row -> what they are called here, None where all stay.
+        #: Names of a row -> their names here, None where all stay.
         self.renamed: dict[tuple[str, ...], dict[str, str] | None] = {}
 
 
 class Recording:
-    """The run, and what was heard.
+    """The run, and the recorded values.
 
     Args:
         say: prints a text. step_key: the value that is the step, where it is configured.
 
     Attributes:
-        newest: the newest step that the script said, in whatever library; -1 before the first.
+        newest: the newest step that the script gave, in any library; -1 before the first.
         stride: steps between the two newest rows, 0 before the second.
     """
 
@@ -109,7 +109,7 @@ class Recording:
             pass
 
     def close(self) -> None:
-        """The process ends: take what is still held, and tell what was not taken."""
+        """The process ends: take the held values, and report the untaken ones."""
         for each in self.closing:
             try:
                 each()
@@ -121,7 +121,7 @@ class Recording:
             self._say(f"{self._troubles} calls could not be taken")
 
     def _named(self, stream: Stream, shape: tuple[str, ...]) -> dict[str, str] | None:
-        """Return what the names of a row are called: a name belongs to the stream that used it first."""
+        """Return the names of a row as stored: a name belongs to the stream that used it first."""
         names: dict[str, str] = {}
         for name in shape:
             if name_trouble(name):
@@ -133,14 +133,14 @@ class Recording:
                 names[name] = name
             elif owner.library == stream.library:
                 names[name] = f"{stream.label}/{name}"
-            # else the script tells the same to two libraries
+            # else the script gives two libraries the same
         found = None if all(names.get(name) == name for name in shape) else names
         if len(stream.renamed) < MAX_SHAPES:
             stream.renamed[shape] = found
         return found
 
     def _numbers(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what can be stored of values of any kind."""
+        """Return the storable part of values of any kind."""
         found = {
             name: value for name, value in flat(values, joint=".") if not (value is None or isinstance(value, str))
         }

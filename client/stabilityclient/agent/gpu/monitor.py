@@ -1,4 +1,4 @@
-"""The node's GPUs for the agent's life: takes what the threads saw, reports what changed, knows which rank is where."""
+"""The node's GPUs for the agent's life: takes samples of the threads, reports changes, knows which rank is where."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class XidFold:
         self._take(gpu, xid, {"source": "nvml"}, "", now, now + (LINE_WAIT_S if self.with_lines else 0.0))
 
     def kernel(self, gpu: str, line: KernelMessage, now: float) -> None:
-        """Take a line about a GPU that is known."""
+        """Take a line about an identified GPU."""
         if line.xid is None:
             return
         found = _PROCESS.search(line.text)
@@ -121,7 +121,7 @@ def _expected(gpus: Sequence[GpuInfo], local_rank: int | None, visible: str | No
     for name in names:
         gpu = _named(in_order, name)
         if gpu is None:
-            break  # CUDA too takes only what is before the first name that is none
+            break  # CUDA too takes only the names before the first invalid one
         seen.append(gpu)
     if len(seen) == 1:
         return seen[0]  # each rank was given its own
@@ -150,7 +150,7 @@ def visible_devices(pid: int) -> str | None:
     return dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry).get("CUDA_VISIBLE_DEVICES")
 
 
-#: Seconds between two polls of what the threads saw.
+#: Seconds between two polls of the threads' samples.
 TICK_S = 0.25
 #: A call that is older hangs, seconds; with a shorter poll it is as long as that, never below MIN_HANG_S.
 HANG_S = 10.0
@@ -162,7 +162,7 @@ INVENTORIES_A_MINUTE, INVENTORIES_AT_ONCE = 6.0, 4.0
 #: For so long after a rank's start each sample asks for its GPU's processes, seconds: a context is made late.
 PIDS_WANTED_S = 120.0
 
-#: What calls may take beyond that, seconds: the wait for events waits, and without persistence mode nvmlInit starts
+#: Time allowed to calls beyond that, seconds: the wait for events waits, and without persistence mode nvmlInit starts
 #: each GPU of the node again.
 _MAY_TAKE_S = {"nvmlEventSetWait_v2": WAIT_S, "nvmlInit": 30.0}
 #: Remedy for an unseen GPU.
@@ -250,7 +250,7 @@ class GpuMonitor:
         return {"visible": self._sample.visible, "text": text, "time": self._sampled_at}
 
     def gaps(self) -> list[Gap]:
-        """Return what of the GPUs can't be seen here."""
+        """Return the facts of the GPUs that can't be seen here."""
         found = [Gap(what, why, _DO.get(what, "")) for what, why in self._gaps.items()]
         if self._poll_guard.hanging is not None:
             found.append(Gap("gpu", self.reading["text"], "check the GPU; it may need a reset"))
@@ -266,7 +266,7 @@ class GpuMonitor:
         return None if gpu is None else {"index": gpu.index, "uuid": gpu.uuid}
 
     def kernel(self, lines: Iterable[KernelMessage]) -> None:
-        """Take new lines of the kernel's log: an Xid of a known GPU is that GPU's, all else is reported as it is."""
+        """Take new lines of the kernel's log: an Xid of an identified GPU counts there, all else is reported unchanged."""
         now = time.monotonic()
         for line in lines:
             known = self._sample.gpus.values() if line.what == "xid" and line.bus_id else ()
@@ -284,7 +284,7 @@ class GpuMonitor:
             self._emit("kernel", data | {name: value for name, value in named.items() if value is not None})
 
     def tick(self) -> None:
-        """Take what the threads saw since the last call, and check what they wait for."""
+        """Take the threads' samples since the last call, and check the calls that they wait for."""
         now = time.monotonic()
         self._know_ranks(now)
         for guard, call in (

@@ -1,4 +1,4 @@
-"""The questions to one GPU: cheap ones at each sample, dear ones at slow ones; what it can't answer is asked once."""
+"""The questions to one GPU: cheap ones at each sample, dear ones at slow ones; unanswered ones are asked once."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = [
     "read_fields",
 ]
 
-#: Name of ours to id, asked at each sample. Times at lowered clocks are counters in ns since the driver was loaded.
+#: Own name to id, asked at each sample. Times at lowered clocks are counters in ns since the driver was loaded.
 CHEAP_FIELDS: Mapping[str, int] = {
     "mem_temp_c": 82,  # NVML_FI_DEV_MEMORY_TEMP
     "sw_thermal_ns": 269,  # NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN
     "hw_thermal_ns": 270,  # NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN
     "power_brake_ns": 271,  # NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN
 }
-#: Asked at the slow samples, beside those of `conditions.py`. Pages and rows are counted for the GPU's life.
+#: Asked at the slow samples, in addition to those of `conditions.py`. Pages and rows are counted for the GPU's life.
 DEAR_FIELDS: Mapping[str, int] = {
     "retired_single": 29,  # NVML_FI_DEV_RETIRED_SBE
     "retired_double": 30,  # NVML_FI_DEV_RETIRED_DBE
@@ -74,7 +74,7 @@ def read_fields(names: list[str], answers: Any) -> FieldAnswers:
     """Return the values of one ``nvmlDeviceGetFieldValues``.
 
     Args:
-        names: ours, in the order in which the fields were asked. answers: what pynvml returned.
+        names: own ones, in the order in which the fields were asked. answers: returned by pynvml.
     """
     values: dict[str, float] = {}
     errors: dict[str, int] = {}
@@ -96,7 +96,7 @@ MAX_TEMP_C = 150.0
 #: Return codes of NVML (nvml.h, nvmlReturn_t).
 _INVALID_ARGUMENT, _NOT_SUPPORTED, _NO_PERMISSION, _FUNCTION_NOT_FOUND = 2, 3, 4, 13
 _GPU_IS_LOST, _RESET_REQUIRED, _VERSION, _DEPRECATED, _GPU_NOT_FOUND = 15, 16, 25, 26, 28
-#: What is never asked again of this GPU: the answer will not change while the driver is loaded.
+#: Errors after which this GPU is never asked again: the answer will not change while the driver is loaded.
 _NEVER = frozenset({_INVALID_ARGUMENT, _NOT_SUPPORTED, _NO_PERMISSION, _FUNCTION_NOT_FOUND, _VERSION, _DEPRECATED})
 _CLOCK_SM, _CLOCK_MEMORY, _SENSOR_GPU = 1, 2, 0
 
@@ -136,7 +136,7 @@ class NvmlDevice:
         """Ask; return the answers. A sample in which nothing is answered is that of a lost GPU.
 
         Args:
-            dear: also what takes long. processes: also who computes on it.
+            dear: also the slow questions. processes: also who computes on it.
         """
         started = time.monotonic()
         sample = self._sample = GpuSample(started, dear, fault=self.no_handle)

@@ -1,7 +1,7 @@
-"""Asks NVML, on one thread and nowhere else: who the GPUs are, and what they say now.
+"""Asks NVML, on one thread and nowhere else: the identity of the GPUs, and their state now.
 
 Whatever NVML answers is a fact: a GPU that is lost has a ``fault``, a driver that is gone makes the node not visible,
-what a GPU does not support is asked once. No exception of NVML leaves ``sample``.
+a question that a GPU does not support is asked once. No exception of NVML leaves ``sample``.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class GpuReader:
         return list(self._devices.values())
 
     def sample(self, dear: bool, processes: bool = False) -> NodeSample:
-        """Return what the GPUs say now. Blocks for as long as the driver takes; a sick GPU can take without end.
+        """Return the state of the GPUs. Blocks for as long as the driver takes; a faulty GPU can take without end.
 
         Args:
-            dear: also what takes long: memory errors, links, the recovery action. processes: also who computes where.
+            dear: also slow questions: memory errors, links, the recovery action. processes: also who computes where.
         """
         try:
             watch = self._opened()
@@ -103,7 +103,7 @@ class GpuReader:
         return self.watch
 
     def _enumerate(self, watch: CallWatch, count: int) -> None:
-        """Ask each GPU who it is. One that does not even say that is known by its index."""
+        """Ask each GPU for its identity. One without an answer is identified by its index."""
         devices: dict[str, NvmlDevice] = {}
         mute: list[tuple[int, str]] = []
         for index in range(min(count, MAX_GPUS)):
@@ -121,7 +121,7 @@ class GpuReader:
             device.handle, device.no_handle = handle, None
             devices[facts.key] = device
         for index, text in mute:
-            # Most likely one that is known and that no other index is: NVML's order stays, it only leaves gaps out.
+            # Most likely an identified one that no other index is: NVML's order stays, it only leaves gaps out.
             left = [facts for key, facts in self._known.items() if key not in devices]
             same = [facts for facts in left if facts.index == index] or (left if len(mute) == 1 else [])
             facts = same[0] if len(same) == 1 else GpuInfo(index, "")
@@ -130,7 +130,7 @@ class GpuReader:
             devices[facts.key] = NvmlDevice(watch, None, facts, fault)
         named = {facts.index for facts in self._known.values() if facts.uuid}
         for key in [key for key, facts in self._known.items() if not facts.uuid and facts.index in named]:
-            del self._known[key]  # its identity is known since
+            del self._known[key]  # identified since
             devices.pop(key, None)
         self._devices, self._count = devices, count
 

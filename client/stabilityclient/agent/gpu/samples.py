@@ -1,4 +1,4 @@
-"""What a sample of the node's GPUs gives: plain values that go from the thread that asks NVML to the agent's loop."""
+"""Sample of the node's GPUs: plain values, handed from the thread that asks NVML to the agent's loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stabilityclient.agent.gpu.conditions import CONDITIONS
 
 __all__ = ["GpuInfo", "GpuSample", "NodeSample", "NvmlFault", "index_of_mute", "mute_key", "row_of"]
 
-#: Fields that are points as they are, beside the counters of `conditions.py`.
+#: Fields that are points unchanged, in addition to the counters of `conditions.py`.
 _FIELDS = (
     *("util_pct", "mem_used_mib", "temp_c", "mem_temp_c", "power_w", "power_limit_w", "clock_sm_mhz", "clock_mem_mhz"),
     *("throttle_reasons", "remapped_corrected", "remapped_uncorrected"),
@@ -58,7 +58,7 @@ class GpuInfo:
 
     @property
     def key(self) -> str:
-        """Return what tells it from the others of the node."""
+        """Return its unique key on the node."""
         return self.uuid or mute_key(self.index)
 
 
@@ -77,12 +77,12 @@ class NvmlFault:
 
 @dataclass(slots=True)
 class GpuSample:
-    """What one GPU answered in one sample.
+    """Answers of one GPU in one sample.
 
     Args:
         time: monotonic seconds at its end. dear: whether the slow questions were asked too.
-        values: field of ``gpu/<i>/<field>`` to its value, and what only ``changes`` needs (``remap_pending``, ...).
-            What a GPU does not have, or did not answer, is not there.
+        values: field of ``gpu/<i>/<field>`` to its value, and those for ``changes`` alone (``remap_pending``, ...).
+            Fields that a GPU lacks, or did not answer, are absent.
         links_up: NVLinks that are active; None: not asked or no NVLink.
         pids: compute processes and the memory that each uses, MiB; None: not asked.
         fault: why it does not answer. troubles: call to NVML's text, where a question went wrong.
@@ -108,7 +108,7 @@ class NodeSample:
         driver: version, empty if unknown.
         gpus: every GPU that was ever seen, by key. samples: those that were read now.
         missing: keys of GPUs that NVML does not count any more.
-        blind: ``what`` (``gpu``, ``gpu_ecc``) to why it can't be seen here.
+        blind: ``what`` (``gpu``, ``gpu_ecc``) to the reason why it can't be seen here.
     """
 
     visible: bool

@@ -135,7 +135,7 @@ def _candidates(groups: str, mounts: str) -> Iterator[str]:
 
 
 def _below(group: str, root: str) -> str:
-    """Return a group's path relative to where its tree is mounted; the mount itself where it lies outside of it."""
+    """Return a group's path relative to the mount of its tree; the mount itself for a group outside."""
     if root != "/" and (group == root or group.startswith(f"{root}/")):
         group = group[len(root) :]
     elif root != "/" or "/.." in group:
@@ -165,7 +165,7 @@ CRASH_SIGNALS = frozenset(
 )
 #: Longest wait between the end of the main thread and that of the process, seconds: freeing the memory takes a while.
 BURIAL_S = 1.0
-#: Bytes of the end of the file ``stacks`` that are searched for what faulthandler left, and of it that travel.
+#: Bytes of the end of the file ``stacks`` that are searched for faulthandler's text, and sent.
 FATAL_TAIL_BYTES = 256 * 1024
 FATAL_CHARS = 8_000
 #: How long a line of the kernel's log about a kill for memory may be older than the death, seconds.
@@ -254,7 +254,7 @@ class DeathWatch:
     def _oom_evidence(self, source: Source, status: ExitStatus) -> dict[str, Any] | None:
         pid, slot = source.info.pid, source.slot
         if status.how != "none" and status.signal != signal.SIGKILL:
-            return None  # what was killed for memory was a child, if anything
+            return None  # the process killed for memory was a child, if any
         if status.how == "none" and slot is not None and slot.state != STATE_RUNNING:
             return None  # it still reported how it left: no process killed for memory does
         when, text = self._oom_lines.get(pid, (0.0, ""))
@@ -271,7 +271,7 @@ class DeathWatch:
 
 
 def fatal_text(source: Source) -> str | None:
-    """Return what faulthandler wrote into ``stacks`` when the process crashed, None where there is nothing."""
+    """Return the text that faulthandler wrote into ``stacks`` when the process crashed, None where there is nothing."""
     try:
         data, _ = read_part(source.folder / "stacks", -1, FATAL_TAIL_BYTES)
     except OSError:
@@ -288,7 +288,7 @@ def death_of(
 
     Args:
         source: a rank that is gone, whose slot was read after its end.
-        status: how it ended. oom: the kernel's evidence of a kill for memory. fatal: what faulthandler left.
+        status: how it ended. oom: the kernel's evidence of a kill for memory. fatal: faulthandler's text.
     """
     slot = source.slot
     state = None if slot is None else slot.state
@@ -329,12 +329,12 @@ def death_of(
 def _judged(
     state: int | None, exception: str, status: ExitStatus, oom: dict[str, Any] | None, fatal: str | None
 ) -> tuple[str, str] | None:
-    """Return the cause and what happened, None for a process that left in order."""
+    """Return the cause and the event, None for a process that left in order."""
     if oom is not None:
         proof = "its log names the process" if oom["source"] == "kernel log" else "its group's counter moved"
         return "oom_kill", f"was killed by the kernel for memory ({proof})"
     name = "" if status.signal is None else signal_name(status.signal)
-    # Ctrl-C: Python makes an exception of it, and then ends by the signal.
+    # Ctrl-C: Python raises an exception, and then ends by the signal.
     ctrl_c = exception.startswith("KeyboardInterrupt") and (status.signal == signal.SIGINT or status.exit_code == 130)
     if exception and not ctrl_c:
         return "exception", f"is ended by an uncaught exception: {exception}"

@@ -36,7 +36,7 @@ _RANK = "rank"
 
 
 class Parts:
-    """What a checkpoint holds: models, their optimizers, and whatever else has a state.
+    """Content of a checkpoint: models, their optimizers, and other objects with a state.
 
     Args:
         parts: by name, each with ``state_dict`` and ``load_state_dict``.
@@ -63,7 +63,7 @@ class Parts:
         raise ValueError(f"{name} trains no model that is given, expected the model too: Training(..., model=model)")
 
     def save(self, path: Path, own: Mapping[str, Any]) -> None:
-        """Write a checkpoint; all ranks call it, each with what is its ``own``."""
+        """Write a checkpoint; all ranks call it, each with its ``own`` state."""
         rank, _ = rank_and_world()
         state = self._tensors()
         for name, part in self._others.items():
@@ -88,7 +88,7 @@ class Parts:
         """Load a checkpoint on all ranks.
 
         Returns:
-            What was this rank's own, and 1.0; of a rank that was not there, the first rank's, and ranks then / ranks
+            The state of this rank, and 1.0; of a rank that was not there, the first rank's, and ranks then / ranks
             now. Random numbers are back where they are this rank's.
         """
         rank, world = rank_and_world()
@@ -127,14 +127,14 @@ def _quietly() -> Iterator[None]:
 
 
 def _packed(state: Any) -> bytes:
-    """Return a state as one value: what it has inside is not the same in each checkpoint."""
+    """Return a state as one value: its content differs between checkpoints."""
     file = io.BytesIO()
     torch.save(state, file)
     return file.getvalue()
 
 
 def _unpacked(packed: bytes) -> Any:
-    # As torch.distributed.checkpoint itself loads what is no tensor: a loader may keep anything in its state.
+    # As torch.distributed.checkpoint itself loads objects other than tensors: a loader may keep anything in its state.
     return torch.load(io.BytesIO(packed), weights_only=False)
 
 
@@ -149,7 +149,7 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: Mapping[str, Any]) -> None:
-    """Set what :func:`random_states` returned."""
+    """Set the states of :func:`random_states`."""
     random.setstate(states["python"])
     torch.set_rng_state(states["torch"])
     numpy = sys.modules.get("numpy")

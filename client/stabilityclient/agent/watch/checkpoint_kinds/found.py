@@ -1,4 +1,4 @@
-"""What a look at a checkpoint finds, in one shape for all kinds."""
+"""Result of a look at a checkpoint, in one shape for all kinds."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MAX_NAMED, MAX_TOLD = 16, 3
 
 
 class Inspection(msgspec.Struct, frozen=True):
-    """What was found at a path.
+    """Findings at a path.
 
     Attributes:
         complete: all files are there and whole; None: unknown, of a kind that we can't judge.
         problem: which files are missing or truncated, a sentence without its end; "" where nothing is wrong.
         bad: the first names of those, within the checkpoint.
         size_bytes, files: all that lies there.
-        world_size: ranks that wrote it, where the layout tells. loads_with: None: unknown.
+        world_size: ranks that wrote it, where the layout shows it. loads_with: None: unknown.
     """
 
     kind: Kind
@@ -47,11 +47,11 @@ class Inspection(msgspec.Struct, frozen=True):
 
 @dataclass
 class Found:
-    """What a kind's own file found.
+    """Findings of a kind's own file.
 
     Attributes:
-        bad: name within the checkpoint -> what is wrong with it: ``missing``, ``empty``, ``truncated`` ...
-        judged: False where it can't be said whether all is there.
+        bad: name within the checkpoint -> its fault: ``missing``, ``empty``, ``truncated`` ...
+        judged: False where completeness is unknown.
     """
 
     kind: Kind
@@ -87,7 +87,7 @@ class Folder:
         return Folder(os.path.join(self.path, name), inside, self._opener)
 
     def open(self, name: str) -> BinaryIO:
-        """Open a file for reading, at any place of it.
+        """Open a file for reading, at any place.
 
         Raises:
             OSError: it can't be read.
@@ -95,7 +95,7 @@ class Folder:
         return self._opener(os.path.join(self.path, name))
 
     def wrong(self, name: str) -> str:
-        """Return what is wrong with a file before it is opened: "" for one that is there and not empty."""
+        """Return the fault of a file before it is opened: "" for one that is there and not empty."""
         if name in self.sizes:
             return "" if self.sizes[name] else "empty"
         unfinished = next((each for each in self.sizes if each.startswith((f"{name}.", f".{name}."))), "")

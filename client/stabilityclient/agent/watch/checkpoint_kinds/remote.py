@@ -1,4 +1,4 @@
-"""Checkpoints in object stores: s3://, gs://, az:// and what else obstore opens, looked at without downloading them.
+"""Checkpoints in object stores: s3://, gs://, az:// and others that obstore opens, examined without a download.
 
 Only here is obstore imported, and only when a checkpoint has a URL. It is optional: without it, or without the right
 to read there, a checkpoint is *not checked*, with the reason; that never means that it is missing.
@@ -21,8 +21,8 @@ from stabilityclient.agent.watch.checkpoint_kinds.inspection import inspect_list
 
 __all__ = ["Mark", "NotChecked", "in_store", "inspect_objects", "list_objects", "local"]
 
-#: Tells whether something changed: of a file or folder on disk its time and size; of objects a checksum of their
-#: names, sizes and tags, and how large they are together.
+#: Mark of a change: of a file or folder on disk its time and size; of objects a checksum of their
+#: names, sizes and tags, and their total size.
 Mark = tuple[int, int]
 T = TypeVar("T")
 
@@ -30,9 +30,9 @@ T = TypeVar("T")
 RETRIES, TIMEOUT_S = 2, 10.0
 #: Read of an object immediately, bytes: the directory of a zip archive of some thousand tensors, or a header.
 BLOCK_BYTES = 256 * 1024
-#: Longest reason of the library that is told, characters: some answer with whole pages.
+#: Longest reported reason of the library, characters: some answer with whole pages.
 MAX_REASON_CHARS = 160
-#: What object stores are called in a URL. A web server can't be listed, and memory:// is that of another process.
+#: Schemes of object stores in a URL. A web server can't be listed, and memory:// is that of another process.
 SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
 #: Where keys of a cloud machine's role come from: no service answers there on any other machine.
 _ROLE_PLACES = ("169.254.", "metadata.google.internal", "oauth2", "identity")
@@ -40,7 +40,7 @@ _SECRETS = re.compile(r"\?[^\s,)\]]+|(?<=//)[^/@\s]+@")
 
 
 class NotChecked(Exception):
-    """Nothing is known of what lies at a URL; its text is the reason. No OSError: it is no torn file.
+    """The objects at a URL are unknown; the text is the reason. No OSError: it is no torn file.
 
     Args:
         away: the store can't be asked at all, so that others in it need not be tried immediately.
@@ -57,7 +57,7 @@ def in_store(path: str) -> bool:
 
 
 def local(path: str) -> str:
-    """Return the path of a ``file://`` URL, and any other path as it is."""
+    """Return the path of a ``file://`` URL, and any other path unchanged."""
     return unquote(urlsplit(path).path) if path.startswith("file://") else path
 
 
@@ -74,7 +74,7 @@ class Objects:
 
 
 def list_objects(url: str) -> Objects | None:
-    """Return what lies at a URL, None where there is nothing.
+    """Return the objects at a URL, None where there are none.
 
     Raises:
         NotChecked: no store could tell.
@@ -107,7 +107,7 @@ def list_objects(url: str) -> Objects | None:
 
 
 def inspect_objects(objects: Objects, world_size: int | None = None) -> Inspection:
-    """Return what they are.
+    """Return their kind and condition.
 
     Raises:
         NotChecked: no store could tell.
@@ -177,7 +177,7 @@ def _store(url: str) -> Any:
 
 
 def _more_credentials(url: str) -> dict[str, Any]:
-    """Return what boto3 finds (``~/.aws``, SSO), where it is installed: obstore itself asks environment and role."""
+    """Return credentials of boto3 (``~/.aws``, SSO), where it is installed: obstore itself asks environment and role."""
     if not url.startswith("s3") or "AWS_ACCESS_KEY_ID" in os.environ:
         return {}
     try:
