@@ -1,4 +1,4 @@
-"""What this process computes with: versions, devices and settings that may change a number. Nothing is imported."""
+"""Versions, devices and settings of this process that may change a number. Nothing is imported."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = ["PACKAGES", "VARIABLES", "environment", "git_commit"]
 
-#: Packages that compute, or decide what is computed; those that the job has imported are reported.
+#: Packages that compute, or affect a computation; those that the job has imported are reported.
 PACKAGES = (
     "torch", "numpy", "triton", "torchvision", "torchaudio", "torchao", "torchdata", "transformers", "accelerate",
     "datasets", "tokenizers", "peft", "trl", "lightning", "pytorch_lightning", "deepspeed", "megatron.core",
     "transformer_engine", "flash_attn", "xformers", "apex", "bitsandbytes", "timm", "webdataset", "streaming",
     "composer", "jax", "jaxlib", "flax", "optax", "tensorflow",
 )  # fmt: skip
-#: Variables of the environment that change what is computed. No other one is ever sent: they may hold secrets.
+#: Variables of the environment that change a computation. No other one is ever sent: they may hold secrets.
 VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_LAUNCH_BLOCKING", "MKL_CBWR", "MKL_NUM_THREADS",
     "NCCL_ALGO", "NCCL_NVLS_ENABLE", "NCCL_PROTO", "NVIDIA_TF32_OVERRIDE", "NVTE_ALLOW_NONDETERMINISTIC_ALGO",
@@ -52,7 +52,7 @@ def environment(environ: Mapping[str, str], world_size: int, git: str) -> dict[s
     for name, read in _FACTS.items():
         try:
             fact = read(modules.get("torch"))
-        except Exception:  # a build without it, a module half imported, no such file: not known
+        except Exception:  # a build without it, a module half imported, no such file: unknown
             continue
         if fact is not None:
             found[name] = cut(fact, MAX_TEXT_CHARS)
@@ -115,7 +115,7 @@ def _devices(torch: Any) -> str | None:
     return ", ".join(f"{names.count(name)} x {name}" for name in sorted(set(names)))
 
 
-#: Entry -> what reads it, given torch or None.
+#: Entry -> its reader, given torch or None.
 _FACTS: dict[str, Callable[[Any], object]] = {
     "driver": _driver,
     "gpu": _devices,

@@ -29,7 +29,7 @@ class SettingError(StabilityError, ValueError):
 
 
 class RefusedError(StabilityError, ValueError):
-    """A call gave something that can't be stored. What was good in the same call is stored.
+    """A call gave a value that can't be stored. The good values of the same call are stored.
 
     Attributes:
         refused: one sentence for each thing that was refused. count: how many things that were.

@@ -1,4 +1,4 @@
-"""What a process has once, however many runs it opens: exception hook, exit hook, fork hook."""
+"""Hooks of a process, one each for all its runs: exception hook, exit hook, fork hook."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["open_runs", "unwatch", "watch"]
 
-#: Open runs of this process. Bounded by what a process opens and finishes: one, nearly always.
+#: Open runs of this process. Bounded by the runs that a process opens and finishes: one, nearly always.
 _open_runs: list[Hooked] = []
 _installed = False
 

@@ -93,7 +93,7 @@ def _components(settings: ClientSettings, guard: Guard, run: Run) -> RunComponen
 
 
 def _components_elsewhere(settings: ClientSettings, guard: Guard, run: Run, error: OSError) -> RunComponents:
-    """Use the system's temporary folder, in a part of it that is this user's alone.
+    """Use the system's temporary folder, in a part that is this user's alone.
 
     Raises:
         OSError: it is no better.

@@ -24,7 +24,7 @@ def frames_in(message: bytes) -> list[Frame]:
 
 
 def in_stream(message: bytes) -> Frame | NodeFrame:
-    """Return what a run's stream holds.
+    """Return an entry of a run's stream.
 
     Raises:
         BadMessage: it is no such message, or can't be read.

@@ -1,4 +1,4 @@
-"""The plan for a job that comes up again: from which checkpoint, what to leave out, who was suspect (docs/restart.md).
+"""The plan for a job that comes up again: its checkpoint, the batches to leave out, the suspects (docs/restart.md).
 
 The node's agent writes it before it ends the ranks; the job reads it when it starts. A plan holds until a process that
 started after it has saved a checkpoint: a job that dies on its way there is sent back to the same place, not to the
@@ -46,7 +46,7 @@ def read_plan(dir: str | os.PathLike[str] | None = None, run_id: str | None = No
         The plan: ``checkpoint`` (``{"step", "path"}`` or None), ``skip_range`` (``[first, last]``: the steps whose
         batches are left out, or None), ``skip_batches`` (how many behind the checkpoint that are, for a job that can
         leave out no others), ``lr_scale``, ``seed`` (new one of the data order), ``exclude_nodes``, ``suspects``,
-        ``action``, ``text``, ``written`` and more. What can't be read is logged and counts as no plan.
+        ``action``, ``text``, ``written`` and more. An unreadable plan is logged and counts as none.
 
     Raises:
         SettingError: no run id is given.
@@ -74,7 +74,7 @@ def _read(home: str, run_id: str, guard: Guard) -> dict[str, Any] | None:
     paths = [os.path.join(folder, _PLAN) for folder in folders] + ([named] if named else [])
     found = [_loaded(path, guard) for path in paths]
     plans = [plan for plan in found if plan is not None and plan.get("run_id") == run_id]
-    # By the server's clock: one that was ordered since the launcher asked is newer than what the launcher wrote down.
+    # By the server's clock: one that was ordered since the launcher asked is newer than the launcher's file.
     plan = max(plans, key=lambda plan: _seconds(plan.get("written")), default=None)
     if plan is None or plan.get("version") != PLAN_VERSION or time.time() - _since(plan) > MAX_PLAN_AGE_S:
         return None
@@ -92,12 +92,12 @@ def _since(plan: dict[str, Any]) -> float:
 
 
 def _seconds(value: object) -> float:
-    """Return a time, 0.0 for what is none."""
+    """Return a time, 0.0 for another value."""
     return float(value) if isinstance(value, int | float) and abs(value) < MAX_TIME_S else 0.0
 
 
 def _loaded(path: str, guard: Guard) -> dict[str, Any] | None:
-    """Return what is in one file; one that is damaged hides no other."""
+    """Return the plan in one file; a damaged file hides no other."""
     try:
         return _load(path)
     except (OSError, ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""What an outside watchdog asks before it ends a job that makes no step: does it hang, or was it told to pause?
+"""Verdict for an outside watchdog before it ends a job that makes no step: does it hang, or pause on order?
 
 The node's agent writes the file that ``STABILITY_PROGRESS_FILE`` names (docs/restart.md). Here is how it is read, for a
 watchdog in Python, and as a command for all others::
@@ -35,15 +35,15 @@ CODES = {"progress": 0, "pause": 0, "over": 0, "stuck": 1, "unknown": 2}
 
 
 def verdict_of(progress: Mapping[str, Any] | None, now: float, stuck_after_s: float) -> tuple[str, str]:
-    """Return what can be said of a job, and why in words. Pure.
+    """Return the verdict on a job, and its reason in words. Pure.
 
     Args:
-        progress: what is in the file; None: there is none that can be read.
+        progress: content of the file; None: there is no readable one.
         now: unix seconds, of the node that wrote it.
         stuck_after_s: so long may a job make no step, where nothing was announced.
 
     Returns:
-        ``progress``; ``pause``: it makes none, and was told so; ``over``: it has ended; ``stuck``; or ``unknown``: that
+        ``progress``; ``pause``: it makes none, on order; ``over``: it has ended; ``stuck``; or ``unknown``: that
         is no reason to end a job.
     """
     if progress is None:
@@ -67,7 +67,7 @@ def verdict_of(progress: Mapping[str, Any] | None, now: float, stuck_after_s: fl
 
 
 def read(path: str) -> dict[str, Any] | None:
-    """Return what is in a progress file, None where there is nothing that can be read."""
+    """Return the content of a progress file, None without a readable one."""
     try:
         # Not blocking: a pipe in place of the file must not be waited for.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:

@@ -611,10 +611,10 @@ class Run:
         """Register the function that restores the job's state; it gets a :class:`Rollback`. Use as a decorator.
 
         For loops over :meth:`steps`. It may return the applied changes, e.g. ``{"lr_scale": 0.5}``: the rollback
-        costs show them beside those of the command.
+        costs show them next to those of the command.
 
         Args:
-            can: changes that it supports beside the step: some of ``lr_scale``, ``seed``, ``skip_batches``,
+            can: changes that it supports in addition to the step: some of ``lr_scale``, ``seed``, ``skip_batches``,
                 ``skip_range``; commands with others are refused. Without it (``@run.on_rollback``) only the step is
                 promised: the page offers no change, and one that comes over HTTP still reaches the handler.
             later: it only notes the command; the state is back when the job calls :meth:`restored`.
@@ -632,7 +632,7 @@ class Run:
         """Promise to obey the rollbacks that :meth:`boundary` returns; without it they are refused.
 
         Args:
-            changes: supported changes beside the step: some of ``lr_scale``, ``seed``, ``skip_batches``,
+            changes: supported changes in addition to the step: some of ``lr_scale``, ``seed``, ``skip_batches``,
                 ``skip_range``. Commands with others are refused.
         """
         named = self._restoring.named(changes)

@@ -42,7 +42,7 @@ class RunComponents:
         report: Callable[[Mapping[str, Any], str, str, int], None],
         logged: Callable[[], tuple[int, float]],
     ) -> None:
-        # Imported here: a disabled run pays for none of it.
+        # Imported here: a disabled run pays nothing.
         from stabilityclient.identity import RankIdentity, hand_down
         from stabilityclient.rank_state.end_signals import EndSignals
         from stabilityclient.rank_state.heartbeat import HeartbeatThread

@@ -34,7 +34,7 @@ MAX_TAGS, MAX_TAG_CHARS, MAX_NOTES_CHARS = 32, 64, 10_000
 #: Processes between a rank and its launcher that are passed over (shells, wrappers).
 MAX_LAUNCHER_DEPTH = 8
 
-#: Variables by which a launcher tells one launch from another.
+#: Variables that distinguish the launches of a launcher.
 _LAUNCHES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _MODES = ("online", "offline", "disabled")
 _ID_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
@@ -113,7 +113,7 @@ class ClientSettings:
             launch = f"slurm {job}"
         else:
             # torchrun's defaults (id "none", port 29500) are the same for each launch: on one node its own
-            # process tells two launches apart, and stays the same when it restarts its workers.
+            # process distinguishes two launches, and stays the same when it restarts its workers.
             launch = f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}"
             if self.ranks.one_node:
                 launch += _launcher()
@@ -301,7 +301,7 @@ def _whole_in(name: str) -> Callable[[Mapping[str, str]], object]:
     return lambda environ: whole_in(name, environ)
 
 
-#: Variable -> what raises a SettingError where it can't work.
+#: Variable -> its check, which raises a SettingError.
 _CHECKS: dict[str, Callable[[Mapping[str, str]], object]] = {
     "STABILITY_MODE": _mode,
     "STABILITY_URL": lambda environ: _address(environ["STABILITY_URL"]),

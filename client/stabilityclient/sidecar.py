@@ -1,4 +1,4 @@
-"""Starts the node's agent process, keeps it alive, and reads what it leaves in its files. No network here."""
+"""Starts the node's agent process, keeps it alive, and reads its files. No network here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JOB_PATH_VARIABLE", "LOG_BYTES", "Sidecar", "agent_lives", "read_json"]
 
-#: Where the job looks for its modules, for the agent: what it lacks is searched there last (agent/modules.py).
+#: Where the job looks for its modules, for the agent: missing ones are searched there last (agent/modules.py).
 JOB_PATH_VARIABLE = "STABILITY_JOB_PATH"
 
 #: agent.log is cut to nothing when it is longer than this, bytes.
@@ -29,14 +29,14 @@ REFUSED_S = 1.0
 POLL_S = 0.02
 #: An agent that ended within so long did not come to work, seconds.
 STEADY_S = 10.0
-#: So many such ends in a row are told: the first may have been an accident.
+#: So many such ends in a row are reported: the first may have been an accident.
 DEATHS_TOLD = 2
 #: Longest wait before another one is started, seconds: each start costs the node a third of a second of CPU.
 MAX_WAIT_S = 60.0
 #: Bytes of agent.log that are read for the reason of a death.
 REASON_BYTES = 4096
 #: Of the variables that Python itself reads, those that an agent gets. PYTHONPATH, a start-up file or warnings as
-#: errors are meant for the job: with them a file beside the script (uuid.py, sitecustomize.py) would be the agent's.
+#: errors are meant for the job: with them a file next to the script (uuid.py, sitecustomize.py) would be the agent's.
 _KEPT = ("PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE")
 #: Loads this very package, wherever the job has it from, in an interpreter that searches neither the working folder nor
 #: the job's paths. Not by ``-I``: it knows no PYTHONHOME. Not by ``-P``: Python 3.10 has none.

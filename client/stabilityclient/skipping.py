@@ -8,7 +8,7 @@ __all__ = ["IN_STEPS", "MOST", "SIGMAS", "SKIPPED", "SkipRule"]
 
 #: Metric that counts the updates that were left out; logged at each.
 SKIPPED = "skipped_updates"
-#: Points that say what is usual, newest ones, and those that it takes before anything is skipped. OLMo-core's
+#: Points that define the usual, newest ones, and those that it takes before anything is skipped. OLMo-core's
 #: SkipStepOptimizer looks at as many.
 WINDOW, FEW_POINTS = 128, 64
 #: Robust sigmas above the usual level; OLMo-core's 6 of plain ones is too eager where noise has a heavy tail.
@@ -26,8 +26,8 @@ _MAD = 1.4826
 class SkipRule:
     """Decides which updates to leave out, from the steps and values given before alone.
 
-    No clock, no randomness, no file: who is given the same gives the same answers. What was skipped is no part of what
-    is usual.
+    No clock, no randomness, no file: equal inputs give equal answers. Skipped values are no part of
+    the usual.
 
     Args:
         most, in_steps: at most ``most`` skips in any ``in_steps`` steps, however often they are trained. One that would
@@ -88,7 +88,7 @@ class SkipRule:
             return True
         level = _median(past)
         if value - level <= rise * abs(level):
-            return False  # nearly always: the spread need not be known
+            return False  # nearly always: the spread is not needed
         return value - level > self.sigmas * _MAD * _median([abs(one - level) for one in past])
 
 

@@ -2,7 +2,7 @@
 
 Chunks of 1 MiB, memory-mapped and reserved on disk first; the format is in ``docs/wire.md``, the bytes in
 ``tests/client/golden/``.
-A chunk is whole: the schema of a set is written again in each chunk that holds a row of it, so old chunks can
+A chunk is whole: the schema of a set is written again in each chunk with one of its rows, so old chunks can
 go.
 """
 
@@ -289,7 +289,7 @@ class SpoolWriter:
             self._sets.clear()
         self._set_id += 1
         self._put(_PREFIX.pack(RECORD_SCHEMA, self._set_id) + text)
-        # The third number is what must be free for a row: itself and the end mark.
+        # The third number is the room needed for a row: itself and the end mark.
         entry = (packer.pack, self._set_id, row_bytes + 8)
         self._sets[names] = entry
         return entry

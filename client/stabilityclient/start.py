@@ -33,7 +33,7 @@ __all__ = [
 
 #: Longest config, bytes of JSON: it travels in each Hello, which must stay far below a message's limit.
 MAX_CONFIG_BYTES = 1024 * 1024
-#: What a file system that can't sync a folder answers, as some that checkpoints lie on do.
+#: Errors of a file system that can't sync a folder, as some with checkpoints.
 _NOT_OFFERED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 
 
@@ -91,7 +91,7 @@ def open_source(
         "pid": pid,
         "started": started,
         "generation": ranks.generation,
-        # Tells this process from a later one that got the same pid.
+        # Distinguishes this process from a later one with the same pid.
         "start_ticks": start_ticks(pid),
         # Where its pid means this process: containers of one node may have one agent together.
         "pid_ns": pid_namespace(),

@@ -1,7 +1,7 @@
 """Which of the values that a script logs is the step of its training: one table for the tee and for imports of files.
 
 W&B and Trackio count calls by themselves where a script gives no step, and scripts log the step of their training
-beside the other values.
+among the other values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def names_steps(name: str) -> bool:
 
 
 def whole(value: object) -> int | None:
-    """Return a step from 0 on as an int, None for what is none. Reads nothing that lies on a device."""
+    """Return a step from 0 on as an int, None for other values. Reads nothing from a device."""
     if type(value) is int:
         return value if value >= 0 else None
     if isinstance(value, bool) or value is None or getattr(value, "is_cuda", False):

@@ -21,7 +21,7 @@ CALL_S = 10.0
 ANSWER_BYTES = 256 * 1024
 #: Names of changed files that are sent, and characters of each.
 NAMED_FILES, NAME_CHARS = 20, 200
-#: What git must not do here: ask for a password, open a pager, write an index or run a hook of the checkout's.
+#: Keeps git from a question for a password, a pager, a written index and the hooks of the checkout.
 _QUIET = {
     "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "GIT_PAGER": "cat", "LC_ALL": "C", "GIT_ASKPASS": "true",
 }  # fmt: skip
@@ -29,11 +29,11 @@ _SAFE = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "
 
 
 class _Failed(Exception):
-    """git is not there, took too long, or said no."""
+    """git is absent, took too long, or refused."""
 
 
 def checkout(folder: str) -> dict[str, Any]:
-    """Return what the checkout at ``folder`` is at; {} where it is in none. It takes seconds on a slow disk.
+    """Return the state of the checkout at ``folder``; {} outside of one. It takes seconds on a slow disk.
 
     ``commit``, ``branch`` ("" when detached), ``subject`` (first line of the commit's message), ``remote`` without
     user and password, ``dirty`` (null if unknown, then ``why``), ``changed`` (number of changed files,

@@ -1,4 +1,4 @@
-"""What a process needs that serves a run folder: its lock, and its Hello to the server."""
+"""Lock and Hello of a process that serves a run folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def lock_folder(folder: Path, wait_s: float) -> int | None:
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a disk that is read-only by now: what lies there is delivered
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a disk that is read-only by now: its records are delivered
     deadline = time.monotonic() + wait_s
     while True:
         try:
@@ -55,7 +55,7 @@ def make_hello(folder: Path, agent: str, node: str, sources: Sources) -> Hello:
 
 
 def written(folder: Path) -> tuple[int, int] | None:
-    """Return what tells one ``run.json`` from the next, None where there is none."""
+    """Return the mark of a version of ``run.json``, None without the file."""
     try:
         facts = (folder / "run.json").stat()
     except OSError:

@@ -22,7 +22,7 @@ NEEDED = {"msgspec": "msgspec", "websockets": "websockets", "pynvml": "nvidia_ml
 
 
 def search_job_path() -> None:
-    """Add to ``sys.path``, last, what holds a package of NEEDED that is installed nowhere else."""
+    """Append the folders of packages of NEEDED that are installed nowhere else to ``sys.path``."""
     for module, distribution in NEEDED.items():
         if PathFinder.find_spec(module) is None:
             sys.path += [entry for entry in _job_path() if _installed(entry, distribution)][:1]

@@ -43,7 +43,7 @@ _URL, _AFTER = "STABILITY_AGENT_ALERT_URL", "STABILITY_AGENT_ALERT_AFTER_S"
 class ServerWatch:
     """Posts ``{"text": ...}``, which Slack's incoming webhooks and others understand.
 
-    What was sent is on disk, so that an agent that is started again neither repeats it nor forgets to say that the
+    What was sent is on disk, so that an agent that is started again neither repeats it nor forgets to report that the
     server is back. A kill between message and disk can repeat one.
 
     Args:
@@ -76,7 +76,7 @@ class ServerWatch:
         self._clock = clock
         self._file = StateFile(folder / "agent" / "server_watch.json")
         stored = self._file.read()
-        #: Since when the server is away, unix seconds, None while it is there; and whether that was said.
+        #: Since when the server is away, unix seconds, None while it is there; and whether that was reported.
         self._since = _time(stored.get("since"))
         self._said = stored.get("said") is True and self._since is not None
         if self._url and urlsplit(self._url).scheme not in ("http", "https"):
@@ -99,7 +99,7 @@ class ServerWatch:
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _news(self) -> str | None:
-        """Return what there is to say now; what was said is noted when it was taken (``_posted``)."""
+        """Return the message due now; it is noted as sent once it is accepted (``_posted``)."""
         now = self._clock()
         if self._uplink.connected:
             if self._since is None:
@@ -160,7 +160,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _post(url: str, message: dict[str, str]) -> str:
-    """Post JSON; return what went wrong, without the address, or "" when it was taken."""
+    """Post JSON; return the fault, without the address, or "" when it was accepted."""
     try:
         request = urllib.request.Request(
             url, json.dumps(message).encode(), {"Content-Type": "application/json", "User-Agent": "stabilityclient"}

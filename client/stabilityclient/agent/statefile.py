@@ -1,4 +1,4 @@
-"""The agent's own files: ``agent.json`` (what it does) and ``cursor.json`` (what is confirmed, what it watches)."""
+"""The agent's own files: ``agent.json`` (its activity) and ``cursor.json`` (the confirmed records, the watches)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 def read_as(value: object, kind: type[_T]) -> _T:
-    """Return a part of what an agent wrote; an empty one where it is something else."""
+    """Return a part of an agent's file; an empty one where it has another type."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:
@@ -38,7 +38,7 @@ class StateFile:
         self.error = ""
 
     def read(self) -> dict[str, Any]:
-        """Return what is there, {} where there is nothing that can be read."""
+        """Return the content, {} without a readable one."""
         return read_json(str(self._path))
 
     def write(self, value: dict[str, Any]) -> bool:

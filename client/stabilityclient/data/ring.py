@@ -1,6 +1,6 @@
 """Keeps the last batches of a rank, and on command has the job's own callable explain them. Nothing is computed before.
 
-What is kept are references: the batches stay in memory as long as the ring holds them. An order is read where the next
+References are kept: the batches stay in memory as long as the ring holds them. An order is read where the next
 batch is handed in, so the callable runs in the training thread between two steps, bounded in time as far as a generator
 that is asked for one sample after the other can be.
 """
@@ -64,7 +64,7 @@ class BatchRing:
         last: batches that are held.
         commands: of this rank. event: logs an event (kind, step, data) and returns whether there was room.
         report: logs how far a command is: ``report(command, state, detail, step)``.
-        phase: makes what is declared while the callable runs.
+        phase: makes the phase declared while the callable runs.
         warn: takes a text where the ring is too small for orders that the server gives by itself; None: it gives none.
     """
 

@@ -1,1 +1,1 @@
-"""Training frameworks, one file each: what owns the loop obeys too. A file imports its framework, this one nothing."""
+"""Training frameworks, one file each: the loop's owner obeys too. A file imports its framework, this one nothing."""

@@ -6,7 +6,7 @@
     ...
     sources.add(losses, batch["source"])  # where the loss is computed
 
-What is logged and what it costs: docs/integrations/sources.md.
+Logged metrics and their cost: docs/integrations/sources.md.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Sources:
             raise ValueError(f"every is {every!r:.80}, expected a whole number from 1 on")
         self._run, self._every = run, every
         self._numbers = {str(name): number for number, name in enumerate(names)}
-        #: Sum of the losses and number of the samples of this rank, a column for each source and one for what is of
-        #: none of them; None before the first.
+        #: Sum of the losses and number of the samples of this rank, a column for each source and one for samples of
+        #: no source; None before the first.
         self._sums: torch.Tensor | None = None
         stand_around(run, "boundary", self._boundary)
 
@@ -101,7 +101,7 @@ class Sources:
 
     @guarded
     def log(self, step: int) -> None:
-        """Log what was counted up to the end of ``step``; for loops over ``run.steps``, on all ranks.
+        """Log the counts up to the end of ``step``; for loops over ``run.steps``, on all ranks.
 
         In a loop with ``run.boundary``, and under every integration, that is done by itself.
         """

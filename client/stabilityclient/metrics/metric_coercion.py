@@ -1,4 +1,4 @@
-"""What ``log()`` does with a call that is not plain floats under plain names: sort, hand on, refuse."""
+"""Path of ``log()`` for a call that is not plain floats under plain names: sort, hand on, refuse."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Deferred:
 
 
 class _Single:
-    """One value, copied on its device. What can't be changed (JAX) has no clone and needs none."""
+    """One value, copied on its device. An immutable array (JAX) has no clone and needs none."""
 
     def __init__(self, name: str, value: Any) -> None:
         self._name = name
@@ -161,7 +161,7 @@ class MetricCoercion:
         self._split: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
 
     def sort(self, step: int, now: float, metrics: Mapping[str, Any]) -> None:
-        """Store what can be stored of a call, hand on what lives on a device, refuse the rest.
+        """Store the host values of a call, hand on those on a device, refuse the rest.
 
         Raises:
             RefusedError: something was refused.
@@ -173,7 +173,7 @@ class MetricCoercion:
             self._store_split(step, now, metrics, sets)
             return
         if types.all_tensors(map(type, values)) and (types.only_cpu or all(map(types.is_cpu, values))):
-            # In one breath, without a call of ours: with cold caches each costs as much as reading some tensors.
+            # In one stretch, without an own call: with cold caches each costs as much as reading some tensors.
             try:
                 self._spool.append_row(tuple(metrics), step, now, map(types.item, values))
                 return
@@ -198,7 +198,7 @@ class MetricCoercion:
             raise RefusedError(refused[:MAX_REFUSED_SHOWN], len(refused) - MAX_REFUSED_SHOWN)
 
     def _store_known(self, step: int, now: float, metrics: Mapping[str, Any]) -> bool:
-        """Store a call whose types are all known; False, and nothing is stored, where something has to be checked."""
+        """Store a call with types seen before only; False, and nothing is stored, where a value has to be checked."""
         try:
             found = split(metrics, self._types)
             if found is None:

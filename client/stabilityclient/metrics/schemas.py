@@ -1,4 +1,4 @@
-"""Sets of metric names: which can be stored as a row, and what each chunk of the spool needs to know of them."""
+"""Sets of metric names: which can be stored as a row, and their schemas in each chunk of the spool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["MAX_NAMES", "MAX_NAME_CHARS", "Schemas", "name_trouble"]
 MAX_NAMES = 20_000
 #: Longest metric name, characters. Longer names are refused where they are logged.
 MAX_NAME_CHARS = 200
-#: Sets whose schema is kept from one chunk to the next, their bytes, and sets that are known to be refused.
+#: Sets whose schema is kept from one chunk to the next, their bytes, and sets remembered as refused.
 MAX_KEPT, MAX_KEPT_BYTES, MAX_REFUSED = 1024, 1024 * 1024, 16
 
 
@@ -23,7 +23,7 @@ class Schemas:
     """The sets of names that one process logs. A wide set is checked once, and not at each of its rows.
 
     Args:
-        most_bytes: of the schema of a set and one row of it, which lie in one chunk.
+        most_bytes: of the schema of a set and one row, which lie in one chunk.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -122,5 +122,5 @@ def _check(names: tuple[str, ...]) -> None:
 
 
 def _set_bytes(names: int, text_bytes: int) -> int:
-    """Return the bytes in a chunk of the schema of a set and of one row of it, at most."""
+    """Return the bytes in a chunk of the schema of a set and of one row, at most."""
     return (16 + text_bytes + 15) + (8 + 24 + 8 * names + 15)

@@ -1,1 +1,1 @@
-"""What a rank shows of itself while it runs: slot, phases, heartbeat, and answers to the agent's questions."""
+"""State that a rank shows while it runs: slot, phases, heartbeat, and answers to the agent's questions."""

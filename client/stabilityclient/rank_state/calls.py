@@ -1,4 +1,4 @@
-"""What a frame has called that is not Python: the lock that it enters, the function in C that it waits in.
+"""Calls of a frame outside Python: the lock that it enters, the function in C that it waits in.
 
 A stack shows Python frames alone. ``with cache:`` and ``loss.item()`` have none, and their thread looks like one that
 computes at that line. The instruction that the frame is at names the call.
@@ -23,7 +23,7 @@ _SPECIAL = "LOAD_SPECIAL"
 
 
 def call_at(code: CodeType, at: int) -> str:
-    """Return what an instruction calls, as in the source: ``cache.acquire``, ``with cache``; "" where it is no call.
+    """Return the callee of an instruction, as in the source: ``cache.acquire``, ``with cache``; "" where it is no call.
 
     Brackets and their content are left out: ``x.mean(1).item()`` is ``x.mean.item``.
 

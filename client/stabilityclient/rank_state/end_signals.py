@@ -3,7 +3,7 @@
 A handler that saves and exits 0 leaves nothing else behind: the run would look finished. The interpreter writes the
 number of each signal that has a Python handler to its wake-up descriptor, whenever the handler was set and whatever it
 does. Nothing of the job is wrapped or replaced. An event loop that handles signals takes the descriptor for itself: it
-gets it, and then a preemption is known only by ``run.preempted()``.
+gets it, and then only ``run.preempted()`` reports a preemption.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class EndSignals:
     """The signals of one run.
 
     Args:
-        environ: tells whether Slurm started the job, whose warnings are SIGUSR1 and SIGUSR2 (``--signal``, submitit).
+        environ: shows whether Slurm started the job, whose warnings are SIGUSR1 and SIGUSR2 (``--signal``, submitit).
         dump_signal: number of the signal that asks for stack dumps.
     """
 
@@ -51,7 +51,7 @@ class EndSignals:
         try:
             _install()
         except (ValueError, OSError):
-            pass  # another thread than the main one, or no descriptor: only run.preempted() tells
+            pass  # another thread than the main one, or no descriptor: only run.preempted() reports it
 
     def poll(self) -> None:
         """Read the signals since the last call; never waits."""
@@ -72,7 +72,7 @@ class EndSignals:
 
 
 def forked() -> None:
-    """This is a forked child: what it is asked is nothing of the parent."""
+    """This is a forked child: its signals are not the parent's."""
     read = _Pipe.read
     write = _Pipe.write
     _Pipe.read = -1

@@ -32,9 +32,9 @@ def has_group(modules: Mapping[str, Any]) -> bool:
 
 
 def read_recorder(modules: Mapping[str, Any], now: float) -> tuple[dict[str, Any] | None, str | None]:
-    """Return (what the recorder holds, None) or (None, why there is nothing), as ``collectives`` in docs/wire.md.
+    """Return (content of the recorder, None) or (None, reason of its absence), as ``collectives`` in docs/wire.md.
 
-    May hang as long as a sick driver does: call it in a daemon thread.
+    May hang as long as a faulty driver does: call it in a daemon thread.
 
     Args:
         modules: ``sys.modules``. now: unix seconds.

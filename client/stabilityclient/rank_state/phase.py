@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Phase", "saves"]
 
-#: What an undeclared phase inside a declared one may still take when that is overdue already, seconds. Not 0, which
-#: would say that nothing is declared.
+#: Time left to an undeclared phase inside an overdue declared one, seconds. Not 0, which
+#: would mean that nothing is declared.
 OVERDUE_S = 0.001
 
 #: Words in the name of a phase in which a checkpoint is saved, and those of a part of each step: ``checkpoint_forward``
@@ -34,7 +34,7 @@ class Phase:
     """Shows the rank's activity in the slot; phases may be nested, the outer one comes back.
 
     The time of a nested phase is not its parent's. A phase without an own declaration inside a declared one is allowed
-    what that has left. Durations are taken from a clock that never steps.
+    the rest of the outer one. Durations are taken from a clock that never steps.
 
     Args:
         slot: None for a run that is disabled or over.

@@ -1,9 +1,9 @@
-"""Answers the agent's question "what do you do, and wait for?": a counter file asks, ``probe.json`` is the answer.
+"""Answers the agent's question for the current call and wait: a counter file asks, ``probe.json`` is the answer.
 
 The stacks of Python are in it: taken with the interpreter's lock they are safe, where faulthandler, which reads them
 without it, can crash a process whose threads run.
 
-A daemon thread of its own answers: the Flight Recorder asks the driver about events, and a sick driver
+A daemon thread of its own answers: the Flight Recorder asks the driver about events, and a faulty driver
 may hold that call without end. The heartbeat thread must beat on.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Probe", "python_stacks"]
 
-#: Frames of a thread, threads, and characters of all of it, at most.
+#: Frames of a thread, threads, and characters in total, at most.
 MAX_FRAMES = 100
 MAX_THREADS = 64
 MAX_STACK_CHARS = 60_000
@@ -114,9 +114,9 @@ def _in_group() -> bool:
 
 
 def python_stacks() -> str:
-    """Return the stacks of all Python threads but ours, newest call first, in faulthandler's format.
+    """Return the stacks of all Python threads but this package's, newest call first, in faulthandler's format.
 
-    Below a thread's innermost frame stands what that has called in C, if it has: ``    ~ with cache``.
+    Below a thread's innermost frame is its open call in C, if any: ``    ~ with cache``.
     """
     import threading
 

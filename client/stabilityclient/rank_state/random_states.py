@@ -1,7 +1,7 @@
 """Digests of the random number generators of this process: whether a resume has the states that were saved.
 
 Nothing is imported and nothing drawn: a generator whose module the job has not imported is none of its own. That of a
-CUDA device keeps its state on the host, so reading it waits for no kernel. Some 0.1 ms, most of it NumPy's copy.
+CUDA device keeps its state on the host, so reading it waits for no kernel. Some 0.1 ms, mostly NumPy's copy.
 """
 
 from __future__ import annotations

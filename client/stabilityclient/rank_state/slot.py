@@ -1,8 +1,8 @@
 """The slot: a 4,096-byte memory-mapped file with the state of a rank, readable after its death.
 
 The layout is in ``docs/wire.md``; ``tests/client/golden/slot.bin`` pins the bytes. The writer packs all moving fields
-with one C call (atomic among the threads of the process); a counter before and after tells another process a torn
-read. Who reads gets a :class:`SlotView`, or a text with the reason of a failure.
+with one C call (atomic among the threads of the process); a counter before and after shows another process a torn
+read. A reader gets a :class:`SlotView`, or a text with the reason of a failure.
 """
 
 from __future__ import annotations
@@ -316,8 +316,8 @@ class Slot:
         """Say that this thread runs the training loop; a stronger claim (CLAIM_) wins, among equals the first.
 
         Returns:
-            Whether the loop's thread is this one. Only its phases are shown as what the rank is doing: a loader's or a
-            checkpoint's own thread would hide what training does.
+            Whether the loop's thread is this one. Only its phases are shown as the rank's: a loader's or a
+            checkpoint's own thread would hide those of training.
         """
         me = get_ident()
         if strength == CLAIM_FIRST and me == self._made_by:

@@ -1,7 +1,7 @@
 """The file ``stacks`` of a process: where ``faulthandler`` writes without the GIL, on a signal and on a fatal error.
 
-Never over what the process has already: a signal with a handler keeps it, and so does a faulthandler that is
-enabled. What was registered is not taken back at the end (that could undo what the user registered later, and a late
+Never over an existing setup of the process: a signal with a handler keeps it, and so does a faulthandler that is
+enabled. The registration is not undone at the end (that could undo what the user registered later, and a late
 signal would then kill the process): the descriptor is pointed at ``/dev/null`` instead.
 """
 
@@ -19,10 +19,10 @@ _FATAL = sum(1 << (number - 1) for number in (4, 6, 7, 8, 11))
 
 
 class _Registered:
-    """What this process has registered so far, for all its runs one after the other."""
+    """Registrations of this process so far, for all its runs one after the other."""
 
     fd = -1
-    #: (device, inode) of what our descriptor points at: if it is another file, the number is not ours any more.
+    #: (device, inode) of the descriptor's target: if it is another file, the number has another owner now.
     identity = (0, 0)
     signal = 0
     #: The descriptor with which we enabled faulthandler, -1 when we did not.
@@ -122,7 +122,7 @@ def _taken(number: int, masks: dict[str, int]) -> str | None:
         return "ignored"
     if signal.getsignal(number) not in (signal.SIG_DFL, None):
         return "handled"
-    # A handler that Python does not know of is ours, from an earlier run, or a C library's.
+    # A handler unknown to Python is of an earlier run here, or a C library's.
     return "handled" if masks["SigCgt"] & bit and number != _Registered.signal else None
 
 

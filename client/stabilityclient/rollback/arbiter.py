@@ -48,10 +48,10 @@ __all__ = [
 
 COMMIT = "commit"
 ABORT = "abort"
-#: Seconds a ready rank waits at the boundary for the others, at most. The only wait of ours in a training loop, and
+#: Seconds a ready rank waits at the boundary for the others, at most. The only own wait in a training loop, and
 #: only for a command.
 WAIT_S = 5.0
-#: Seconds between two polls while waiting: 1 ms costs nothing beside a rollback.
+#: Seconds between two polls while waiting: 1 ms costs nothing next to a rollback.
 _POLL_S = 0.001
 
 

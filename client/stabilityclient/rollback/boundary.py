@@ -1,7 +1,7 @@
-"""What happens between two steps: read the mailbox, answer commands, act with all ranks or not at all.
+"""Work between two steps: read the mailbox, answer commands, act with all ranks or not at all.
 
-Almost always this is one comparison of eight bytes in mapped memory. The protocol is in ``docs/wire.md``; what a rank
-decides is in ``decision.py``, how ranks agree in ``arbiter.py``.
+Almost always this is one comparison of eight bytes in mapped memory. The protocol is in ``docs/wire.md``; a
+rank's decision is in ``decision.py``, the agreement of ranks in ``arbiter.py``.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Boundary:
                 continue
             try:
                 decided = settle(arbiter, self._world_size)
-            except Exception as error:  # the store went away in between: unknown what the others read
+            except Exception as error:  # the store went away in between: the others' reads are unknown
                 self._report(command, "failed", f"whether the ranks agreed can't be read: {error}", step)
                 continue
             if decided == COMMIT:
@@ -186,7 +186,7 @@ class Boundary:
                     self._withdraw(command, arbiter, why, step)
                     return
             except Exception:
-                pass  # what can't be reached can't be asked by the others either
+                pass  # a store out of reach can't be asked by the others either
             self._report(command, "rejected", why, step)
             return
         if verdict == "ready":

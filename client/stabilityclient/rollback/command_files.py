@@ -1,4 +1,4 @@
-"""Commands that the agent wrote for the ranks; a counter in mapped memory tells whether there is a new one."""
+"""Commands that the agent wrote for the ranks; a counter in mapped memory shows a new one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class CommandFiles:
     def __init__(self, folder: str) -> None:
         self._folder = os.path.join(folder, "commands")
         self._mail = map_counter(os.path.join(folder, "mailbox"))
-        self._seen = b""  # unlike any counter: the first look reads what lies there already
+        self._seen = b""  # unlike any counter: the first look reads the commands already there
         self._files: dict[str, int] = {}
         self._taken: dict[str, int] = {}
 
@@ -91,7 +91,7 @@ class CommandFiles:
                 continue
             self._files[entry.name] = changed
             command = read_json(entry.path)
-            # The agent writes whole files. What is no command is none of this package, and must not hide the next one.
+            # The agent writes whole files. A file without a command is foreign, and must not hide the next one.
             if not isinstance(command.get("command_id"), str) or not isinstance(command.get("attempt", 1), int):
                 continue
             command_id, attempt = command["command_id"], int(command.get("attempt") or 1)

@@ -1,1 +1,1 @@
-"""``python -m stabilityclient.tee train.py``: a script as it is, and what it tells other trackers in our run too."""
+"""``python -m stabilityclient.tee train.py``: an unchanged script, its values for other trackers in the run too."""

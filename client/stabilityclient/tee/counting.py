@@ -33,12 +33,12 @@ class Counting:
         self._key: str | None = None
         self._no_key = False
         self._newest = -1
-        #: What is added to the count, once a value that was taken for the step was none.
+        #: Added to the count, once a value that was taken for the step was none.
         self._ahead = 0
         self._follows: bool | None = None
 
     def declare(self, step_metric: str, of: str) -> None:
-        """The script said which value is the axis of some metrics (``define_metric``)."""
+        """Take the script's axis of some metrics (``define_metric``)."""
         if step_metric not in self._declared and (of == "*" or names_steps(step_metric)):
             self._declared.append(step_metric)
 

@@ -1,4 +1,4 @@
-"""What the tee is to know of one library, and how a function is followed without the script noticing."""
+"""Patches of the tee in one library, and the wrapper of a function, invisible to the script."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class Library:
         """Follow the functions of a module that was imported just now.
 
         Raises:
-            Exception: this version does not have what is patched.
+            Exception: this version lacks the patched function.
         """
         raise NotImplementedError
 
     def follow(self, owner: Any, name: str, told: Callable[..., None], *, whole: bool = True) -> None:
-        """Call ``told`` with what the function returned, and its arguments, each time when it has returned.
+        """Call ``told`` with the result of the function, and its arguments, after each call.
 
         Args:
             owner: class or module that has the function ``name``.
-            whole: what it calls of this library by itself is not told again.
+            whole: its own calls within this library are not reported again.
 
         Raises:
             AttributeError: it has no such function.

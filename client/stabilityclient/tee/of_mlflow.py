@@ -35,7 +35,7 @@ class Mlflow(Library):
             self.follow(client, "log_metric", self._client_metric)
             self.follow(client, "log_batch", self._client_batch)
             self.follow(client, "log_param", self._client_param)
-        else:  # what a script calls; the client's functions that these call in turn know no missing step
+        else:  # functions that a script calls; the client's functions below them know no missing step
             self.follow(module, "log_metric", self._metric)
             self.follow(module, "log_metrics", self._metrics)
             self.follow(module, "log_param", self._param)

@@ -1,4 +1,4 @@
-"""TensorBoard: ``SummaryWriter`` of torch and of tensorboardX, and what is written to event files without it."""
+"""TensorBoard: ``SummaryWriter`` of torch and of tensorboardX, and event files written without it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ __all__ = ["Wandb"]
 
 
 class _Run:
-    """What is known of a run of W&B."""
+    """State of a run of W&B."""
 
     def __init__(self, run: Any, recording: Recording) -> None:
         label = str(getattr(run, "name", None) or getattr(run, "id", None) or "wandb")

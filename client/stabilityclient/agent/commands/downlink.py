@@ -19,7 +19,7 @@ __all__ = ["MAX_COMMAND_FILES", "MAX_OPEN", "Downlink"]
 
 #: Command files kept; the oldest ended ones go first. The ranks list all of them when the mailbox changes.
 MAX_COMMAND_FILES = 32
-#: Commands that the ranks may have open at once: each is judged between two steps. A server has one rollback under way.
+#: Commands that ranks may have open together: each is judged between two steps. A server has one rollback under way.
 MAX_OPEN = 8
 #: Longest command, bytes of JSON. A server that sends more is not believed.
 MAX_COMMAND_BYTES = 64 * 1024
@@ -50,7 +50,7 @@ class Downlink:
         self._open: dict[str, float] = {}
         for path in self._folder.glob("*.json"):
             self._note(path.stem, read_json(str(path)))
-        #: Ids that were rejected: said once each, as a server that floods is not to fill the spool.
+        #: Rejected ids: reported once each, so that a flood of the server does not fill the spool.
         self._rejected: dict[str, None] = {}
 
     def take(self, command: dict[str, Any], clock_offset_s: float) -> None:
@@ -99,7 +99,7 @@ class Downlink:
         self._open[command_id] = float(expires) - offset_s if isinstance(expires, int | float) else math.inf
 
     def _is_one_too_many(self, command_id: str, facts: dict[str, Any]) -> bool:
-        """Whether the ranks have enough to do already; then the server is told so, once."""
+        """Whether the ranks have enough to do already; reported to the server once."""
         if facts.get("state") in ENDED_STATES or command_id in self._open or len(self._open) < MAX_OPEN:
             return False
         now = self._now()

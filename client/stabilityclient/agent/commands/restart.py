@@ -3,7 +3,7 @@
 A restart is for the processes it was decided on. One that comes late must not end the job that has come up since, so
 it is refused where a rank started after the newest start that the server knew of on this node.
 
-Where an agent was killed in the middle, its plan on the disk says that ranks may have been ended: without it none was.
+Where an agent was killed in the middle, its plan on the disk shows that ranks may have been ended: without it none was.
 The next agent checks who of those processes still lives. None: it is carried out, whatever ended them.
 Some: the rest is ended, as half a job is useless; after its expiry it only reports the survivors.
 """

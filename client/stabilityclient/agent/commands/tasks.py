@@ -20,10 +20,10 @@ MAX_DETAIL_CHARS = 500
 
 
 class TaskCall(NamedTuple):
-    """What a task is given.
+    """Arguments of a task.
 
     Args:
-        run_id: of the run. folder: its spool on this node. node: its name. reason: what the person wrote.
+        run_id: of the run. folder: its spool on this node. node: its name. reason: text of the person.
     """
 
     run_id: str

@@ -1,1 +1,1 @@
-"""GPUs of the node through NVML: what they measure, what changed, which rank is on which, and what can't be seen."""
+"""GPUs of the node through NVML: measurements, changes, their ranks, and gaps in visibility."""

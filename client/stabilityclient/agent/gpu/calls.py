@@ -1,7 +1,7 @@
 """Calls of NVML that are watched: which one runs now, for which GPU, and since when.
 
-A sick GPU can hold a call for minutes or without end (its system processor does not answer). pynvml calls through
-ctypes, which gives the GIL away, so only the thread that called waits; others ask here what it waits for.
+A faulty GPU can hold a call for minutes or without end (its system processor does not answer). pynvml calls through
+ctypes, which gives the GIL away, so only the calling thread waits; others ask here for its open call.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CallWatch:
         self._count = 0
 
     def call(self, name: str, gpu: str, *arguments: Any) -> Any:
-        """Return what ``pynvml.<name>(*arguments)`` returns; raises what it raises."""
+        """Return the result of ``pynvml.<name>(*arguments)``; its exceptions pass through."""
         self._count += 1
         self.current = Call(name, gpu, time.monotonic(), self._count)
         try:
@@ -76,10 +76,10 @@ class HangGuard:
         return Hanging(self._call.name, self._call.gpu, self._age_s, False) if self._call and self._reported else None
 
     def check(self, current: Call | None, now: float, allowed_s: float = 0.0) -> list[Hanging]:
-        """Return what changed: a call that hangs from now on, one that has returned.
+        """Return the changes: a call that hangs from now on, one that has returned.
 
         Args:
-            current: the call that runs. now: monotonic seconds. allowed_s: what the call may take beyond the limit.
+            current: the call that runs. now: monotonic seconds. allowed_s: seconds allowed beyond the limit.
         """
         changes = []
         before = self._call

@@ -1,4 +1,4 @@
-"""One sample of the GPUs for ``stabilityboard doctor``: what an agent would see here, within a bounded time."""
+"""One sample of the GPUs for ``stabilityboard doctor``: the view of an agent here, within a bounded time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIMEOUT_S = 20.0
 
 
 class GpuCheckup(NamedTuple):
-    """``well``: all that an agent reads can be read. ``text``: what was found. ``advice``: empty where nothing is."""
+    """``well``: all that an agent reads can be read. ``text``: the findings. ``advice``: empty without a fault."""
 
     well: bool
     text: str
@@ -24,7 +24,7 @@ class GpuCheckup(NamedTuple):
 
 
 def check_gpus(timeout_s: float = TIMEOUT_S) -> GpuCheckup:
-    """Return what can be seen of the GPUs of this machine. A call that hangs is a finding like any other."""
+    """Return the visible state of the GPUs of this machine. A call that hangs is a finding like any other."""
     reader = GpuReader()
     samples: list[NodeSample] = []
     deaf: list[int] = []

@@ -1,7 +1,7 @@
 """The numbers of NVML that say by themselves that something is wrong with a GPU: one line each.
 
-A line here makes the agent ask for the number at its slow samples, and report it. What it means (how bad it is, what to
-do) is one line of the server, ``gpus/signs.py``: older agents are judged by today's rules.
+A line here makes the agent ask for the number at its slow samples, and report it. Its meaning (how bad it is, the
+remedy) is one line of the server, ``gpus/signs.py``: older agents are judged by today's rules.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ class Condition(NamedTuple):
     """One number.
 
     Args:
-        what: what it is called in the event ``gpu`` and, of a counter, as the metric ``gpu/<i>/<what>``.
+        what: its name in the event ``gpu`` and, of a counter, in the metric ``gpu/<i>/<what>``.
         field: its id in ``nvmlDeviceGetFieldValues``. A GPU that does not have it is not asked again.
         text: one clause; of a counter its noun, with ``{}`` where the plural's s goes.
-        counts: it is a counter, reported by what was added. Else it is a condition while it is not 0.
+        counts: it is a counter, reported by its growth. Else it is a condition while it is not 0.
         quiet_s: of a counter: seconds between two reports.
     """
 

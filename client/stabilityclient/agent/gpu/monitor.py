@@ -266,7 +266,7 @@ class GpuMonitor:
         return None if gpu is None else {"index": gpu.index, "uuid": gpu.uuid}
 
     def kernel(self, lines: Iterable[KernelMessage]) -> None:
-        """Take new lines of the kernel's log: an Xid of an identified GPU counts there, all else is reported unchanged."""
+        """Take new lines of the kernel's log: an Xid of an identified GPU counts there, the rest is reported."""
         now = time.monotonic()
         for line in lines:
             known = self._sample.gpus.values() if line.what == "xid" and line.bus_id else ()

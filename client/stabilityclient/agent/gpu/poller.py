@@ -1,4 +1,4 @@
-"""The thread that asks NVML: a cheap sample every few seconds, a dear one every minute, one at once where asked for."""
+"""The thread that asks NVML: a cheap sample every few seconds, a dear one every minute, one immediately on request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stabilityclient.agent.gpu.samples import NodeSample
 
 __all__ = ["POLL_S", "GpuPoller"]
 
-#: Seconds between two cheap samples; NVML calls are not free, and what they give are averages anyway.
+#: Seconds between two cheap samples; NVML calls are not free, and return averages anyway.
 POLL_S = 10.0
 #: A dear sample follows so many cheap ones: one a minute at POLL_S.
 DEAR_EVERY = 6
@@ -27,7 +27,7 @@ class GpuPoller:
     """Samples for the agent's life. Only its own thread, and the listener's, ever wait for NVML.
 
     Attributes:
-        samples: what was seen. events: what NVML reported. Both are taken by the agent's loop.
+        samples: results so far. events: of NVML. Both are taken by the agent's loop.
         wants_pids: whether the next samples ask which processes compute on each GPU.
     """
 
@@ -73,12 +73,12 @@ class GpuPoller:
 
     @property
     def listener_gap(self) -> str | None:
-        """Return why no events come, None where they do or nothing is known yet."""
+        """Return why no events come, None where they do or the reason is not clear yet."""
         return self._listener.blind if self._listener is not None else None
 
     def _run(self) -> None:
         while not self._ending:
-            self._asked.clear()  # first: what is asked from here on is a sample of its own
+            self._asked.clear()  # first: a request from here on is a sample of its own
             started = time.monotonic()
             dear = started >= self._dear_at
             if dear:

@@ -1,1 +1,1 @@
-"""Carries the spool to the server: reads records, frames and sends them, and removes what is confirmed."""
+"""Carries the spool to the server: reads records, frames and sends them, and removes the confirmed ones."""

@@ -78,11 +78,11 @@ def agent_url(url: str) -> str:
 
 
 def refusal(status: int, body: bytes | bytearray | None, url: str, *, has_key: bool) -> str:
-    """Return what is wrong and what to do.
+    """Return the fault and the remedy.
 
     Args:
         status: HTTP status of the handshake's answer.
-        body: of that answer. It has the reason: key, host, or what the key may do.
+        body: of that answer. It has the reason: key, host, or permission of the key.
         url: of the gateway.
         has_key: an API key was sent.
     """
@@ -92,6 +92,6 @@ def refusal(status: int, body: bytes | bytearray | None, url: str, *, has_key: b
     except (ValueError, TypeError, KeyError):
         what = "does not accept this API key" if has_key else "needs an API key and none is set"
         why = f"the server {what}; set STABILITY_API_KEY to one of `stabilityboard keys`"
-        # 403 is also what a WebSocket to a path that is none gets.
+        # 403 is also the answer to a WebSocket at an unknown path.
         why += f", or {url} is not the agents' door: check STABILITY_URL" if status == 403 else ""
     return f"HTTP {status}: {why}"

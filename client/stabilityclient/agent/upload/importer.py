@@ -1,6 +1,6 @@
-"""Uploads a spool folder that no agent serves: from an offline job, or what was left when the server stayed away.
+"""Uploads a spool folder that no agent serves: of an offline job, or the rest when the server stayed away.
 
-The same reader, framing and connection as in the agent; so what was delivered before is not stored again.
+The same reader, framing and connection as in the agent; so delivered records are not stored again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ImportFailed(StabilityError):
 
 
 class UploadReport(NamedTuple):
-    """What an upload did.
+    """Result of an upload.
 
     Args:
         run_id: of the run. sources: streams in the folder. records: numbers that the server holds now.
@@ -57,7 +57,7 @@ async def upload(
 
     Raises:
         ImportFailed: the folder is not that of a run, an agent is at work on it, the server refuses it, or nothing
-            moved for a minute. What was confirmed until then stays confirmed; try again.
+            moved for a minute. Confirmed records stay confirmed; try again.
     """
     folder = Path(run_folder)
     if not (folder / "run.json").is_file() or not (folder / "sources").is_dir():

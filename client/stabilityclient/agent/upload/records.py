@@ -1,4 +1,4 @@
-"""What a spool holds, one record at a time: rows, events, and numbers whose records are lost."""
+"""Records of a spool, one at a time: rows, events, and numbers whose records are lost."""
 
 from __future__ import annotations
 

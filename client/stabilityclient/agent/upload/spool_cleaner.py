@@ -31,10 +31,10 @@ class SpoolCleaner:
         self._at = 0.0
 
     def sweep(self, sources: Sources, *, tight: bool = False) -> None:
-        """Remove chunks that are durable beyond what is kept; at most once in SWEEP_S.
+        """Remove durable chunks beyond the share kept; at most once in SWEEP_S.
 
         Args:
-            tight: records find no room: at once, nothing durable is kept, and of a process that is over nothing at all.
+            tight: records find no room: immediately, nothing durable is kept, and of an ended process nothing at all.
         """
         now = self._now()
         if now < self._at and not tight:
@@ -77,4 +77,4 @@ def _remove_durable(source: Source, keep_chunks: int) -> None:
         try:
             os.unlink(source.folder / chunk_name(number))
         except OSError:
-            return  # not ours, or gone already: the next sweep tries again
+            return  # another user's, or gone already: the next sweep tries again

@@ -1,1 +1,1 @@
-"""What the agent sees of the node's ranks from outside: ends, memory, kernel log, stacks."""
+"""The agent's view of the node's ranks from outside: ends, memory, kernel log, stacks."""

@@ -35,7 +35,7 @@ _MOUNTS = "/proc/self/mountinfo"
 
 
 class Glance(NamedTuple):
-    """A path to look at: what is inside only where ``look``, or where ``mark`` is no longer so."""
+    """A path to look at: its content only where ``look``, or where ``mark`` has changed."""
 
     path: str
     step: int
@@ -46,7 +46,7 @@ class Glance(NamedTuple):
 
 
 class Saw(NamedTuple):
-    """What came of it; ``mark`` None: it is not there. ``trouble``: why that is unknown."""
+    """Result of a glance; ``mark`` None: the path is absent. ``trouble``: why that is unknown."""
 
     glance: Glance
     mark: Mark | None
@@ -69,12 +69,12 @@ class Survey:
         self._hung: dict[str, _Inspections] = {}
 
     def gaps(self) -> list[Gap]:
-        """Return what can't be seen because it hangs."""
+        """Return the places hidden by a look that hangs."""
         do = "see whether it is mounted, and its file server up, on this node"
         return [Gap("checkpoints", _trouble(place), do) for place in self._hung]
 
     async def of(self, glances: Iterable[Glance]) -> list[Saw]:
-        """Return what is seen, of looks that hung before, too. Those of a place that hangs are not waited for."""
+        """Return the results, of looks that hung before, too. Those of a place that hangs are not waited for."""
         saw: list[Saw] = []
         for place, pending in list(self._hung.items()):
             if pending.over:
@@ -143,7 +143,7 @@ class _Inspections:
         return self._glances[at], self._glances[at + 1 :]
 
     def taken(self) -> list[Saw]:
-        """Return what was seen since the last call."""
+        """Return the results since the last call."""
         new = self._saw[self._taken :]
         self._taken += len(new)
         return new

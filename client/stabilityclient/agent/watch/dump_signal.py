@@ -13,7 +13,7 @@ from stabilityclient.rank_state.slot import STATE_RUNNING
 
 __all__ = ["SignalCheck", "dump_signal_trouble"]
 
-#: Seconds for which what was found about a rank is believed.
+#: Seconds for which a finding about a rank is believed.
 CHECK_S = 2.0
 
 

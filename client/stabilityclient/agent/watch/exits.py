@@ -23,7 +23,7 @@ _NR_PIDFD_SEND_SIGNAL, _NR_PIDFD_OPEN = 424, 434
 
 # struct pidfd_info, version 0, 64 bytes: mask u64, cgroupid u64, 11 ids u32, exit code i32; the request number and
 # the bit are from include/uapi/linux/pidfd.h of torvalds/linux. The exit status is there from Linux 6.15 on, and only
-# after the parent has asked for it; before that the process is a zombie, whose /proc entry says it.
+# after the parent has asked for it; before that the process is a zombie, whose /proc entry shows it.
 _INFO = struct.Struct("<QQ11Ii")
 _PIDFD_GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 _PIDFD_INFO_EXIT = 1 << 3
@@ -133,7 +133,7 @@ def _from_zombie(fd: int | None, pid: int, ticks: int) -> ExitStatus | None:
     stat = read_stat(pid)
     if stat is None or stat.state not in "ZX" or ticks not in (0, stat.start_ticks):
         return None
-    # 0 is also what a process of another user shows: only who may trace it sees more.
+    # 0 is also the value of another user's process: only a permitted tracer sees more.
     return _decoded(stat.exit_code, "zombie") if stat.exit_code or _same_user(pid) else None
 
 

@@ -1,4 +1,4 @@
-"""What a record of the kernel's log means: out of memory, a GPU's Xid, memory, link, disk, or a task that hangs."""
+"""Meaning of a record of the kernel's log: out of memory, a GPU's Xid, memory, link, disk, or a task that hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Follows the kernel's log and keeps the lines that tell why a rank died or a node is sick. Never waits.
+"""Follows the kernel's log and keeps the lines about dead ranks and faulty nodes. Never waits.
 
 The format is that of /dev/kmsg: ``priority,number,microseconds,flags;text``, then lines that begin with a space and
 belong to the record before (https://docs.kernel.org/admin-guide/abi-testing.html, dev-kmsg). A read of the device
@@ -47,7 +47,7 @@ class KernelLog:
 
     Attributes:
         blind: why the log can't be read; None while it is read.
-        do: what to do about it; empty while it is read.
+        do: the remedy; empty while it is read.
         lost: records that the kernel overwrote before a read. dropped: lines that matter beyond MAX_LINES a poll.
     """
 
@@ -116,16 +116,16 @@ class KernelLog:
             self.do = "give the container the host's /dev/kmsg and CAP_SYSLOG"
             return
         try:
-            os.lseek(fd, 0, os.SEEK_END)  # what is older than this agent is not reported by it
+            os.lseek(fd, 0, os.SEEK_END)  # records older than this agent are not reported
         except OSError:
-            pass  # a FIFO: all of it is new
+            pass  # a FIFO: all its records are new
         self._fd = fd
         self._partial = b""
         self._seen = self._now()
         self.blind, self.do = None, ""
 
     def _records(self) -> list[str]:
-        """Return what is new, a record an item: its first line and the lines that continue it."""
+        """Return the new records: each its first line and the lines that continue it."""
         assert self._fd is not None
         chunks, size = [self._partial], 0
         for _ in range(MAX_READS):

@@ -1,4 +1,4 @@
-"""Puts a Health message together: each rank, the agent itself, the spool's disk, and what can't be seen here."""
+"""Puts a Health message together: each rank, the agent itself, the spool's disk, and the gaps in visibility."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ CLOCK_NAMED_S = 60.0
 
 
 class NodeHealth:
-    """What the agent reports of its node once a second.
+    """Report of the agent about its node once a second.
 
     Args:
-        folder: run folder. sources: what lies in it. own: the agent's own records.
+        folder: run folder. sources: its content. own: the agent's own records.
         deaths: watches the ranks' ends. kernel: the kernel's log. limit_bytes: of the spool.
         gpu_of: returns the GPU of a rank, as ``{"index","uuid"}``, None if unknown.
         more_gaps: each returns further gaps, e.g. those of the GPUs.

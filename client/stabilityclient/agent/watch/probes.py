@@ -44,7 +44,7 @@ class ProcStat(NamedTuple):
 
 
 def read_stat(pid: int, thread: int = 0) -> ProcStat | None:
-    """Return what is there for a thread (0: the main one) of a process, None where there is none."""
+    """Return the entry of a thread (0: the main one) of a process, None without one."""
     try:
         with open(f"/proc/{pid}/task/{thread or pid}/stat", "rb") as file:
             fields = file.read(4096).rpartition(b")")[2].split()

@@ -23,7 +23,7 @@ __all__ = ["PAUSE_S", "ProgressFile"]
 #: An ordered rollback or restart may take so long, seconds, unless STABILITY_PAUSE_S is set: a checkpoint of
 #: some TB from a busy store, or new pods with their images.
 PAUSE_S = 1_800.0
-#: A declared phase may take so many times what was declared, as for the server (docs/liveness.md).
+#: A declared phase may take so many times the declared time, as for the server (docs/liveness.md).
 DECLARED_TIMES = 1.5
 #: Seconds between two writes.
 EVERY_S = 1.0
@@ -82,7 +82,7 @@ class ProgressFile:
         }  # fmt: skip
 
     def _state(self, ranks: list[Source], now: float) -> tuple[str, float | None, float | None]:
-        """Return what the job does, since when, and until when it need not make a step; None: nothing was announced."""
+        """Return the state of the job, since when, and until when it need not make a step; None: no announcement."""
         back = self._restart(ranks)
         if back is not None and now < back + self._pause_s:
             return "restart", back, back + self._pause_s

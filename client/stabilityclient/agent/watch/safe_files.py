@@ -1,6 +1,6 @@
 """Reads files that another process wrote: bounded, without ever waiting, whatever lies there in their place.
 
-A FIFO would block who opens it, a device would never end, and what should be small may have a gigabyte.
+A FIFO would block its reader, a device would never end, and a file meant to be small may have a gigabyte.
 """
 
 from __future__ import annotations

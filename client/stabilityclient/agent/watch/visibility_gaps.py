@@ -59,7 +59,7 @@ def grouped(what: str, troubles: Iterable[tuple[Source, str]], do: str) -> list[
 
 
 def rank_gaps(ranks: list[Source], signal_trouble: Callable[[Source], str]) -> list[Gap]:
-    """Return what can't be seen of ranks that live: their slot, their stacks, their end.
+    """Return the gaps of ranks that live: their slot, their stacks, their end.
 
     Args:
         signal_trouble: returns why a rank can't be made to write its stacks, empty when it can.
@@ -158,7 +158,7 @@ class SpoolDisk:
 
 
 def spool_gaps(spool: SpoolState) -> list[Gap]:
-    """Return what the disk hides: new records, while there is no room for them."""
+    """Return the gaps of the disk: new records, while there is no room for them."""
     if not spool.error:
         return []
     do = "free the disk of STABILITY_DIR or set it to another one; raise STABILITY_SPOOL_MIB where that is the limit"

@@ -1,1 +1,1 @@
-"""What the integrations of several frameworks use. Nothing here imports a framework but `torch_state`."""
+"""Code shared by the integrations of several frameworks. Nothing here imports a framework but `torch_state`."""

@@ -90,7 +90,7 @@ class Adapter:
     """
 
     def __init__(self, run: Run, *, inside: bool = False) -> None:
-        super().__init__()  # beside it a framework's own base may follow
+        super().__init__()  # a framework's own base may follow
         self._run = run
         self._unsaved = Unsaved(run, inside=inside)
         #: Promised changes; None before the promise.

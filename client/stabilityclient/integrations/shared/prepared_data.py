@@ -62,7 +62,7 @@ def batches_from(loader: Any, place: int, length: int, count: int) -> Iterator[A
 
 
 def _drawn_from(loader: Any) -> Any:
-    """Return what has the random numbers that shuffle a loader: a generator, or torch itself; None where none is."""
+    """Return the source of random numbers that shuffle a loader: a generator, or torch itself; None without any."""
     sampler = sampler_of(loader)
     if type(sampler).__name__ != "RandomSampler":
         return None

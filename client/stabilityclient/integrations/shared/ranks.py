@@ -21,10 +21,10 @@ def rank_and_world() -> tuple[int, int]:
 
 
 def agreed(answer: Callable[[], Any]) -> Any:
-    """Return on all ranks what ``answer()`` returns on the first one.
+    """Return on all ranks the result of ``answer()`` on the first one.
 
     Raises:
-        RuntimeError: on all ranks, what it raised there.
+        RuntimeError: on all ranks, with the exception raised there.
     """
     rank, world = rank_and_world()
     if world == 1:

@@ -1,4 +1,4 @@
-"""Scales learning rates where they are kept: in the parameter groups and in what schedules compute them from."""
+"""Scales learning rates where they are kept: in the parameter groups and in the base rates of schedules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def scale_rates(optimizers: Iterable[Any], schedules: Iterable[Any], factor: flo
 
     Args:
         optimizers: with ``param_groups``.
-        schedules: with ``base_lrs`` and the like; what one has not is passed over.
+        schedules: with ``base_lrs`` and the like; missing ones are passed over.
         factor: 0.5 halves.
 
     Returns:
@@ -49,7 +49,7 @@ def scale_rates(optimizers: Iterable[Any], schedules: Iterable[Any], factor: flo
 
 
 def names_of_rates(schedule: Any) -> list[str]:
-    """Return the attributes of a schedule that hold rates, without those of schedules inside of it."""
+    """Return the attributes of a schedule that hold rates, without those of schedules inside."""
     lists = [name for name in _OF_SCHEDULES if isinstance(getattr(schedule, name, None), list | tuple)]
     return lists + [name for name in _SINGLE if isinstance(getattr(schedule, name, None), int | float)]
 

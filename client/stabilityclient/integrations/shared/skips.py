@@ -35,7 +35,7 @@ class Skips:
     def carry_out(
         self, step: int, steps: Sequence[int] | None, batches: int | None, before: Skips
     ) -> tuple[int, int] | None:
-        """Leave out what was ordered of a job that goes on behind ``step``; return the places, None where nothing was.
+        """Skip the ordered batches of a job that continues behind ``step``; return the places, None without an order.
 
         Args:
             steps: the first and the last whose batches are left out, as ``before`` knows them.
@@ -62,5 +62,5 @@ class Skips:
         return place - begin
 
     def state(self) -> dict[str, Any]:
-        """Return what goes into a checkpoint."""
+        """Return the state for a checkpoint."""
         return {"passed": list(self._passed), "waiting": list(self._waiting)}

@@ -1,1 +1,1 @@
-"""What a checkpoint on disk is, and whether all of it is there: one file for each kind. Nothing is ever unpickled."""
+"""Kind of a checkpoint on disk, and whether it is complete: one file for each kind. Nothing is ever unpickled."""

@@ -18,7 +18,7 @@ _LONGEST_NAME = len("__123456789_123456789.distcp")
 #: Saved with ``use_collectives=False`` each rank writes metadata of its own.
 _OF_RANK = re.compile(r"__(?P<rank>\d{1,9})\.metadata")
 #: Largest ``.metadata`` that is read piece by piece, bytes: 64 ranks with 800 tensors, some 3 s of one core. Of the
-#: parts of a larger one the names are known and not the lengths.
+#: parts of a larger one the names are read and not the lengths.
 MAX_METADATA_BYTES = 8 * 1024 * 1024
 
 _TEXTS = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8", "UNICODE"})

@@ -15,7 +15,7 @@ _MODEL = re.compile(r"mp_rank_(?P<mp>\d{2,9})_model_states\.pt")
 _ZERO = re.compile(
     r"(?P<half>bf16_|fp16_)?zero_pp_rank_(?P<dp>\d{1,9})_mp_rank_(?P<mp>\d{2,9})_(?P<what>optim|model)_states\.pt"
 )
-#: How many data-parallel ranks wrote it stands in the model states, near the end of their pickle: so many bytes of it
+#: The number of its data-parallel ranks is in the model states, near the end of their pickle: so many bytes
 #: are searched.
 _PICKLE_BYTES = 32 * 1024 * 1024
 #: The key as torch's pickle has it, a note of its place, a small whole number.

@@ -21,7 +21,7 @@ _WEIGHTS = (
 #: They name the shards of weights that are too large for one file.
 _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _SHARD = re.compile(r"(?:model|pytorch_model)-\d+-of-\d+\.(?:safetensors|bin)")
-#: What FSDP writes sharded: folders of torch.distributed.checkpoint.
+#: Sharded parts of FSDP: folders of torch.distributed.checkpoint.
 _FSDP = ("pytorch_model_fsdp_0", "optimizer_0")
 _RANDOM = re.compile(r"rng_state_(?P<rank>\d{1,9})\.pth")
 _LARGEST_JSON_BYTES = 64 * 1024 * 1024
@@ -29,7 +29,7 @@ _SAVED_BY_TORCH = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt",
 
 
 def is_hugging_face(folder: Folder) -> bool:
-    """Whether a folder is one of a Trainer; its state is what it writes last."""
+    """Whether a folder is one of a Trainer; its state is written last."""
     weights = any(name in folder for name in (*_WEIGHTS, *_INDEXES)) or any(map(_SHARD.fullmatch, folder.sizes))
     return STATE in folder or (weights and ("training_args.bin" in folder or "scheduler.pt" in folder))
 
@@ -68,7 +68,7 @@ def inspect_hugging_face(folder: Folder, world_size: int | None) -> Found:
 
 
 def _damaged(folder: Folder, needed: set[str], known: Collection[str]) -> dict[str, str]:
-    """Return what is wrong with files that are not listed as bad: missing, cut off, not readable."""
+    """Return the faults of files that are not listed as bad: missing, cut off, not readable."""
     bad = {name: wrong for name in needed if name not in known and (wrong := folder.wrong(name))}
     saved = (name for name in folder.sizes if name in _SAVED_BY_TORCH or (name in needed and name != STATE))
     for name in saved:
@@ -96,7 +96,7 @@ def _weights(folder: Folder, found: Found) -> set[str]:
 
 
 def _read(folder: Folder, name: str) -> object:
-    """Return what a JSON file holds, None where that is nothing."""
+    """Return the content of a JSON file, None without any."""
     if not 0 < folder.sizes[name] <= _LARGEST_JSON_BYTES:
         return None
     try:

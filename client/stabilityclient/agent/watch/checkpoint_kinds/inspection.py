@@ -14,12 +14,12 @@ from stabilityclient.agent.watch.checkpoint_kinds.one_file import damage, inspec
 
 __all__ = ["inspect", "inspect_listed"]
 
-#: What Lightning adds to a sharded checkpoint (strategies FSDP and ModelParallel).
+#: Lightning's addition to a sharded checkpoint (strategies FSDP and ModelParallel).
 _META = "meta.pt"
 
 
 def inspect(path: str, world_size: int | None = None) -> Inspection | None:
-    """Return what lies at a path, None for nothing that can be read.
+    """Return the inspection of a path, None without a readable checkpoint.
 
     Args:
         path: of a file or folder.
@@ -39,7 +39,7 @@ def inspect(path: str, world_size: int | None = None) -> Inspection | None:
 
 
 def inspect_listed(folder: Folder, name: str | None, world_size: int | None = None) -> Inspection:
-    """Return what a folder is, or the one file ``name`` in it. Raises OSError where a file can't be read."""
+    """Return the inspection of a folder, or of its one file ``name``. Raises OSError where a file can't be read."""
     found = _in_folder(folder, world_size) if name is None else inspect_file(folder, name)
     return inspection_of(found, folder.sizes)
 

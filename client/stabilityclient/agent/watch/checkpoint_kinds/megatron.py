@@ -13,7 +13,7 @@ from stabilityclient.agent.watch.checkpoint_kinds.one_file import damage, pickle
 
 __all__ = ["inspect_megatron", "is_megatron"]
 
-#: Of ``--ckpt-format torch_dist``: what is no tensor, written first; what the folder is, written last of all
+#: Of ``--ckpt-format torch_dist``: the objects other than tensors, written first; the folder's kind, written last
 #: (megatron/core/dist_checkpointing/serialization.py).
 _COMMON, _CONFIG = "common.pt", "metadata.json"
 #: ``mp_rank_<tensor>[_<pipeline>][_<expert>]`` (megatron/training/checkpointing.py, ``get_checkpoint_name``).

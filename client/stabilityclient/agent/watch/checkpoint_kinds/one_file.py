@@ -1,4 +1,4 @@
-"""One file: what ``torch.save`` writes, a zip archive whose directory is at its end, or safetensors."""
+"""One file: of ``torch.save``, a zip archive whose directory is at its end, or safetensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["damage", "inspect_file", "pickle_of"]
 #: Largest header of a safetensors file, bytes: its own format's limit.
 #: https://github.com/huggingface/safetensors#format
 MAX_HEADER_BYTES = 100_000_000
-#: What a zip archive and a bare pickle begin with (torch.save before 1.6, and today when it is told so).
+#: First bytes of a zip archive and of a bare pickle (torch.save before 1.6, and today on request).
 _ZIP, _PICKLE = b"PK", b"\x80"
 #: Lightning writes its version as one of the first values of a checkpoint (``dump_checkpoint``).
 _LIGHTNING, _LIGHTNING_WITHIN_BYTES = b"pytorch-lightning_version", 65_536
@@ -33,9 +33,9 @@ def inspect_file(folder: Folder, name: str) -> Found:
 
 
 def damage(folder: Folder, name: str) -> str:
-    """Return what is wrong with a file of weights or state, "" for one that is whole.
+    """Return the fault of a file of weights or state, "" for one that is whole.
 
-    Of a bare pickle and of other formats nothing is known but that they begin as they should.
+    Of a bare pickle and of other formats only the first bytes are checked.
 
     Raises:
         OSError: it can't be read.
@@ -52,7 +52,7 @@ def damage(folder: Folder, name: str) -> str:
             archive = zipfile.ZipFile(file)
             first = min((entry.header_offset for entry in archive.infolist()), default=0)
     except (zipfile.BadZipFile, ValueError, NotImplementedError):
-        return "truncated"  # the directory is what is written last
+        return "truncated"  # the directory is written last
     return "damaged: a part of it is missing" if first else ""
 
 

@@ -177,7 +177,7 @@ def _store(url: str) -> Any:
 
 
 def _more_credentials(url: str) -> dict[str, Any]:
-    """Return credentials of boto3 (``~/.aws``, SSO), where it is installed: obstore itself asks environment and role."""
+    """Return credentials of boto3 (``~/.aws``, SSO), where installed: obstore itself asks environment and role."""
     if not url.startswith("s3") or "AWS_ACCESS_KEY_ID" in os.environ:
         return {}
     try:
