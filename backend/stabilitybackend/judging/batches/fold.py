@@ -163,7 +163,7 @@ class SampleLog(Stateful):
     def restored(self) -> None:
         self._known = None
 
-    # --- what comes in -------------------------------------------------------------------------------------------
+    # --- input ---------------------------------------------------------------------------------------------------
 
     def add(self, segment: int, step: int, name: str, shift: int, hashes: Sequence[int]) -> list[int]:
         """Add samples of a data set at a step of a rank; return the hashes that are retained."""
@@ -212,7 +212,7 @@ class SampleLog(Stateful):
             np.concatenate([self._sets, np.array(sets, np.uint16)]),
         )
 
-    # --- what was seen -------------------------------------------------------------------------------------------
+    # --- seen batches --------------------------------------------------------------------------------------------
 
     def forked(self) -> None:
         """Reset for another effective path."""
@@ -663,14 +663,14 @@ class BatchFold(Stateful, Consumer):
     def state(self) -> Mapping[str, Stateful]:
         return {"batches": self}
 
-    # --- what is asked -------------------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------------------
 
     def knew(self, finding: Finding) -> bool:
         """Return whether a finding is about repeated data that the ids have shown before."""
         mine = finding.detector == DETECTOR or finding.kind != "repeat_data"
         return not mine and self.repeats.known(finding.onset_step)
 
-    # --- what happens --------------------------------------------------------------------------------------------
+    # --- events --------------------------------------------------------------------------------------------------
 
     def event(self, event: LineageEvent, effects: Effects) -> None:
         effects.found += self._seen(event, self._fold)
@@ -713,7 +713,7 @@ class BatchFold(Stateful, Consumer):
         if not fork.is_head:
             return
         segment = fork.segment
-        fork_step = segment.kept_step  # what a branch that is returned to had taken is not read again
+        fork_step = segment.kept_step  # batches of a branch that is returned to are not read again
         self._steps = {step: known for step, known in self._steps.items() if step <= fork_step}
         self.samples.forked()
         if segment.cause == "resume":
@@ -794,7 +794,7 @@ class BatchFold(Stateful, Consumer):
                 one.another_epoch()
         again = self.samples.seen(path, step, list({one for hashes in kept.values() for one in hashes}), since)
         if seen.old is not None:
-            return  # a known batch, which its id has shown
+            return  # an earlier batch, shown by its id
         for name, hashes in kept.items():
             different = set(hashes)
             reuse = self.reuse.get(name)

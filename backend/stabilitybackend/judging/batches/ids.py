@@ -133,7 +133,7 @@ class BatchIds(Stateful):
     def _open(self, segment: int) -> dict[int, list[int]]:
         return self._found.setdefault(segment, {})
 
-    # --- what comes in -------------------------------------------------------------------------------------------
+    # --- input ---------------------------------------------------------------------------------------------------
 
     def add(self, segment: int, step: int, batch: int) -> int:
         """Add a rank's id of a step; return the sum so far."""
@@ -175,7 +175,7 @@ class BatchIds(Stateful):
             self.count -= len(oldest.ids)
             self.dropped += len(oldest.ids)
 
-    # --- what is asked -------------------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------------------
 
     def get(self, segment: int, step: int) -> int | None:
         """Return the id of a step of a segment, None for none."""

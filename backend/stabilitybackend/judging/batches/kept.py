@@ -20,7 +20,7 @@ __all__ = ["MAX_RANKS", "MAX_SAMPLES", "KeptBatches"]
 
 #: Answers kept per run, newest ones; each has some hundred samples of at most 2,000 characters.
 MAX_ANSWERS = 8
-#: Samples of one answer, and batches of it: those of 64 ranks with a ring of 8.
+#: Samples and batches of one answer: those of 64 ranks with a ring of 8.
 MAX_SAMPLES = 128
 MAX_BATCHES = 512
 #: Ranks whose rings, and whose errors, are remembered.
@@ -123,7 +123,7 @@ class KeptBatches(Stateful, Consumer):
         rank = event.source.rank
         if rank is None:
             return
-        if event.type == "start":  # another process: what the one before offered is over
+        if event.type == "start":  # another process: the offers of the one before have ended
             self._rings.pop(rank, None)
             gone = [one for one in self._rings if one >= event.source.world_size]
             for one in gone:

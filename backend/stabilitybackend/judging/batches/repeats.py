@@ -144,7 +144,7 @@ class Repeats(Stateful):
     def now(self) -> Repeat | None:
         return self.events[-1] if self._lasts and self.events else None
 
-    # --- what happens --------------------------------------------------------------------------------------------
+    # --- events --------------------------------------------------------------------------------------------------
 
     def began(self, step: int, text: str) -> None:
         """Take a new process or a rollback, with ``step`` as its first step."""
@@ -179,7 +179,7 @@ class Repeats(Stateful):
             return
         self.recent[step] = seen
         self._expected = max(self._expected, seen.parts)
-        if late:  # it was the first step of a job whose ranks were not known yet
+        if late:  # the first step of a job whose ranks were not registered yet
             return
         waiting = self._waiting
         if step not in waiting:

@@ -47,7 +47,7 @@ MIN_BASELINE = 4
 CONFIRMED_SIGMAS = 5.0
 CONFIRMING_SIGMAS = 3.0
 ALONE_SIGMAS = 10.0
-#: Least spread, as a fraction of the level: a bf16 log of a loss has steps of half a percent of it.
+#: Least spread, as a fraction of the level: a bf16 log of a loss has steps of half a percent.
 LOSS_FLOOR = 0.005
 #: Share of the whole rise needed by a single culprit.
 MIN_SHARE = 0.6
@@ -251,7 +251,7 @@ def _move(metric: str, rows: Series, onset_step: int, sign: float) -> Move | Non
         return None
     level, spread = calm
     loss = part_of(metric) is not None or role_of(metric) == LOSS
-    absent = not all(map(math.isfinite, before))  # a NaN says that this batch had none of it
+    absent = not all(map(math.isfinite, before))  # a NaN shows that this batch had none
 
     def away(value: float) -> float:
         """Return the distance from the level in sigmas; of a loss only in the direction of the incident."""

@@ -256,7 +256,7 @@ MAX_GROWING = 4
 #: Fewest points, or blocks of the run's history, for growth, and most blocks.
 GROWTH_POINTS = 16
 GROWTH_BLOCKS = 64
-#: Entries named of each sort: metrics beside a resume, events near an onset.
+#: Entries named of each sort: metrics at a resume, events near an onset.
 MAX_OF_A_SORT = 4
 
 #: Kinds that may begin long before their detection.
@@ -294,7 +294,7 @@ class EvidenceCollector(Stateful):
         self._batches.clear()
         self._batches.extend(kept)
 
-    # --- what it says --------------------------------------------------------------------------------------------
+    # --- text ----------------------------------------------------------------------------------------------------
 
     def add(
         self,
@@ -321,7 +321,7 @@ class EvidenceCollector(Stateful):
         more: dict[str, Any] = {}
         dataset = finding.dataset
         interval, series = 1.0, {}
-        # A differing copy is visible only beside the other ranks.
+        # A differing copy is visible only next to the other ranks.
         copy = finding.kind == "sdc_suspect" and finding.evidence.get("copy")
         if finding.metric is not None and rank is not None and not copy:
             own = rank if finding.rank is None else finding.rank
@@ -444,7 +444,7 @@ def _band(
     return onset_band(points[:at], points[at:], onset, seen, found, gradients)
 
 
-# --- what else left its range at a resume ------------------------------------------------------------------------
+# --- other metrics that left their range at a resume -------------------------------------------------------------
 
 
 def _stretches(incidents: IncidentBook, but: str) -> list[tuple[int, int]]:

@@ -215,7 +215,7 @@ class OtherMetrics(Stateful):
         left[:, : max(0, LEAST_BLOCKS - one.blocks)] = False
         turns = list[Turn]()
         for at in range(count):
-            rest = (count - at) * BLOCK  # rows after what came before this block
+            rest = (count - at) * BLOCK  # rows after the earlier blocks
             steps = one.steps[at * BLOCK : (at + 1) * BLOCK]
             turn = Turn(steps[-1], one.times[(at + 1) * BLOCK - 1])
             followed = [metric for metric in metrics if metric in self._followed] if self._followed else []

@@ -1,4 +1,4 @@
-"""Feeds the detectors of one run: which rank they see, in which order, which forks they learn of, and what again."""
+"""Feeds the detectors of one run: rows of the right rank, in the right order, with forks, and again on demand."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ from stabilitybackend.storage.points.points import Points
 from stabilitybackend.storage.points.store import RunStore
 from stabilitybackend.storage.query import query
 
-#: Metrics that tell which rank is the one that people look at and detectors judge.
+#: Metrics of the primary rank, the one that is shown and judged.
 PRIMARY_METRICS = ("loss", "grad_norm", "lr")
-#: Points of the branch that was left that a fork's mark holds, for each metric: what is trained again soon.
+#: Points of the former branch in a fork's mark, for each metric: the steps soon trained again.
 DISCARDED_POINTS = 512
 #: Losses that a fork's mark holds.
 DISCARDED_METRICS = 32
@@ -61,7 +61,7 @@ NAMES_A_SLICE = 64
 
 __all__ = ["PRIMARY_METRICS", "Found", "Judge"]
 
-#: What a detector found, with the log time of the row that it found it at, unix seconds.
+#: Findings of a detector, with the log time of their row, unix seconds.
 Found = tuple[float, Finding]
 
 
@@ -69,7 +69,7 @@ class Judge(Stateful, Consumer):
     """The detectors of one run, fed with the effective rows of one rank in the order of their steps.
 
     A fork's mark is given right before the first row of the new segment: by then all rows that the primary rank had
-    logged on the branch that it left have been stored, whoever of the ranks reported the fork first.
+    logged on the former branch have been stored, whichever rank reported the fork first.
 
     """
 
@@ -78,20 +78,20 @@ class Judge(Stateful, Consumer):
 
     #: The rank that is judged, None before any rank logged one of PRIMARY_METRICS.
     primary: int | None = None
-    #: Whether a name told so: the first that logs anything of a training is judged until another one logs a loss.
+    #: Whether a name decided that: the first that logs anything of a training is judged until another one logs a loss.
     primary_known: bool = False
     #: Segments whose mark the detectors have got, and the one whose rows they saw last.
     _marked: set[int] = fresh(lambda: {0})
     _fed_segment: int = 0
     _source: str | None = None
     _resumes: list[Mark] = fresh(list)
-    #: Which metric is what.
+    #: Meaning of each metric.
     names: WatchedNames = fresh(WatchedNames)
     #: Metrics that no detector looks at.
     others: OtherMetrics = fresh(OtherMetrics)
     #: Which mixture is declared for which steps.
     mixtures: MixtureSchedule = fresh(MixtureSchedule)
-    #: The lowest rank that declared names: what others of the job declare is the same.
+    #: The lowest rank that declared names: declarations of the job's other ranks are equal.
     _names_rank: int | None = None
 
     def __init__(self, lineage: Lineage, points: Points) -> None:
@@ -105,7 +105,7 @@ class Judge(Stateful, Consumer):
         self._bank = DetectorBank(of_primary)
         self._ranks = DetectorBank(of_ranks, in_order=False)
         self._side_by_side = DetectorBank(side_by_side, in_order=False)
-        #: The newest set of metrics that tells nothing of its rank.
+        #: The newest set of metrics that decides nothing on its rank.
         self._silent: tuple[str, ...] = ()
         #: Detectors of the primary rank that have to judge the past again -> why (``judge_again``).
         self.unfit: dict[str, str] = {}
@@ -120,12 +120,12 @@ class Judge(Stateful, Consumer):
         return self._points.store
 
     def detector(self, name: str) -> Detector | None:
-        """Return a detector of the primary rank as it is now, None where there is none of that name."""
+        """Return the present detector of the primary rank, None where there is none of that name."""
         return self._bank.detectors.get(name)
 
     @property
     def past(self) -> LongPast:
-        """What is new in each loss of the effective path, a byte a point: a copy."""
+        """New bytes of each loss of the effective path, a byte a point: a copy."""
         return self._bank.past(RepeatDataDetector.name)
 
     @property
@@ -160,7 +160,7 @@ class Judge(Stateful, Consumer):
         self._side_by_side.configure(settings)
 
     def classify_names(self, names: Iterable[str]) -> Generator[None, None, None]:
-        """Find out what names alone tell, in slices: the row that brings thousands of them is judged in one go."""
+        """Classify by names alone, in slices: the row that brings thousands of them is judged in one go."""
         for at, name in enumerate(names):
             if at % NAMES_A_SLICE == 0:
                 yield
@@ -175,7 +175,7 @@ class Judge(Stateful, Consumer):
     def parts(self, batch: Batch) -> Iterator[Batch]:
         """Yield the rows of a batch in parts of which only the last row may show anything: hand each to ``rows``.
 
-        So a finding is reported with all that was known when its row came, however rows were put together.
+        So a finding is reported with exactly the rows up to its own, however rows were put together.
         """
         if batch.count == 1 or not self._is_judged(batch):
             yield batch
@@ -208,9 +208,9 @@ class Judge(Stateful, Consumer):
         return ranked and not batch.stray and not batch.aside and batch.segment == self.fold.tree.head
 
     def _is_steady(self, batch: Batch) -> bool:
-        """Return whether rows may be judged before they are stored: detectors know all that is to be known before.
+        """Return whether rows may be judged before they are stored: detectors have all their input before.
 
-        That is: which rank is judged, which metric is what, the fork, the mixture, and no time comes twice.
+        That is: the judged rank, the meaning of each metric, the fork, the mixture, and no time comes twice.
         """
         primary = self.primary
         if primary is None:
@@ -253,7 +253,7 @@ class Judge(Stateful, Consumer):
         return sorted(((place, time, one) for place, (time, one) in named), key=itemgetter(0))
 
     def _judge_ranks(self, table: Table) -> list[tuple[int, float, Finding]]:
-        """Give rows of ranks to the detectors of every rank, in the order in which they came."""
+        """Give rows of ranks to the detectors of every rank, in order of arrival."""
         found = list[tuple[int, float, Finding]]()
         for turn in range(len(table.steps)):
             steps, times = table.steps[turn].tolist(), table.times[turn].tolist()
@@ -277,7 +277,7 @@ class Judge(Stateful, Consumer):
         return found
 
     def _take(self, batch: Batch) -> list[Found]:
-        """Judge rows that were stored just now, and return what changed."""
+        """Judge newly stored rows, and return the changes."""
         placed = batch.each()
         first = placed[0]
         found = [one for each in placed for one in self._choose_primary(each)]
@@ -348,7 +348,7 @@ class Judge(Stateful, Consumer):
     # --- names ---------------------------------------------------------------------------------------------------
 
     def _observe(self, placed: Sequence[Placed]) -> list[Found]:
-        """Find out what the metrics of rows are; where earlier rows mean something else now, judge these again."""
+        """Classify the metrics of rows; where earlier rows change their meaning, judge these again."""
         steps = [
             step for each in placed if (step := self.names.observe(each.names, each.steps, each.values)) is not None
         ]
@@ -363,7 +363,7 @@ class Judge(Stateful, Consumer):
         return self._feed_again(self._bank.rewind(step - 1), before)
 
     def _own_names(self, found: list[Found]) -> list[Found]:
-        """Report what was found under the names that the job logs."""
+        """Report findings under the names that the job logs."""
         named = [
             (time, finding if (name := self._own_name(finding)) == finding.metric else replace(finding, metric=name))
             for time, finding in found
@@ -371,9 +371,9 @@ class Judge(Stateful, Consumer):
         return [(time, one) for time, finding in named if (one := self._may_rise(finding)) is not None]
 
     def _may_rise(self, finding: Finding) -> Finding | None:
-        """Return a finding of a loss that may rise without harm as a note: by its name, or its sign beside a reward.
+        """Return a finding of a loss that may rise without harm as a note: by its name, or its sign with a reward.
 
-        A note that stays where it is needs nobody. None: that such a loss does not fall is no finding.
+        A note that stays in place needs no attention. None: that such a loss does not fall is no finding.
         """
         if finding.detector != CurvesDetector.name or finding.metric is None:
             return finding
@@ -394,9 +394,9 @@ class Judge(Stateful, Consumer):
         return finding.metric and self.names.own_name(finding.metric)
 
     def _choose_primary(self, placed: Placed) -> list[Found]:
-        """The lowest rank that logs the loss is the one whose curve people see and detectors judge.
+        """The lowest rank that logs the loss is the one whose curve is shown and judged.
 
-        Where no name is known it is the lowest that logs anything of a training, until another one has a known name.
+        Without a recognised name it is the lowest that logs anything of a training, until another one has such a name.
         """
         lower = self.primary is None or (placed.rank is not None and placed.rank < self.primary)
         if placed.rank is None or (self.primary_known and not lower):
@@ -414,7 +414,7 @@ class Judge(Stateful, Consumer):
         return self._feed_again(self._bank.rewind(BEFORE_FIRST_STEP), before=int(placed.steps[0]))
 
     def _is_of_training(self, names: Sequence[str]) -> bool:
-        """Say whether a name of these tells that their rank logs the training; asked again and again of the same."""
+        """Return whether a name of these shows that their rank logs the training; asked again and again of the same."""
         row = key_of(names)
         if row != self._silent:
             training = self.names.of_training
@@ -484,7 +484,7 @@ class Judge(Stateful, Consumer):
         return Mark("fork", segment.fork_step + 1, segment.created, text, data)
 
     def _left_behind(self, segment: FoldedSegment) -> dict[str, list[tuple[int, float]]]:
-        """Return what the branch that ``segment`` left had logged past its fork step."""
+        """Return the points past its fork step of the branch that ``segment`` left."""
         before = left_by(self.fold.tree, self.fold.heads, segment.id)
         if self.primary is None or before is None:
             return {}
@@ -542,11 +542,11 @@ class Judge(Stateful, Consumer):
         ]
 
     def restore(self, saved: Mapping[str, SavedPart]) -> None:
-        """Take over what ``saved`` returned. Call ``judge_again`` once the run's points are there.
+        """Take over the answer of ``saved``. Call ``judge_again`` once the run's points are there.
 
         Raises:
-            Unfit: what the detectors share is of another version, or a detector of every rank: how the rows of ranks
-                came in turn, the frames alone tell.
+            Unfit: shared state of the detectors is of another version, or a detector of every rank: the order in which
+                the rows of ranks alternated is in the frames alone.
         """
         restore(self, saved.get("judge"), "judge")
         unfit = self._ranks.restore("ranks", saved) | self._side_by_side.restore("compared", saved)
@@ -557,7 +557,7 @@ class Judge(Stateful, Consumer):
     def judge_again(self) -> None:
         """Let the detectors whose state was not taken over judge the stored points, as if they always had. Slow.
 
-        What they find there has been reported, or is past: it is not reported again. All detectors judge, since they
+        Their findings there have been reported, or are past: none is reported again. All detectors judge, since they
         leave events to each other; the others stay as they are.
         """
         unfit, self.unfit = self.unfit, {}
@@ -595,7 +595,7 @@ def _resume(last_step: int, step: int, time: float) -> Mark:
 
 
 def _grouped(rows: Iterable[tuple[int, float, str, float]]) -> Iterator[Row]:
-    """Give the rows again that were logged at once: what has one step and one time, each metric once in a row."""
+    """Regroup rows as they were logged: those of one step and one time, each metric once in a row."""
     for (step, time), values in groupby(rows, key=lambda row: (row[0], row[1])):
         logged = list[dict[str, float]]()
         seen = Counter[str]()

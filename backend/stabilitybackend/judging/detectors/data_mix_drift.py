@@ -42,7 +42,7 @@ SIGMA_FLOOR = 0.005
 BLOCK_NOISE: float = MEDIAN_ERROR / BLOCK_POINTS**0.5
 #: Distance of a block away from the level, sigmas of blocks.
 BLOCK_SIGMAS = 5.0
-#: A sudden shift has this part of it within so many points on both sides of its middle.
+#: A sudden shift has this share of its height within so many points on both sides of its middle.
 SUDDEN_POINTS, SUDDEN_PART = 6, 0.55
 #: Distance of a point right after a fork that counts.
 FORK_SIGMAS = 4.0
@@ -170,7 +170,7 @@ class ShareTrack:
         half, up = 0.5 * (before + after), after > before
         shares = [share for _, share in (*self._previous, *self.block)]
         sides = [(share > half) == up for share in shares]
-        # The best split of the points: the fewest on the wrong side of it.
+        # The best split of the points: the fewest on its wrong side.
         wrong = [sum(sides[:i]) + sides[i:].count(False) for i in range(len(sides) - SUDDEN_POINTS + 1)]
         place = wrong.index(min(wrong))
         old = shares[max(0, place - SUDDEN_POINTS) : place]
@@ -193,7 +193,7 @@ class MixEvent(Event):
     """One change of the mixture.
 
     Attributes:
-        now: newest step of it. before, sigma, after: the old level, its noise, and the new level.
+        now: its newest step. before, sigma, after: the old level, its noise, and the new level.
         fork, fork_text: first step after the resume at its onset, and the resume as text.
         ramp: steady, not sudden. points: of evidence.
         loss_before, loss_after, loss_moved: level of the loss before, its newest points, and the move with the mixture,
@@ -265,7 +265,7 @@ def worded(event: MixEvent, state: State, back: int | None) -> tuple[str, dict[s
 #: Watched ratios of one run; further ones are ignored.
 MAX_RATIOS = 64
 #: Least sudden shift far from a fork, with the loss in its place, for an alarm, fraction: a new stage of a curriculum
-#: looks the same, and people expect their changes. A mixture with such a move before has stages.
+#: looks the same, and such changes are expected. A mixture with such a move before has stages.
 LARGE_SHIFT = 0.5
 #: Smaller shares count as this one in a comparison by a factor.
 SMALLEST_SHARE = 1e-6
@@ -291,7 +291,7 @@ class DataMixDriftDetector(Detector):
     the level at the fork step are enough: a sampler whose state was not restored is the usual cause. A sudden shift
     without a fork is an alarm when it is large, the mixture did not move before, and the other shares kept their
     proportions (one source failed, and is named; a new stage has new weights for all), otherwise a note (``info``),
-    as is a steady ramp: that the loss moves with it is reported, and says nothing about whether somebody wanted it. A
+    as is a steady ramp: that the loss moves with it is reported, and does not show whether the ramp was intended. A
     mixture that has moved like that before (in steps, in waves, shard by shard) is not reported.
 
     Args:

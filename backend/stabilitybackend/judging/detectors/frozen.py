@@ -74,7 +74,7 @@ class FrozenDetector(Detector):
     """Reports a loss or gradient norm that has stood at exactly one value since a step.
 
     Idea: a loss is a mean over another batch at each step, so two neighbours are equal only where the log rounds. How
-    often that was so in the run's own past says from how many equal points in a row it is no chance any more; the same
+    often that happened in the run's own past decides how many equal points in a row are no chance any more; the same
     for 0. Opposite to what a curve suggests, nothing is learnt then: labels are masked out, the scaler or the device
     returns zeros, or a stale number is logged. A metric that was so from its first point on is no news, nor is a loss
     that was learnt to 0 through the digits between.
@@ -190,7 +190,7 @@ class FrozenDetector(Detector):
 
     def _is_news(self, metric: str, past: _Past, value: float) -> bool:
         if value and role_of(metric) == GRAD_NORM:
-            return False  # a norm that is logged as it was clipped stands at the bound
+            return False  # a norm logged after clipping stays at the bound
         claim = self.context.claimed(metric, self.name)
         if not past.newest or (claim is not None and claim.kind == "nonfinite"):
             return False

@@ -19,13 +19,13 @@ from .stats.before_fork import FAR, rate_undone
 ROUNDING = 0.05
 #: Points at one value that are a stand: fewer equal ones are the rounding of a slow rise.
 STAND_POINTS = 8
-#: Logs of two digits repeat one value for up to this part of it. A stand in which the later rise would have moved the
+#: Logs of two digits repeat one value for up to this part. A stand in which the later rise would have moved the
 #: rate further is a plateau, at any length: the end of a warm-up.
 WRITTEN_PART = 0.1
 #: Fewest rises from a plateau to twice its rate: a stair is one.
 RISES = 5
 #: A restart of a schedule rises from at most this part of its maximum, for so many points at least, with a mean of at
-#: least this part of the middle between its ends. A rise by a factor over a decade has a mean of 0.7 of it, a line and
+#: least this part of the middle between its ends. A rise by a factor over a decade has a mean of 0.7, a line and
 #: a cosine of 1; fewer points have no shape.
 RESTART_PART = 0.1
 LINE_POINTS = 4
@@ -48,7 +48,7 @@ class _RateEvent(Event):
     """The rate is off.
 
     Args:
-        limit: largest rate that is back (for one that came back too low: smallest).
+        limit: largest rate that is back (for a rate that resumed too low: smallest).
         usual: the former maximum, or the last rate before a resume.
         resumed: fork step, None for one that left by itself.
         peak, peak_step: furthest so far. since: points since it went further.
@@ -80,13 +80,13 @@ class _Plateau:
 
 
 class LearningRateDetector(CurveDetector):
-    """Reports a learning rate above its former maximum, and one that came back from a resume far off.
+    """Reports a learning rate above its former maximum, and one far off after a resume.
 
-    Idea: after its warm-up a rate never exceeds what it was, in whatever schedule (cosine, restarts, cycles, one cycle,
+    Idea: after its warm-up a rate never exceeds its maximum, in whatever schedule (cosine, restarts, cycles, one cycle,
     steps, warm-up stable decay): a curve that does has been edited, extrapolated, or has lost its sign. The warm-up is
-    over once the rate has fallen; one that never fell must not double point by point from where it stood: a warm-up in
-    stairs does not. It began where the rate turned upwards, long before it exceeds what it was. After a resume the
-    first rate is compared with the last one, with what was declared; one that rises towards it is a second warm-up.
+    over once the rate has fallen; one that never fell must not double point by point from a plateau: a warm-up in
+    stairs does not. It began where the rate turned upwards, long before it exceeds the maximum. After a resume the
+    first rate is compared with the last one, with the declared one; one that rises towards it is a second warm-up.
     A batch size that rose at the same point explains a higher rate.
 
     Args:
@@ -129,7 +129,7 @@ class LearningRateDetector(CurveDetector):
     _climbed: int = 0
     #: Expected rate at a fork, with the declared factor: (fork step, rate), until the next point.
     _resume: tuple[int, float] | None = None
-    #: A rate that came back low: it may be a second warm-up, as long as it rises.
+    #: A rate that resumed low: it may be a second warm-up, as long as it rises.
     _low: _RateEvent | None = None
     _event: _RateEvent | None = None
 
@@ -220,7 +220,7 @@ class LearningRateDetector(CurveDetector):
     # --- its past ------------------------------------------------------------------------------------------------
 
     def _follow(self, step: int, rate: float, last: float) -> None:
-        """Record whether the rate rises, stands still or falls."""
+        """Record whether the rate rises, stays or falls."""
         self._points += 1
         if rate > last:
             self._rising += 1
@@ -274,7 +274,7 @@ class LearningRateDetector(CurveDetector):
     def _creeps(self, plateau: _Plateau) -> bool:
         """Return whether a rate that has doubled since a plateau rose point by point, and fast enough.
 
-        A slow rise written with two digits stands, too, up to the next digit.
+        A slow rise written with two digits pauses, too, up to the next digit.
         """
         moved = plateau.points * math.log(WARNING_TIMES) / plateau.climbed
         return self._is_smooth() and self._above < math.inf and plateau.rises >= RISES and moved > 1.5 * WRITTEN_PART
@@ -299,7 +299,7 @@ class LearningRateDetector(CurveDetector):
         if before <= 0 or before / self._times < rate < before * self._times:
             return
         if rate > before and self._rising and not self._fallen and rate < STILL_TIMES * before:
-            return  # its first warm-up goes on
+            return  # its first warm-up lasts
         event = _RateEvent(self._metric, step, step, "info", before, before, fork_step, rate, step)
         if rate > before:
             event.limit = before * self._above

@@ -27,7 +27,7 @@ BACK_PART = 0.5
 NEAR_BLOCKS = 4
 #: Data sets of one declaration.
 MAX_DATASETS = 64
-#: Beside one set outside, those with this part of the way to the limit are candidates, and the largest move is named.
+#: Apart from one set outside, those with this part of the way to the limit are candidates; the largest move is named.
 CLEAR_PART = 0.5
 #: Sets that moved the other way are named if their move is this part of the named one's.
 EXCHANGED_PART = 0.25
@@ -82,7 +82,7 @@ class MixtureDetector(Detector):
     """Opens one incident when data sets are taken in other shares than the job declared (``run.mixture()``).
 
     Idea: rows are summed in blocks of 8. The newest 2, 4, 8 ... blocks since the declaration or the last resume,
-    each window once in half of its length, are compared with the declared shares. Outside is what independent
+    each window once in half of its length, are compared with the declared shares. Outside is a result that independent
     draws, as many as make the run's own blocks vary as they do, would give once in half a million looks. The
     incident names the set whose share moved most, declared and realised, since which step, how many tokens or
     samples too many or too few, in exchange for which sets, and the resume that it began at. A later declaration is a
@@ -167,7 +167,7 @@ class MixtureDetector(Detector):
 
     def _compares(self, watch: _DeclarationWatch, measure: str) -> bool:
         """Return whether a measure is the compared one, and begin anew for another one."""
-        exact = watch.measure == watch.unit  # what is counted in the declared unit comes before a bare share
+        exact = watch.measure == watch.unit  # counts in the declared unit have priority over a bare share
         if measure != watch.unit and (measure != RATIO or watch.unit != self._newest or exact):
             return False
         if measure != watch.measure:
@@ -256,7 +256,7 @@ class MixtureDetector(Detector):
         watch.taken.restart()
         return [found]
 
-    # --- what it says -------------------------------------------------------------------------------------------
+    # --- text ----------------------------------------------------------------------------------------------------
 
     def _finding(self, watch: _DeclarationWatch, off: _Off, state: State, step: int, back: int | None) -> Finding:
         since, sets = off.since, []

@@ -57,7 +57,7 @@ class _NonfiniteEvent(Event):
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
     total: int = 0
     loss: bool = False
-    #: The gradient norm was not finite for SKIPPED_POINTS in a row, beside a finite loss.
+    #: The gradient norm was not finite for SKIPPED_POINTS in a row, with a finite loss.
     skipped: bool = False
     #: The first lost loss, where the event began with another metric.
     loss_step: int | None = None
@@ -86,17 +86,17 @@ class _Habit:
 class NonfiniteDetector(Detector):
     """Opens one incident at the first NaN or infinity, recovered once ten steps in a row are finite.
 
-    Idea: a non-finite loss is never noise, so there is no threshold and no warm-up: it is critical at once. A
+    Idea: a non-finite loss is never noise, so there is no threshold and no warm-up: it is critical immediately. A
     non-finite gradient norm or loss of one data set alone is reported as ``info`` and is a warning from the third point
-    in a row on: mixed-precision loss scaling skips single steps as routine. A loss of exactly 0 beside a non-finite
+    in a row on: mixed-precision loss scaling skips single steps as routine. A loss of exactly 0 with a non-finite
     gradient norm is a lost loss as well: fp16 training of some libraries logs it so. One cause is one incident,
-    whichever metrics it touches. What is non-finite now and then from the start of the run is a habit (a data set that
+    whichever metrics it touches. A metric non-finite now and then since the start of the run has a habit (a set that
     was absent from a batch) and stays silent until it lasts four times longer than ever.
 
     Args:
         sensitivity: 0 opens nothing; any other value changes nothing, there is no threshold.
 
-    Source: the event table in the project's detection notes; Megatron-LM's and Lightning's loss checks treat it alike.
+    Source: the event table in the project's detection notes; Megatron-LM's and Lightning's loss checks agree.
 
     Example:
         >>> detector = NonfiniteDetector()

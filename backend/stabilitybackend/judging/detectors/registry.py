@@ -48,7 +48,7 @@ DETECTORS: dict[str, DetectorFactory] = {
 }
 
 
-#: Predecessors of the curve detector, the best known first -> their parameters that it has.
+#: Predecessors of the curve detector, the best documented first -> their parameters that it has.
 _REPLACED: Mapping[str, tuple[str, ...]] = {
     "spike": ("sensitivity", "min_rise"),
     **dict.fromkeys(("level_shift", "divergence", "dataset_loss", "plateau", "grad_norm"), ("sensitivity",)),
@@ -84,7 +84,7 @@ def check_settings(settings: object) -> dict[str, dict[str, float]]:
     """Return settings of detectors as numbers, without empty ones.
 
     Args:
-        settings: mapping of detector -> mapping of parameter -> number, as people send it.
+        settings: mapping of detector -> mapping of parameter -> number, as users send it.
 
     Raises:
         DetectorSettingError: no such mapping, an unknown name, or a number out of range.
@@ -108,7 +108,7 @@ def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings with those of the curve detector's predecessors under its name.
 
     Args:
-        settings: detector -> parameter -> number, by people or an older version.
+        settings: detector -> parameter -> number, by users or an older version.
 
     Raises:
         DetectorSettingError: a removed parameter, or two values for a merged one.

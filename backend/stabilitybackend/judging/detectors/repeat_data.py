@@ -201,10 +201,10 @@ class RepeatDataDetector(CurveDetector):
     """Finds when the model gets data again that it has learnt already.
 
     Idea, two signs. (1) After a fork the loss lies clearly below that of the branch that was left at the same steps,
-    and below the level at the fork step: the weights went back, but the loader hands out what these weights have seen.
+    and below the level at the fork step: the weights went back, but the loader hands out data these weights have seen.
     Where the batches are those of that branch one by one, it is the resume that is off, not the data.
-    It ends with a jump up to the true level, which belongs to the same incident. (2) What its own past does not
-    foretell of a loss is a fingerprint of the batch. The newest 64 points are searched in the whole run, each 16;
+    It ends with a jump up to the true level, which belongs to the same incident. (2) The part of a loss that its past
+    does not foretell is a fingerprint of the batch. The newest 64 points are searched in the whole run, each 16;
     where they agree more than chance and the structure of the job do, the order of the data repeats: a warning where
     that began at a resume, else a note, once a run. The same data at the same steps after a rollback is a correct
     resume and not reported.
@@ -397,7 +397,7 @@ class RepeatDataDetector(CurveDetector):
         near = abs(order.onset - self._low_onset) <= reach
         if self._low is not None and near and "r" not in self._low.evidence:  # a later repetition has its own figures
             self._low.evidence, self._low.same = self._low.evidence | _facts(order), False
-            if self._low.by_mixture:  # it is known data whatever their shares
+            if self._low.by_mixture:  # repeated data whatever their shares
                 self._low.by_mixture, self._low.evidence["explained_by"] = False, self._low.before.declared()
             return [self._low_finding(self._low, "open" if self._low.back is None else "recovered", step)]
         if resumed is not None and near:

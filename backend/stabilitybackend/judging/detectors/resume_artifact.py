@@ -92,12 +92,12 @@ class _ResumeEvent(Event):
 class ResumeArtifactDetector(Detector):
     """Compares the loss after every fork with the level before the fork step.
 
-    Idea: a clean resume goes on where it was. The level and its noise are those of the last 64 points up to the fork
+    Idea: a clean resume continues at its level. The level and its noise are those of the last 64 points up to the fork
     step. In the 50 points after it, three of five that lie 4 sigmas and 1 % above that level are an event (or the
     newest 12, 24 or 48 together by 4.5 standard errors), unless the branch that was left rose at the same steps (then
-    the data did it), or another detector has the event. It names what differs: learning rate, gradient norm, shares of
-    the data. What the rollback was meant to change (seed, skipped batches) explains a small rise. A rate that came back
-    off is reported by ``learning_rate``; a rise is put down to it for as long as it is off. A step of the learning rate
+    the data did it), or another detector has the event. It names differences: learning rate, gradient norm, shares of
+    the data. Ordered changes of the rollback (seed, skipped batches) explain a small rise. A rate that resumed
+    off is reported by ``learning_rate``; a rise is put down to the rate while that is off. A step of the learning rate
     after a gap in the log counts as a resume without a mark.
 
     Args:
@@ -198,7 +198,7 @@ class ResumeArtifactDetector(Detector):
         return stop
 
     def _other(self, point: Point) -> list[Finding]:
-        """Take a share of the data, or the first point of the loss; a second spelling of it is ignored."""
+        """Take a share of the data, or the first point of the loss; its second spelling is ignored."""
         if point.metric.startswith(SHARE_OF):
             ring = self._ratios.get(point.metric)
             if ring is None and len(self._ratios) < MAX_RATIOS:
@@ -210,7 +210,7 @@ class ResumeArtifactDetector(Detector):
             return self.update(point)
         return []
 
-    # --- what was before -----------------------------------------------------------------------------------------
+    # --- before the fork -----------------------------------------------------------------------------------------
 
     def _silent_restart(self, step: int, time: float) -> bool:
         """Begin to watch when the learning rate steps after a gap: an unannounced resume."""
@@ -233,7 +233,7 @@ class ResumeArtifactDetector(Detector):
         ratios = {name: level_of(ring, 0.005) for name, ring in self._ratios.items() if len(ring) >= FORK_WINDOW}
         return None if before is None else _ForkWatch(before, ratios)
 
-    # --- what comes after ----------------------------------------------------------------------------------------
+    # --- after the fork ------------------------------------------------------------------------------------------
 
     def _judge(self, step: int, value: float, time: float) -> list[Finding]:
         if self._event is not None:

@@ -131,7 +131,7 @@ class SlowStretch(Event):
         onset, onset_time: its first slow point.
         seen: step of the report.
         level: the usual cost of a step.
-        spread: of usual blocks, as a fraction of it.
+        spread: of usual blocks, as a fraction of the level.
 
     Attributes:
         lasted_s, lost_s: duration of its slow blocks without pauses, and the lost part of that, seconds; 0.0 for points
@@ -186,7 +186,7 @@ class SlowStretch(Event):
 
 
 def duration(seconds: float) -> str:
-    """Return a time for people: seconds, minutes or hours.
+    """Return a time for users: seconds, minutes or hours.
 
     Example:
         >>> duration(90.0), duration(600.0), duration(9_000.0)

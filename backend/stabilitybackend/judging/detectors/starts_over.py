@@ -53,7 +53,7 @@ class StartsOverDetector(CurveDetector):
 
     Idea: a spike may reach the first loss, but no schedule and no counter goes back with it. Where the learning rate is
     that of the first points again, or an epoch or another counter, a process was started without its checkpoint and
-    goes on in the same log: what was learnt is not in its weights.
+    continues in the same log: its weights lack the earlier training.
 
     Args:
         sensitivity: 0 opens nothing; any other value changes nothing.

@@ -37,8 +37,8 @@ class ThroughputDetector(Detector):
 
     Idea: points are judged in blocks of eight and of four seconds at least, by their median, so that single slow
     steps (checkpoints, evaluations, a pause) never count. The usual cost of a step is the median of the last 32
-    blocks. A stretch of blocks above it is an event when it lasted 30 s, lost 10 s of the job's time, came at once and
-    further up than the usual blocks lie apart, and cost twice what the run's own past had: the second worst of the
+    blocks. A stretch of blocks above it is an event when it lasted 30 s, lost 10 s of the job's time, was sudden and
+    further up than the usual blocks lie apart, and cost twice as much as the run's own past: the second worst of the
     newest 64 stretches that went by themselves. Where a speed and a step time are logged both have to show it. From a
     fifth more time per step on it is an alarm, from a tenth on a note (``info``). It recovers after two usual blocks;
     after 32 slow ones and 10 minutes the new speed is accepted.

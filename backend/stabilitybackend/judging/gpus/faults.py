@@ -46,7 +46,7 @@ class NodeGpu:
     """A GPU as reported by its node.
 
     Args:
-        uuid: "" without a report of it any more. ranks: of the job that use it.
+        uuid: "" without a report any more. ranks: of the job that use it.
         missing: its agent does not count it (any more); None: no agent ever did, it is in the kernel's log only.
     """
 
@@ -113,7 +113,7 @@ class PhysicalFault:
 
     @property
     def family(self) -> Family:
-        """Return its part; an Xid 172 beside 48 is of the chip and not its memory."""
+        """Return its part; an Xid 172 with a 48 is of the chip and not its memory."""
         if any(sign.family == "sram" for sign in self.signs.values()):
             return "sram"
         return self.root.family

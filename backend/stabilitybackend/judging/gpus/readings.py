@@ -19,7 +19,7 @@ _NAME = re.compile(r"gpu/(\d{1,4})/(.+)")
 
 
 class GpuReadings(Consumer):
-    """Remembers what ``gpu/<index>/<field>`` points say last."""
+    """Remembers the last values of ``gpu/<index>/<field>`` points."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, dict[str, dict[str, float]]] = {}

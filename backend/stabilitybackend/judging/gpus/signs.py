@@ -26,7 +26,7 @@ class Meaning(NamedTuple):
 
     Args:
         cls: action class. family: its part. severity: as above.
-        text: one clause for people, where the agent has none.
+        text: one clause for users, where the agent has none.
     """
 
     cls: XidClass
@@ -89,7 +89,7 @@ class Sign:
     Args:
         what: as in docs/wire.md, e.g. ``xid``. xid: its number.
         cls: action class. family: its part. severity: see above.
-        text: one clause for people, without a full stop at its end.
+        text: one clause for users, without a full stop at its end.
         first, last: unix seconds of the node. count: repeats.
         lasts: a condition that is still on.
     """

@@ -330,7 +330,7 @@ class GpuWatch(Stateful):
         fault.foreign = named and not fault.ranks and on_node
         return [finding_of(fault)]
 
-    # --- what is asked --------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------------
 
     @property
     def devices(self) -> Iterable[NodeGpu]:

@@ -18,7 +18,7 @@ XidClass = Literal["application", "reset", "reboot", "drain", "watch", "symptom"
 #: Affected part of the machine. ``software``: none.
 Family = Literal["software", "hbm", "sram", "processor", "link", "bus", "thermal", "power", "gpu"]
 
-#: Source of the table, for people.
+#: Source of the table, for users.
 CATALOG = "NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors)"
 
 

@@ -136,7 +136,7 @@ def advice_of(incidents: Collection[Incident], checkpoints: Usable, now_step: in
     again = max((one.again for _, one in asked.values()), key=len)
     fix_first: Fix = "schedule" if _broken(primary, rates, again) else _first_fix([one for one, _ in asked.values()])
     sign = first_sign(affecting, incidents)
-    assert sign is not None  # whoever asks is ill
+    assert sign is not None  # advice is made for ill runs only
     incurable = sum(one.outside for one in again) >= VAIN_ROLLBACKS
     tried_step = min((one.back.step for one in again), default=math.inf)
     by_rate = bool(rates) or jumped_rate(primary) != ""

@@ -209,7 +209,7 @@ def cause_of(incident: Incident, every: Iterable[Incident]) -> str:
     """
     rules = {rule.cause: rule for rule in _RULES.get(incident.kind, ())}
     kind = kind_of(incident.kind)
-    if kind.about == "user":  # a message to people may name the incident that it is about
+    if kind.about == "user":  # a message to users may name its incident
         of = facts(incident.evidence, MessageFacts).about
         return of if any(one.incident_id == of for one in every) else ""
     if not rules and (kind.root_cause or not kind.rollback_helps):
@@ -300,7 +300,7 @@ MAX_INCIDENTS = 2_000
 CURVES = "curve"
 OLDER_CURVES = frozenset({"spike", "level_shift", "divergence", "dataset_loss", "plateau", "grad_norm"})
 OLDER_REACH_POINTS = 16
-#: An incident joins a train when it opens so soon after the newest one of it, seconds. As long as Alertmanager waits
+#: An incident joins a train when it opens so soon after the newest one there, seconds. As long as Alertmanager waits
 #: before it repeats a notification (``repeat_interval``, 4 h).
 TRAIN_GAP_S = 4 * 3_600.0
 #: Recoveries or rollbacks after which a repeated incident notifies once more: one is chance, two may be.
@@ -643,7 +643,7 @@ class IncidentBook:
         if old == new:
             return None
         if old is not None and replace(old, now_step=new.now_step) == new:
-            self._incidents[new.incident_id] = new  # a newer step judged alike: remembered, not news
+            self._incidents[new.incident_id] = new  # a newer step with the same verdict: remembered, not news
             return None
         new = replace(new, version=new.version + 1, updated=time)
         self._keep(new)

@@ -36,7 +36,7 @@ ATTENTION_LOGITS_WITH_NORM = (
     "2507.20534)."
 )
 
-# --- choices of a config, each against what others trained stably with ------------------------------------------------
+# --- choices of a config, each against stable trainings of others -----------------------------------------------------
 
 BETA2 = (
     "Config: Adam's beta2 is {beta2:g}; GPT-3 (arXiv 2005.14165) and LLaMA (arXiv 2302.13971) used 0.95, whose second "

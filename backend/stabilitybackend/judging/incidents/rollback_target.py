@@ -33,9 +33,9 @@ GUARD_STEPS = 2
 LONG_RUN_STEPS = 2_000
 #: Distance of PaLM's restarts before a spike.
 PALM_BACK_STEPS = 100
-#: Fewest batches skipped after the onset: bad data comes in intervals, and its end is not known yet.
+#: Fewest batches skipped after the onset: bad data comes in intervals, and its end is not determined yet.
 SKIP_PAST_ONSET_BATCHES = 50
-#: Length of an interval of bad data beyond which more of it is unlikely: PaLM skipped 200 to 500.
+#: Length of an interval of bad data beyond which more is unlikely: PaLM skipped 200 to 500.
 POCKET_BATCHES = 500
 #: Wait for a spike, relative to earlier ones of the run; points for the first one.
 WAIT_TIMES = 3

@@ -1,1 +1,1 @@
-"""Hanging jobs, dead processes and lost agents, told apart. Pure."""
+"""Hanging jobs, dead processes and lost agents, distinguished. Pure."""

@@ -7,7 +7,7 @@ Rules (docs/liveness.md), ``longest`` being the longest observed time:
   be in an undeclared checkpoint;
 * a phase listed as long, and the first step of a process: 600 s at first, from its second time on 5 x longest, 120 to
   7,200 s;
-* a declared length: 1.5 x of it, whatever was learned.
+* a declared length: 1.5 times the length, whatever was learned.
 
 A longer time was reported as a hang. It is learned only so far that the budget doubles: a job whose phases really grow
 is understood after some alarms, and one hang of an hour does not hide the next one.

@@ -17,7 +17,7 @@ __all__ = ["BrokenGpu", "broken_gpus"]
 
 
 class BrokenGpu(NamedTuple):
-    """Fault of a rank's GPU: a clause for people, and its start, unix seconds of its node."""
+    """Fault of a rank's GPU: a clause for users, and its start, unix seconds of its node."""
 
     words: str
     since: float

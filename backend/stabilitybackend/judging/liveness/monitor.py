@@ -1,4 +1,4 @@
-"""Hanging jobs, dead processes and lost agents of a run, told apart.
+"""Hanging jobs, dead processes and lost agents of a run, distinguished.
 
 Pure: reports of agents and the time are arguments, ``tick`` returns findings. A hang is reported only of visible ranks,
 and a suspect is called a suspect. The rules: docs/liveness.md.
@@ -225,7 +225,7 @@ class FirstStep:
         if place != self._place:
             self._forget(place)
         if job.unseen or job.absent or job.over:
-            return False  # who is not seen may be at work; who has not come is reported when the budget is over
+            return False  # an unseen rank may be at work; an absent one is reported after the budget
         self._used |= {watch.rank for watch in job.visible if (watch.proc.cpu or 0.0) >= USES_CPU}
         if self._stuck or self._rounds >= MAX_ROUNDS:
             return self._stuck
@@ -235,7 +235,7 @@ class FirstStep:
             self._ask(job, now)
         elif dump is None or not (dump.complete or waited >= DUMP_WAIT_S):
             if waited >= check_s:
-                self._ask(job, now)  # nobody answered
+                self._ask(job, now)  # no answer
         elif not self._before:
             if waited >= check_s:
                 self._before = {rank: one.frames for rank in dump.samples if (one := dump.stack_of(rank)) is not None}
@@ -312,7 +312,7 @@ class DuplicateRanks:
             self._seen[rank] = (*pair, known[2], now)
 
     def note_for(self, run_id: str, now: float) -> str:
-        """Return the note for people, "" for none."""
+        """Return the note for users, "" for none."""
         both = [
             (rank, one, other)
             for rank, (one, other, since, last) in self._seen.items()
@@ -362,7 +362,7 @@ class LivenessMonitor(Stateful):
         #: Of the job, as reported by its frames.
         self.newest_start = JobStart(0.0, 0)
 
-    # --- what is stored ------------------------------------------------------------------------------------------
+    # --- storage -------------------------------------------------------------------------------------------------
 
     def load(self, incidents: Iterable[Incident]) -> None:
         """Take the stored incidents of the run: a restarted server continues them."""
@@ -383,7 +383,7 @@ class LivenessMonitor(Stateful):
         for watch in self._ranks.values():
             watch.unseen()
 
-    # --- what agents say -----------------------------------------------------------------------------------------
+    # --- reports of agents ---------------------------------------------------------------------------------------
 
     def agent_connected(self, agent: str, now: float) -> None:
         """Take an opened connection of an agent."""
@@ -465,7 +465,7 @@ class LivenessMonitor(Stateful):
             watch.logged(step, time, self._budgets)
 
     def rows(self, batch: Batch) -> None:
-        """Take rows of ranks, in the order in which they came."""
+        """Take rows of ranks, in order of arrival."""
         tables, learned = batch.tables, []
         if batch.count > 1 and batch.is_of_one:
             watch = self._watch_of(tables[0].sources[0].rank or 0, tables[0].sources[0].source)
@@ -551,7 +551,7 @@ class LivenessMonitor(Stateful):
         found = self._deaths.news(self._newest_step(), now, self._hang.finding)
         over = bool(self._ranks) and not any(watch.running for watch in self._ranks.values())
         yield
-        # Ranks that a command ended are to come back: only then it is over.
+        # Ranks that a command ended are to come back: the job ends only without them.
         gone = over and not any(watch.dead for watch in self._ranks.values())
         found += yield from self._tick_hang(visible, gone, now)
         yield

@@ -62,7 +62,7 @@ class QuietLogs:
         for name, agent in agents.items():
             log = agent.log
             if log is None or name in away:
-                continue  # nobody looks at the log: that is reported as a lost agent
+                continue  # the log is unwatched: that is reported as a lost agent
             known = self._open.get(name)
             if known is None and log.is_quiet and not over:
                 self._open[name] = _finding(name, log, agent.seen_at, step)

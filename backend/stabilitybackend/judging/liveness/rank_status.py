@@ -94,7 +94,7 @@ def judge_ranks(
         guilty = []
         blamed = set() if overdue.excused else _waited_for(watches, found)
         if not (blamed or overdue.excused or not {"dead", "unheard"}.isdisjoint(found.values())):
-            return RankStatuses(found)  # all are at one place: nobody is told apart
+            return RankStatuses(found)  # all are at one place: no rank differs
     found.update((watch.source, "waits") for watch in late if watch.source not in blamed)
     return RankStatuses(found, sorted(watch.rank for watch in guilty))
 

@@ -76,7 +76,7 @@ class RankWatch:
     stands: LongestTime = field(default_factory=LongestTime)
     #: It skips steps in its reports: the others made several while it was stalled (``hang/overdue.py``).
     sparse: bool = False
-    #: It reported no step though the others made several: only its phase is known (``hang/overdue.py``).
+    #: It reported no step though the others made several: it has only a phase (``hang/overdue.py``).
     stepless: bool = False
     #: Number of observed moves.
     moves: int = 0

@@ -228,7 +228,7 @@ class SlowRanks:
         if finding.state != "open":
             del self._keys[finding.key]
         title, text = finding.title, finding.text
-        if phase == OWN_WORK:  # its moment is known by a window, no better
+        if phase == OWN_WORK:  # its moment is measured by a window, no better
             title, text = (words.replace("since step", "since about step", 1) for words in (title, text))
         else:
             title = title.replace("is slow", f"is slow in {phase}", 1)

@@ -94,7 +94,7 @@ class LaunchSizes(Stateful, Consumer):
                     launch.last_step = last if launch.last_step is None else max(launch.last_step, last)
 
     def event(self, event: LineageEvent, effects: Effects) -> None:
-        """Take a node's ``gpu_inventory`` (docs/wire.md): its GPUs that ranks use, all where none says so."""
+        """Take a node's ``gpu_inventory`` (docs/wire.md): its GPUs that ranks use, all without such a report."""
         gpus, node = event.data["gpus"], event.source.node
         if node in self._gpus or len(self._gpus) < MAX_NODES:
             self._gpus[node] = sum(1 for gpu in gpus if gpu.get("ranks")) or len(gpus)

@@ -315,7 +315,7 @@ class ResumeBook(Stateful, Consumer):
             effects.found += self._forked(fork.segment)
 
     def _forked(self, segment: FoldedSegment) -> list[Found]:
-        """Begin to watch the new head, or watch it anew where its fork moved; return what is reported of the last."""
+        """Begin to watch the new head, or watch it anew where its fork moved; return the reports on the last."""
         watch, run = self._watch, self._run()
         if watch is not None and watch.segment == segment.id:
             watch.fork_step, watch.cause, watch.due = segment.fork_step, segment.cause, watch.points
@@ -381,7 +381,7 @@ class ResumeBook(Stateful, Consumer):
         effects.found += self._reports_of(event)
 
     def _reports_of(self, event: LineageEvent) -> list[Found]:
-        """Take what a process reports of itself; look again where that shows another environment than it did."""
+        """Take a process's report of its environment; look again where that differs from an earlier one."""
         self.reported.take(event)
         watch = self._watch
         if event.type != "environment" or watch is None or not watch.points:
@@ -413,7 +413,7 @@ class ResumeBook(Stateful, Consumer):
         if watch is None:
             return []
         try:
-            with np.errstate(all="ignore"):  # what is not finite is a fact here, and no trouble
+            with np.errstate(all="ignore"):  # non-finite values are facts here, and no trouble
                 return self._compare_now(watch, run, time, last=last)
         except Exception as error:
             self.failures += 1
@@ -486,7 +486,7 @@ class ResumeBook(Stateful, Consumer):
             watch.declared,
             same_ranks=watch.world_before in (0, self._world),
         )
-        if not watch.points:  # which process goes on is known with its first row
+        if not watch.points:  # the first row decides which process continues
             return Reports(None, False, None, position)
         random = self.reported.random_states(fold.launches.started_with(self._source), watch.fork_step)
         return Reports(self._changes(watch), self._source == watch.process, random, position)
@@ -512,7 +512,7 @@ class ResumeBook(Stateful, Consumer):
             found.append((time, order_finding(resume, self._applied(watch), newest, over=False)))
             self._denied = resume.segment
         elif not denied and watch.denied:
-            found += self._superseded(time)  # what came since shows that it was followed
+            found += self._superseded(time)  # later rows show that it was followed
         watch.wrongs, watch.denied = max(watch.wrongs, len(wrongs)), max(watch.denied, len(denied))
         return found
 
@@ -530,7 +530,7 @@ class ResumeBook(Stateful, Consumer):
         segment = self._judge.fold.tree[watch.segment]
         return segment.applied if segment.fork_step == watch.fork_step else None
 
-    # --- what people ask -----------------------------------------------------------------------------------------
+    # --- requests of users ---------------------------------------------------------------------------------------
 
     def view(self) -> Resumes:
         """Return the resumes in API form."""

@@ -50,7 +50,7 @@ def not_followed(
         if skip.known == "different":
             name = next((name for name in _SKIPS if name in open_), None)
             found += [] if name is None else [NotFollowed(name, _words(name, ordered[name]), skip.why)]
-    if applied is None or seen.new_points < RATE_POINTS:  # until then what comes may show it
+    if applied is None or seen.new_points < RATE_POINTS:  # until then later points may show it
         return found
     return found + [
         NotFollowed(name, _words(name, value), f"the job reports {_reported(name, said)}")

@@ -35,7 +35,7 @@ RATE_NEAR = 0.02
 RATE_POINTS = 8
 #: Named inputs.
 MAX_INPUTS = 4
-#: A changed share of the data: by so many standard errors of its mean, and by this fraction of it. The latter is that
+#: A changed share of the data: by so many standard errors of its mean, and by this fraction. The latter is that
 #: of ``stats/before_fork``.
 SHARE_ERRORS, SHARE_FRACTION = 5.0, 0.03
 

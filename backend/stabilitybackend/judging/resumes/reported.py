@@ -82,7 +82,7 @@ class Reported(Stateful):
 
     def _take_environment(self, source: str, given: _Environment) -> None:
         if source in self._of:
-            return  # said once in a process: a flood must not have its resume compared again each time
+            return  # once a process: a flood must not have its resume compared again each time
         number = next((number for number, known in self._environments.items() if known == given), None)
         if number is None:
             number = next(reversed(self._environments), 0) + 1
@@ -98,7 +98,7 @@ class Reported(Stateful):
         saved = self._saved.setdefault(rank, {})
         back, same = self._restored.get(rank), saved.get(taken.step)
         if same is not None and back is not None and (back.source, back.step) == (taken.source, taken.step):
-            return  # saved again as it was loaded: what was to be loaded is the older one
+            return  # saved again as it was loaded: the older one was to be loaded
         saved.pop(taken.step, None)
         known = (back, saved[next(reversed(saved))] if saved else None)
         before = [one for one in known if one is not None and one.source == taken.source]

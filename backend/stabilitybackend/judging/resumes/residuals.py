@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.fft import irfft, rfft  # here: it takes 10 ms, which nobody waits for
+from numpy.fft import irfft, rfft  # imported at the start: it takes 10 ms
 from numpy.typing import NDArray
 
 from stabilitybackend.judging.detectors.stats.robust import MAD_TO_SIGMA

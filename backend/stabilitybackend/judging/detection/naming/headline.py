@@ -38,7 +38,7 @@ _WORDS = {
     "gb": "GB", "tb": "TB", "mhz": "MHz", "ghz": "GHz", "hz": "Hz", "watts": "W", "celsius": "°C", "pct": "%",
     "percent": "%", "percentage": "%", "rpm": "rpm", "joules": "J", "kwh": "kWh", "tflops": "TFLOP/s",
 }  # fmt: skip
-#: One letter is a unit only beside another word with the quantity: ``loss_s`` is a student's loss.
+#: One letter is a unit only with another word for the quantity: ``loss_s`` is a student's loss.
 _LETTERS = {
     "s": ("s", frozenset((
         "time", "duration", "latency", "elapsed", "wall", "wait", "delay", "age", "eta", "uptime", "timeout",
@@ -202,12 +202,12 @@ def _by_role(watched: Iterable[WatchedMetric], logged: Sequence[str]) -> dict[st
     for one in watched:
         if one.dataset is None and one.role in _ORDER:
             of_role.setdefault(one.role, []).append(one.metric)
-    # A utilisation is a speed too, and has a cell of its own beside another.
+    # A utilisation is a speed too, and has a cell of its own next to another speed.
     of_role[SPEED] = [name for name in of_role.get(SPEED, ()) if common_role_of(name) != "mfu"] or of_role.get(
         SPEED, []
     )
     chosen = {role: best_of(role, names) or names[0] for role, names in of_role.items() if names}
-    for name in logged:  # what nobody watches has a known name all the same
+    for name in logged:  # unwatched metrics may have a recognised name nevertheless
         role = role_of(name)
         if role in _ORDER and role not in of_role and role != BATCH_SIZE and role != LOSS:
             chosen.setdefault(role, best_of(role, logged) or name)

@@ -288,7 +288,7 @@ class WatchedNames(Stateful):
     def _forget_plans(self) -> None:
         self._plans, self._settled = {}, set()
 
-    # --- what the job says, and what it logs ---------------------------------------------------------------------
+    # --- declared and logged names -------------------------------------------------------------------------------
 
     def declare(self, roles: Mapping[str, str], datasets: Mapping[str, Mapping[str, str]]) -> int | None:
         """Take a declaration: it replaces earlier ones of the same role.
@@ -344,7 +344,7 @@ class WatchedNames(Stateful):
             for role in ONE_METRIC:
                 best, holder = best_of(role, fresh_names), self.chosen.get(role)
                 if best is not None and holder is not None and self.candidates.rank(holder) > 0:
-                    changed.append(self.first_steps[holder])  # its values alone had told
+                    changed.append(self.first_steps[holder])  # decided by its values alone
                     del self.chosen[role]
                 if best is not None:
                     self.chosen.setdefault(role, best)
@@ -411,7 +411,7 @@ class WatchedNames(Stateful):
             return False  # as mostly
         return name in self.declared.values() or any(name in sets.values() for sets in self.datasets.values())
 
-    # --- what detectors get --------------------------------------------------------------------------------------
+    # --- input of detectors --------------------------------------------------------------------------------------
 
     def judged(self, names: Sequence[str], values: NDArray[np.float64]) -> JudgedRows:
         """Return rows of float64 (m, n) for detectors, without unjudged metrics."""
@@ -496,7 +496,7 @@ class WatchedNames(Stateful):
             if family.is_mixture and (family.measure or RATIO) == measure:
                 yield family
 
-    # --- what others ask -----------------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------------------
 
     def judged_row(self, values: Mapping[str, float]) -> Mapping[str, float]:
         """Return one row for detectors."""

@@ -324,16 +324,16 @@ class Plateau:
 
 
 class CurvesDetector(Detector):
-    """Follows each loss from the first point above its usual level until it is back, and says what it was.
+    """Follows each loss from the first point above its usual level until it is back, and classifies the event.
 
     Idea: the logarithm of a loss has a local level and a noise, both robust. Each point above adds evidence by how rare
     points as high are in this run and in others; one alone proves nothing and leaves a note. An event is a spike, a
-    level shift where it went up in one step and stays, or a divergence where it goes on rising; its kind may change
+    level shift where it went up in one step and stays, or a divergence where it keeps rising; its kind may change
     while it lasts. It is back when as many points as the noise needs are within 2 %, or three standard errors, of
     where the trend from before it leads, in the whole loss and in each data set that moved with it. A loss that is up
     and flat for 192 points does not come back by itself: it is critical and stays open, though later events are
     measured from its new level. A rise up to 50 % that begins with a higher learning rate or batch size is a note.
-    The losses of data sets (loss/<data set>) are judged alike. What the whole loss shows is one incident of the whole
+    The losses of data sets (loss/<data set>) are judged equally. An event of the whole is one incident of the whole
     loss; of one data set alone it is a warning where it moves the whole by half a percent, else a note. The gradient
     norm leaves notes. A loss that never fell from its first level, or that had learned and stopped, is a plateau; a
     sudden drop is a note.
@@ -599,7 +599,7 @@ class CurvesDetector(Detector):
         if one.metric == self._norm or (event.lone and not event.outdone):
             now: Severity = "info"
         elif one.metric != self._whole:
-            # A step of a setting acts on all data: beside it one data set alone is no alarm, at any height.
+            # A step of a setting acts on all data: then one data set alone is no alarm, at any height.
             stepped = not one.of_all and any(not text.startswith("lr:") for text in one.explained)
             now = "warning" if self._moves_the_whole(one) and not stepped else "info"
         elif one.explained and event.peak - event.level <= EXCUSED_RISE * abs(event.level):
@@ -794,7 +794,7 @@ class CurvesDetector(Detector):
             evidence=facts,
         )
 
-    # --- flat, and at once lower --------------------------------------------------------------------------------------
+    # --- flat, and suddenly lower -------------------------------------------------------------------------------------
 
     def _blocks(self, curve: Curve, step: int) -> list[Finding]:
         """Take the newly completed blocks of the whole loss."""

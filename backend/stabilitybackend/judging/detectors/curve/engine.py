@@ -115,7 +115,7 @@ class CurveEvent:
         level, scale: usual value before it and its noise, as logged.
         peak, peak_step: the highest value so far.
         points: logged since the onset.
-        recovery, recovered_step: class, and first step of it.
+        recovery, recovered_step: class, and its first step.
         new_level: of a lasting one; None for unknown.
         lone: a single high point, back in the next one; or several, each of them back in the next one.
         outdone, since: earlier lone high points of the run, where nearly all were lower, and the step of the first one;
@@ -268,7 +268,7 @@ class Curve:
     closed: CurveEvent | None = None
     news: list[CurveEvent] = field(default_factory=list)
 
-    # --- what comes in -----------------------------------------------------------------------------------------
+    # --- input -------------------------------------------------------------------------------------------------
 
     def take(self, step: int, value: float) -> list[CurveEvent]:
         """Take a point outside the quiet band, and return the changed events."""

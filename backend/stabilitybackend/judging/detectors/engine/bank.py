@@ -473,7 +473,7 @@ class DetectorBank(Stateful):
         try:
             context = unpacked(Context, parts.get(f"{name}.{_CONTEXT}"), _CONTEXT)
         except Unfit as error:
-            unfit = dict.fromkeys(detectors, str(error))  # what one claims the others have to know
+            unfit = dict.fromkeys(detectors, str(error))  # claims of one are input of the others
         for one in detectors.keys() - unfit.keys():
             try:
                 restore(detectors[one], parts.get(f"{name}.{one}"), one)

@@ -159,7 +159,7 @@ class Finding:
         key: identity of the event within the run, equal for all its findings and after a re-feed, e.g.
             ``spike:loss:1234``.
         kind: one of the incident kinds of ``docs/api.md``.
-        state: ``open`` while it lasts, ``recovered`` when the signal came back, ``resolved`` for any other end.
+        state: ``open`` while it lasts, ``recovered`` when the signal is normal again, ``resolved`` for any other end.
         severity: ``info``, ``warning`` or ``critical``.
         title: one short line, names kind and step.
         text: plain sentences: event, size, meaning.
@@ -313,7 +313,7 @@ class Detector(Stateful, ABC):
 
         The same as ``update`` for each wanted point of each row, where that would find nothing, claim nothing, read
         nothing of ``context`` and change only this detector's own state. The row after them comes by ``update``, so
-        that too few are slower and not wrong. Only a detector whose class has ``update`` beside it is fed like this: a
+        that too few are slower and not wrong. Only a detector whose class itself has ``update`` is fed like this: a
         subclass with another ``update`` gets the rows one by one.
 
         Args:
@@ -396,7 +396,7 @@ class Detector(Stateful, ABC):
 
 
 class CurveDetector(Detector):
-    """Base of those that judge one curve: the first metric of its role; a second spelling of it is ignored.
+    """Base of those that judge one curve: the first metric of its role; its second spelling is ignored.
 
     Class attributes:
         role: of the metric, by ``metric_roles.py``.

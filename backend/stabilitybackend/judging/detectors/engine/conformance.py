@@ -289,7 +289,7 @@ def check_findings_are_well_formed(make: Factory) -> None:
 
 
 def check_gives_events_back(make: Factory) -> None:
-    """Some thousand points after a curve settled at any level, no event of it is claimed any more."""
+    """Some thousand points after a curve settled at any level, none of its events is claimed any more."""
     for metric in _wanted(make):
         for values in synthetic.eventful():
             level = next((v for v in reversed(values) if math.isfinite(v)), 2.5)

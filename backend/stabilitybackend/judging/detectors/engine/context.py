@@ -166,7 +166,7 @@ class Context:
             self._jumped(self.batch_size, value, "batch_size", "batch size")
         elif role == SEQUENCE_LENGTH and not self.sequence_length.held(STOOD_POINTS):
             self.sequence_length.values.append((self.step, value))
-        elif role == SEQUENCE_LENGTH:  # it excuses what a batch of another size does
+        elif role == SEQUENCE_LENGTH:  # it excuses effects of another batch size
             self._jumped(self.sequence_length, value, "batch_size", "sequence length")
 
     def _jumped(self, companion: Companion, value: float, kind: str, name: str) -> None:
@@ -293,6 +293,6 @@ class Context:
 def _is_setting(known: Sequence[float], values: Sequence[float], start: int, at: int) -> bool:
     """Return whether the value before an index held long enough; ``known`` ends with the value at ``start``."""
     if not known:
-        return True  # of another role: each step of it counts
+        return True  # of another role: each of its steps counts
     before = [*known, *values[start + 1 : at]][-STOOD_POINTS:]
     return len(before) == STOOD_POINTS and len(set(before)) == 1

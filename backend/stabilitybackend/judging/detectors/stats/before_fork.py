@@ -18,7 +18,7 @@ BEFORE_POINTS = 64
 LEVEL_POINTS = 16
 LEAST_POINTS = 12
 #: Points after a fork judged one by one; so many of the last FORK_WINDOW that far away make an event, as odd batches
-#: are single. IDEFICS' bumps came within 50 points of the resume.
+#: are single. IDEFICS' bumps were within 50 points of the resume.
 FORK_POINTS = 50
 FORK_CONFIRM, FORK_WINDOW = 3, 5
 #: Smallest sigma, as a fraction of the level: a smooth curve must not make a wiggle look large.

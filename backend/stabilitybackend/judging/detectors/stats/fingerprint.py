@@ -42,7 +42,7 @@ DIFFERS = 3.0
 #: Points back in which the beginning of a repetition is searched.
 BACK_POINTS = 4_096
 NORMAL = NormalDist()
-#: Words compared at once, so that they stay in the cache of the machine.
+#: Words compared in one go, so that they stay in the cache of the machine.
 _WORDS = 32_768
 #: Distance of each of a window's words from the word before the newest, points.
 _EARLIER = np.arange(1, PAST_BLOCK + 1, dtype=np.uint64)
@@ -175,7 +175,7 @@ class Fingerprints(Stateful):
     def _signs(self, past: LongPast) -> NDArray[np.uint64]:
         """Return the signs of each four blocks in a row as one word; those of the past are packed once."""
         count = len(past.steps) - WORD_BLOCKS + 1
-        known = self._count if self._count <= count else 0  # it forgot what was long ago
+        known = self._count if self._count <= count else 0  # the distant past is forgotten
         if len(self._words) < count:
             self._words = np.concatenate([self._words[:known], np.empty(2 * count - known, np.uint64)])
         if known < count:

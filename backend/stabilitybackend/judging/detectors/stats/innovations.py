@@ -30,7 +30,7 @@ class Innovations(Stateful):
     """Removes the predictable part of a loss: trend, and correlated batches.
 
     An autoregression of order ORDER, fitted by least squares to the newest FIT_POINTS values. The rest is white, so
-    that the correlation of two intervals of it is that of chance unless they had the same data: this is prewhitening
+    that the correlation of two of its intervals is that of chance unless they had the same data: this is prewhitening
     (Box, Jenkins, Reinsel and Ljung, Time Series Analysis, chapter 12.1).
     """
 

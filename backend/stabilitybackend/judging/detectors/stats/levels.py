@@ -11,7 +11,7 @@ from .robust import MAD_TO_SIGMA, median
 
 #: Smallest sigma of all, so that it can be divided by.
 SMALLEST_SIGMA = 1e-12
-#: Larger percentages are given as a factor, and factors from MOST_TIMES on not at all, beside the two numbers.
+#: Larger percentages are given as a factor, and factors from MOST_TIMES on not at all, next to the two numbers.
 MOST_PERCENT = 1_000.0
 MOST_TIMES = 10_000.0
 

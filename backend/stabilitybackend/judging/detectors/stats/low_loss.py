@@ -64,7 +64,7 @@ def falsely_low(
     errors = drop / (MEDIAN_ERROR * before.drag * before.sigma * math.sqrt(1 / len(after) + 1 / LEVEL_POINTS))
     low = median([loss for _, loss in after[-LOW_POINTS:]])
     pair = paired(before, after)
-    if pair is None:  # no branch, or one that was sick
+    if pair is None:  # no branch, or a diverged one
         return LowLoss(before.level, low, {}) if errors > LEVEL_ERRORS_ALONE / by and drop > 2 * least else None
     above, error = pair
     # A branch as low at the same steps proves the data, and correct ones.
@@ -80,7 +80,7 @@ def falsely_low(
 def _same_order(pairs: Sequence[tuple[float, float]]) -> tuple[float, bool]:
     """Return r of two branches over the same steps without their trends, and whether it proves the same data in order.
 
-    Alternating sources agree a few steps beside as well, and prove nothing.
+    Alternating sources agree a few steps away as well, and prove nothing.
     """
     half, count = len(pairs) // 2, len(pairs)
     flat: list[list[float]] = []
@@ -128,7 +128,7 @@ class WayBack:
     def add(self, step: int, loss: float) -> bool:
         """Take the next point; return whether the loss is back, since ``first``."""
         drop, middle = self.level - self.low, 0.5 * (self.level + self.low)
-        most = max(0.5 * drop, self.sigma)  # an outlier says no more than a point that is up there, or a sigma off
+        most = max(0.5 * drop, self.sigma)  # an outlier counts no more than a point that is up there, or a sigma off
         off = max(-most, min(loss - middle, most))
         if not self.points:
             self.first = step

@@ -36,7 +36,7 @@ class RankWindow:
     began: float = 0.0
     #: Values behind its newest window, in a row.
     late: int = 0
-    #: Whether it was there when the window began: its first one, after each start, may hold only the end of it.
+    #: Whether it was there when the window began: its first one, after each start, may hold only the end of a window.
     whole: bool = False
 
 
@@ -119,7 +119,7 @@ class RankTable:
     settled: int = 0
     #: Compared windows, and the results of each rank in them.
     compared: int = 0
-    #: Usual windows of single ranks; times that one was slow and came back, and their number of windows.
+    #: Usual windows of single ranks; times that one was slow and recovered, and their number of windows.
     usual: int = 0
     turns: int = 0
     turn_windows: int = 0
@@ -182,7 +182,7 @@ class RankTable:
                 past.cost += (value - level) / (whole_s or level) if level > 0 else LARGEST
                 if past.slow >= CONFIRM_WINDOWS and not past.reported:
                     slow[number] = value
-            elif value is None or not past.reported or value < 0.5 * (level + limit):  # back is below what opens
+            elif value is None or not past.reported or value < 0.5 * (level + limit):  # back is below the opening level
                 past.usual += 1
                 if past.usual >= CONFIRM_WINDOWS or not past.reported:
                     self.turns += bool(past.slow)

@@ -15,7 +15,7 @@ from .fingerprint import DIFFERS, FALSE_HITS, NORMAL, SignWindow, places_alike, 
 
 #: Windows of a run searched in the other one, spread evenly: an interval shorter than their distance may be missed.
 SEARCHES = 32
-#: Points of a window, distance beside its place of a search for the structure of the jobs, and points of a window at
+#: Points of a window, distance of a search off its place for the structure of the jobs, and points of a window at
 #: the edge of an interval.
 POINTS, BESIDE, EDGE = 96, 32, 48
 #: Windows in a row that have to agree at one shift.
@@ -41,7 +41,7 @@ def same_order(own: LongPast, other: LongPast) -> list[SameStretch]:
     """Return the intervals of ``own`` with the data of ``other``, in its order; oldest first, empty for none.
 
     Both have to log at the same distances of steps. Two jobs with equally alternating sources agree at many places
-    beside the best one as well, which proves nothing.
+    next to the best one as well, which proves nothing.
     """
     count, there = len(own.data), len(other.data)
     if min(count, there) < POINTS + PAST_BLOCK:
@@ -85,7 +85,7 @@ def _extended(mine: NDArray[np.uint8], theirs: NDArray[np.uint8], at: int, shift
 def _at_each(
     mine: NDArray[np.uint8], theirs: NDArray[np.uint8], end: int, shifts: Sequence[int], points: int = POINTS
 ) -> list[tuple[int, float]]:
-    """Return (shift, r) of the window that ends at ``end`` with the other run at each shift that lies inside of it."""
+    """Return (shift, r) of the window that ends at ``end`` with the other run at each shift that lies inside."""
     inside = [shift for shift in shifts if points <= end + shift <= len(theirs)]
     if not inside:
         return []

@@ -131,7 +131,7 @@ def verdict_of(
 
 
 def meaning(known: Explained) -> str:
-    """Return the meaning of a known error as appended sentences, "" for none."""
+    """Return the meaning of a recognised error as appended sentences, "" for none."""
     return f" {known.name}: {known.means} Usual cause: {known.cause}" if known.name else ""
 
 
@@ -180,7 +180,7 @@ class DeathMonitor(Stateful):
     _deaths: dict[int, Death] = fresh(dict)
     _more: int = 0
     _key: str = ""
-    #: Newest reported step of the open death: a new start behind it is news all the same.
+    #: Newest reported step of the open death: a new start behind it is news nevertheless.
     _reported_step: int = -1
     _changed: bool = False
     _over: dict[str, None] = fresh(dict)
@@ -205,7 +205,7 @@ class DeathMonitor(Stateful):
 
     @property
     def is_open(self) -> bool:
-        """True while the job is dead and no process of it has started again."""
+        """True while the job is dead and none of its processes has started again."""
         return bool(self._deaths) and self._runs_again is None
 
     def ended(self) -> None:
@@ -324,7 +324,7 @@ class DeathMonitor(Stateful):
         if newer or started_ns(source) >= started_ns(death.source):
             self._over_at = max(self._over_at, time)
             self._newest_start = max(self._newest_start, started_ns(source))
-            at = f", at step {step}" if step > 0 else ""  # one that resumes says its first step when it has made it
+            at = f", at step {step}" if step > 0 else ""  # a resumed one reports its first step when it has made it
             how = f"has a new process{at}" if source else "is none of its ranks any more"
             self._runs_again = f"The job runs again: rank {rank} {how}."
 
@@ -348,7 +348,7 @@ class DeathMonitor(Stateful):
                 self._deaths[rank] = replace(death, heard=now)
         if self._changed and self._runs_again is None:
             found.append(self._finding(now_step))
-        self._changed = False  # one that is over before it was reported is reported once, as over
+        self._changed = False  # one that ended before its report is reported once, as ended
         if self._runs_again is not None:
             text, self._runs_again = self._runs_again, None
             found.append(self._finding(now_step, over=text))
@@ -412,7 +412,7 @@ class DeathMonitor(Stateful):
             text += f" {at}"
         if exception is not None and not by_hand:
             text += f": {exception.type or 'an exception'}: {cut(gist(exception.message))}".removesuffix(": ")
-        elif first.evidence and cause == "unknown":  # else it says the same, and is in the verdict
+        elif first.evidence and cause == "unknown":  # else it repeats the verdict
             text += f" ({fact_text(first.evidence)})"
         text = sentence(text)
         if hung is not None:

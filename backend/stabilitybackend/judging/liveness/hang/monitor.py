@@ -230,7 +230,7 @@ class HangMonitor:
         Args:
             job: its snapshot; None for an invisible job.
             overdue: ranks past their budgets.
-            died: a process of the job is dead, the known cause of the wait.
+            died: a process of the job is dead, the certain cause of the wait.
             excused: some rank is in a long phase, within its budget.
             over: no process of the job runs any more.
             budget: returns a rank's budget and the usual step time.
@@ -250,7 +250,7 @@ class HangMonitor:
         if not overdue and (anew or self._went_on(job)):
             where = f"at step {self.finding.onset_step}" if self.finding.onset_step >= 0 else "before the first step"
             text = f"The ranks had been hung {where}."
-            if anew:  # it did not recover: somebody ended it
+            if anew:  # it did not recover: it was ended
                 return [self._close(f"The job was started again. {text}", None, job)]
             return [self._close(f"The steps go on again. {text}", max(w.step for w in job.visible), job)]
         return (yield from self._follow(job, overdue, budget, now)) if overdue else []
@@ -274,7 +274,7 @@ class HangMonitor:
         return self.finding
 
     def _ask(self, key: str, step: int, job: JobSnapshot, now: float, request: str = "") -> str:
-        """Request the stacks of a hang at ``step``, under a known id or a new one, which the incident keeps."""
+        """Request the stacks of a hang at ``step``, under the given id or a new one, which the incident keeps."""
         request = request or self._dumps.request_id(key, now)
         self._asked_at = now
         reason = f"the job hangs {f'at step {step}' if step >= 0 else 'before its first step'}"
@@ -291,7 +291,7 @@ class HangMonitor:
         job.before_s = earlier_s if before.since and earlier_s > AWAY_S else 0.0
         request = before.dump or ""
         if not self._asked_at:
-            self._busy = job.all_busy()  # nobody was sent a signal while the server was away
+            self._busy = job.all_busy()  # no signal was sent while the server was away
             request = self._ask(old.key, old.onset_step, job, now, request)
         dump = self._dumps.dump(request)
         ready = dump is not None and (dump.complete or now - self._asked_at >= DUMP_WAIT_S)

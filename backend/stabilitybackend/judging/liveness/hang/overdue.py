@@ -48,7 +48,7 @@ def budget_of(watch: RankWatch, budgets: Budgets, limits: Limits) -> float:
 
 
 def has_pace(watch: RankWatch) -> bool:
-    """Return whether a rank's own pace is known: not without reported steps, or with a few at its start."""
+    """Return whether a rank's own pace is measured: not without reported steps, or with a few at its start."""
     return watch.in_long_phase or not watch.sparse or watch.moves >= FEW_MOVES
 
 

@@ -22,7 +22,7 @@ class Suspicion(NamedTuple):
         kind: ``recorder``, ``stopped``, ``python_silent``, ``over``, ``absent``, ``node``, ``busy``, ``stack``,
             ``step`` or ``phase``.
         ranks: at least one.
-        why: a clause for people.
+        why: a clause for users.
     """
 
     kind: str
@@ -31,7 +31,7 @@ class Suspicion(NamedTuple):
 
 
 def suspicions(job: JobSnapshot) -> Generator[None, None, list[Suspicion]]:
-    """Return the evidence, strongest first; empty where no rank stands out. Yields where others may be served."""
+    """Return the evidence, strongest first; empty where no rank is conspicuous. Yields where others may be served."""
     if len(job.visible) == 1 and not (job.unseen or job.over or job.absent):
         return []
     found = []

@@ -184,7 +184,7 @@ def _confidence(job: JobSnapshot, found: Sequence[Suspicion], kind: str) -> Conf
     """Return ``high``, ``medium`` or ``low``.
 
     High: evidence that suffices alone, absent ranks while most arrived, or two kinds with the same ranks, one of them a
-    stack. Medium: one kind with other readings, two weak ones that agree, or strong evidence beside contrary evidence.
+    stack. Medium: one kind with other readings, two weak ones that agree, or strong evidence with contrary evidence.
     Low: the order of the phases alone, or no distinction of ranks. With invisible ranks, only evidence that suffices
     alone is high.
     """

@@ -44,7 +44,7 @@ class ProcessGroup(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name for people."""
+        """Its name for users."""
         return self.desc or self.key
 
     def __hash__(self) -> int:
@@ -120,7 +120,7 @@ class Wavefront:
     _waits: dict[int, Collective] | None = None
 
     def waiting(self, rank: int) -> Collective | None:
-        """Return the collective that a rank waits in; call it when all stuck ones are known."""
+        """Return the collective that a rank waits in; call it when all stuck ones are listed."""
         if self._waits is None:
             self._waits = {rank: one for one in reversed(self.stuck) for rank in one.joined}
         return self._waits.get(rank)

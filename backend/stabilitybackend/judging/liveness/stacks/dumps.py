@@ -148,7 +148,7 @@ class DumpRequest:
 
     Attributes:
         request: id, also that of the command: the same for the same event, so that a restarted server asks once.
-        reason: one clause for people.
+        reason: one clause for users.
     """
 
     request: str
@@ -270,8 +270,8 @@ class Dump:
     def odd(self) -> list[int]:
         """Return the ranks outside the common wait: candidates of the awaited one.
 
-        A rank in a collective waits, as long as another one is not. Where all are, or none is, the ranks beside the
-        stack that more than half of them share are odd. Two equal halves are not told apart.
+        A rank in a collective waits, as long as another one is not. Where all are, or none is, the ranks outside the
+        stack that more than half of them share are odd. Two equal halves are not distinguished.
         """
         groups = self.groups()
         if len(groups) < 2:
@@ -392,7 +392,7 @@ class DumpBook(Stateful):
         """Request a dump.
 
         Args:
-            request: its id. reason: one clause for people.
+            request: its id. reason: one clause for users.
             expected: the ranks that should answer.
         """
         self._wanted.append(DumpRequest(request, reason))
