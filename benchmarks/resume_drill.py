@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from stabilityplugins.drill.alignment import align, saves
-from stabilityplugins.drill.checks import Legs
+from stabilityplugins.drill.comparisons import Legs
 from stabilityplugins.drill.job import run_leg
 from stabilityplugins.drill.result import Result, judge
 from stabilityplugins.drill.series import same_training

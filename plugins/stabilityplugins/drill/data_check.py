@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from stabilityplugins.drill.checks import Check, Legs
+from stabilityplugins.drill.comparisons import Check, Legs
 from stabilityplugins.drill.trace import LegTrace
 
 __all__ = ["batches", "check_data"]

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from stabilityplugins.drill.alignment import Alignment, align, saves
-from stabilityplugins.drill.checks import Check, Legs
 from stabilityplugins.drill.command import Commands, fill
+from stabilityplugins.drill.comparisons import Check, Legs
 from stabilityplugins.drill.data_check import check_data
 from stabilityplugins.drill.job import DrillFailed, run_leg
 from stabilityplugins.drill.result import Result, judge

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stabilityplugins.drill.checks import Check, Legs, check_state
+from stabilityplugins.drill.comparisons import Check, Legs, check_state
 from stabilityplugins.drill.data_check import check_data
 from stabilityplugins.drill.series import LOSS, Series, compare_series, same_training
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from stabilityplugins.drill.checks import Legs
+from stabilityplugins.drill.comparisons import Legs
 from stabilityplugins.drill.trace import LegTrace
 
 __all__ = ["Series", "compare_series", "same_training"]

@@ -19,8 +19,8 @@ from stabilitybackend.base.errors import BadRequest
 from stabilitybackend.schema.runs import FOLLOWED_KEY, Followed
 from stabilityclient.wire import Health
 from stabilityplugins.importers.base import ImportPlan
-from stabilityplugins.importers.checks import CHECK_KEY
 from stabilityplugins.importers.job import ImportJob, ImportResult, Options
+from stabilityplugins.importers.row_checks import CHECK_KEY
 from stabilityplugins.importers.sender import POLL_S, deliver
 
 __all__ = ["FollowOptions", "Follower"]

@@ -16,9 +16,9 @@ import numpy as np
 from stabilitybackend.base.errors import BadRequest
 from stabilityclient.wire import FRAME_TARGET_BYTES, EventBlock, Frame, PointsBlock, SourceInfo
 from stabilityplugins.importers.batches import PAUSE, Batch, Who
-from stabilityplugins.importers.checks import RowCheck
 from stabilityplugins.importers.names import Names
 from stabilityplugins.importers.problems import Reading
+from stabilityplugins.importers.row_checks import RowCheck
 
 __all__ = ["ROWS_WITH_NOTES", "FrameMaker", "fingerprint"]
 

@@ -16,11 +16,11 @@ from stabilitybackend.schema.runs import UNTIMED_KEY
 from stabilityclient.wire import Frame, Hello, SourceInfo
 from stabilityplugins.importers.base import ImportPlan
 from stabilityplugins.importers.batches import PAUSE, Batch
-from stabilityplugins.importers.checks import CHECK_KEY, MAX_CHECKS, stored_checks
 from stabilityplugins.importers.detect import slug
 from stabilityplugins.importers.frames import FrameMaker, fingerprint
 from stabilityplugins.importers.names import Names, usual_names
 from stabilityplugins.importers.problems import Reading
+from stabilityplugins.importers.row_checks import CHECK_KEY, MAX_CHECKS, stored_checks
 from stabilityplugins.importers.rows.opened import unreadable
 from stabilityplugins.importers.sender import deliver
 

@@ -20,7 +20,7 @@ from stabilitybackend.server.addresses.served_path import ServedPath
 from stabilitybackend.storage.redis_link import make_redis
 from stabilitybackend.storage.redis_server.embedded import EmbeddedRedis
 from stabilityfrontend.app import OUR_PAGES
-from stabilityfrontend.declared import MOVED, collect, functions_of
+from stabilityfrontend.declared import LIVE_PAGES, MOVED, collect, functions_of
 from support.server_stack import RunningServer
 
 BELOW = "/user/jo%40lab/proxy/8080"
@@ -122,7 +122,7 @@ def test_two_paths_that_differ_stop_the_start() -> None:
         settings(root_path="/other", public_url="https://hub.example/hub/jo")
 
 
-@pytest.mark.parametrize("path", sorted({*collect(functions_of(OUR_PAGES)).pages, *MOVED} - {"/"}))
+@pytest.mark.parametrize("path", sorted({*collect(functions_of(OUR_PAGES), LIVE_PAGES).pages, *MOVED} - {"/"}))
 def test_no_address_of_a_page_may_be_the_path(path: str) -> None:
     with pytest.raises(SettingsError):
         settings(root_path=f"/{path.split('/')[1]}")

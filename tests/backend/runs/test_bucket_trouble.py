@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from stabilitybackend.runs.worker import RunWorker
-from stabilitybackend.storage.archive import object_store
+from stabilitybackend.storage.archive import location
 from stabilitybackend.storage.archive.location import Location, ObjectStore
 from support.agent.s3_server import KEYS, s3_server
 from support.agent.store_proxy import Mood, StoreProxy, store_proxy
@@ -40,8 +40,8 @@ def proxy() -> Iterator[StoreProxy]:
 def bucket(proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> StoreProxy:
     for name, value in (KEYS | {"AWS_ENDPOINT_URL": proxy.url}).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(object_store, "TIMEOUT_S", TIMEOUT_S)
-    monkeypatch.setattr(object_store, "POLARS_TIMEOUT_S", TIMEOUT_S)
+    monkeypatch.setattr(location, "TIMEOUT_S", TIMEOUT_S)
+    monkeypatch.setattr(location, "POLARS_TIMEOUT_S", TIMEOUT_S)
     proxy.mood = "well"
     return proxy
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from stabilityplugins.drill.alignment import align
-from stabilityplugins.drill.checks import Legs
+from stabilityplugins.drill.comparisons import Legs
 from stabilityplugins.drill.result import Result, judge
 from stabilityplugins.drill.trace import LegTrace, Note, RankTrace, Round, State
 

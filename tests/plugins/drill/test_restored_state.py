@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stabilityplugins.drill.alignment import align, saves
-from stabilityplugins.drill.checks import Legs
+from stabilityplugins.drill.comparisons import Legs
 from stabilityplugins.drill.job import run_leg
 from stabilityplugins.drill.result import Result, judge
 from stabilityplugins.drill.trace import LegTrace
