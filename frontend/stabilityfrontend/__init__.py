@@ -31,10 +31,10 @@ def attach(
 
     Args:
         app: the application that serves ``/api/v1``, on the same origin.
-        title: what the browser's tab says before a run is open.
+        title: of the browser's tab before a run is open.
         tables: the server's tables that the scripts have at hand, JSON-able, by name: ``kinds`` of incidents,
             ``statuses`` of runs, ``ranks``, ``gpus``; without them each is called by its name.
-        added: functions below ``@page`` or ``@panel`` of ``stabilityfrontend.extend``, beside the bundled ones.
+        added: functions below ``@page`` or ``@panel`` of ``stabilityfrontend.extend``, next to the bundled ones.
 
     Raises:
         PagesError: one of those can't be used; it is a ValueError.

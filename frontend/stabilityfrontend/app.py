@@ -1,8 +1,8 @@
 """Puts the pages on a FastAPI application.
 
-Dash brings the page, its routing and the component suites. What changes each second never passes through a Dash
-callback, because the browser's one WebSocket is 13 times cheaper for the server and loses nothing (docs/page.md); what
-does not is drawn in the server (``parts.py``).
+Dash serves the page, its routing and the component suites. Data that changes each second never passes through a Dash
+callback, because the browser's one WebSocket is 13 times cheaper for the server and loses nothing (docs/page.md); other
+data is drawn in the server (``parts.py``).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ OUR_PAGES = (
 )
 #: Scripts that a page loads when something on it needs them: the table's is 1.3 MB. As Dash writes them into the page.
 _LATER = '<script src="([^"]*/(dash_ag_grid|dash_table)/[^"]+)"></script>'
-#: What they all stand on; the mark of its version is not in the name of its file.
+#: The scripts' common base; the mark of its version is not in the name of its file.
 _FIRST = r'<script src="([^"]*/dash/deps/)([^"]+?)\.v\d+_\d+_\d+m\d+(\.[^"]+)"></script>'
 
 #: The product's mark, drawn here; a data address, so no request.
@@ -74,10 +74,10 @@ _ICON = (
     "stroke-linejoin='round' stroke-linecap='round'/%3E%3C/svg%3E"
 )
 
-#: Stands in a page for the way from its address up to the board's own: ``../``, as often as it takes. So no page has
+#: Placeholder for the way from a page's address up to the board's own: ``../``, as often as it takes. So no page has
 #: the path that a proxy serves the board below, and each works below any.
 _UP = "__UP__"
-#: Stands there for the slash at the end of the path that was asked for, where it has one.
+#: Placeholder for the slash at the end of the requested path, where it has one.
 _ENDING = "__ENDING__"
 #: Dash asks from the address that is open, which changes: before its renderer starts, the prefix becomes a whole one.
 _PLACE = """(() => {
@@ -124,8 +124,8 @@ _INDEX = """<!DOCTYPE html>
 </html>"""
 
 
-#: Stands in a page that is none of ours until Dash draws it. Behind a proxy that passes its path on, each page is one,
-#: and nothing that draws is found: so it stays.
+#: Placeholder in a page outside of this board until Dash draws it. Behind a proxy that passes its path on, each page is
+#: one, and no drawing script is found: so it stays.
 _LOADING = "Loading..."
 _NOT_FOUND = """<style>@keyframes late {{ from {{ visibility: hidden }} }}</style>
       <p style="margin: 2rem; animation: late 0s 2s both">No page of this board is at {0}. Does a proxy serve it below a
@@ -133,20 +133,20 @@ _NOT_FOUND = """<style>@keyframes late {{ from {{ visibility: hidden }} }}</styl
 
 
 class _Pages(Dash):
-    """Leaves out of the page's head what only some pages need, and says where things are from the page itself."""
+    """Dash without the parts of the head that only some pages need, and with addresses relative to the page."""
 
     def page(self, path: str, *, found: bool) -> str:
-        """Return the page at a path within the board, quoted as the browser sent it; not ``found``: none of ours."""
+        """Return the page at a path within the board, quoted as the browser sent it; not ``found``: an unknown one."""
         page = self.index().replace(_UP, _way_up(path)).replace(_ENDING, "/" if path.endswith("/") else "")
         note = _NOT_FOUND.format(html.escape(path), html.escape(path.rstrip("/")))
         return page if found else page.replace(_LOADING, note, 1)
 
     def later(self) -> dict[str, str]:
-        """Return the addresses of what is left out, by the name that it defines."""
+        """Return the addresses of the parts left out, by the name that each defines."""
         return {name: url for url, name in re.findall(_LATER, super()._generate_scripts_html())}
 
     def join_first(self) -> None:
-        """Serve what its renderer stands on (React and three more) as one script: three requests less on each page."""
+        """Serve the renderer's base (React and three more) as one script: three requests less on each page."""
         found = re.findall(_FIRST, super()._generate_scripts_html())
         self.first = serve_dash_first(self.server, [name + rest for _, name, rest in found])
 
@@ -170,8 +170,8 @@ def attach(
 
     Args:
         app: the application that serves ``/api/v1``.
-        title: what the browser's tab says before a run is open.
-        tables: what the pages have at hand: the server's tables, by name (``kinds``, ``statuses`` ...).
+        title: of the browser's tab before a run is open.
+        tables: the server's tables for the pages, by name (``kinds``, ``statuses`` ...).
         added: functions that declare more pages and panels.
 
     Raises:
@@ -184,7 +184,7 @@ def attach(
         server=app,
         title=title,
         update_title=None,
-        # Dash would print to stdout, which belongs to whoever asked for JSON there.
+        # Dash would print to stdout, which may be a reader's JSON.
         add_log_handler=False,
         suppress_callback_exceptions=True,
         index_string=index,
@@ -228,10 +228,10 @@ def _register(dash: _Pages, declared: Declarations, curves: str) -> None:
 
 
 def _answer_what_is_ours(dash: _Pages, app: FastAPI, declared: Declarations) -> None:
-    """Take away the addresses of Dash that no page of ours uses, and answer the others as the rest of the server does.
+    """Take away the addresses of Dash that no page uses here, and answer the others as the rest of the server does.
 
-    Dash answers what it can't read with 500, its WebSocket is open to whoever comes, and it serves a page at every
-    address. A component's file that it does not have, and a page that nobody declared, become a 404.
+    Dash answers malformed requests with 500, its WebSocket is open to any client, and it serves a page at every
+    address. A component's file that it does not have, and an undeclared page, become a 404.
     """
     prefix = dash.config.routes_pathname_prefix
     suites = f"{prefix}_dash-component-suites/{{package_name}}/{{fingerprinted_path:path}}"
@@ -254,7 +254,7 @@ def _answer_what_is_ours(dash: _Pages, app: FastAPI, declared: Declarations) -> 
             return await dispatch(request)
         except PreventUpdate:
             return Response(status_code=204)
-        except Exception as error:  # what a part raises is shown in its place: this is what was sent
+        except Exception as error:  # an error of a part is shown in its place: this is the request's
             told = {"code": "bad_request", "message": f"no callback of a page: {type(error).__name__}"}
             return JSONResponse({"error": told | {"hint": "load the page again"}}, status_code=422)
 
@@ -262,7 +262,7 @@ def _answer_what_is_ours(dash: _Pages, app: FastAPI, declared: Declarations) -> 
         return packed(Response(table, media_type="application/json"), request)
 
     def page(request: Request, path: str) -> Response:
-        set_current_request(request)  # of this thread's own context; Dash asks for it, and reads nothing of it
+        set_current_request(request)  # of this thread's own context; Dash asks for it, and reads no data from it
         found = layout.is_page(f"/{path}", declared)
         return HTMLResponse(dash.page(_sent_path(request), found=found), status_code=200 if found else 404)
 
@@ -306,7 +306,7 @@ def _index(*, modules: str, styles: str, fonts: dict[str, str], tables: Mapping[
         modules: address of the browser's modules.
         styles: address of the style sheets.
         fonts: address of each file of the font, the one that every page needs first.
-        tables: what the pages have at hand: the server's tables, by name (``kinds``, ``statuses`` ...).
+        tables: the server's tables for the pages, by name (``kinds``, ``statuses`` ...).
     """
     # Names come from our own tables; still no text of theirs may end the script.
     given = json.dumps({"first": figures.first_requests(), **tables}).replace("<", "\\u003c")

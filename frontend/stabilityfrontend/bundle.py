@@ -1,9 +1,9 @@
 """Puts the modules of ``assets/`` into one script, so that a page asks for one file and not for sixty.
 
-It joins texts and understands no JavaScript. Of others a module says what is read here, at the start of a line:
+It joins texts and understands no JavaScript. Of others a module has the forms read here, at the start of a line:
 ``import { a, b as c } from "./other.js";``, and ``export`` before a function, class or const. In the bundle a module
-is a function that returns what it exports; it comes after those that it imports. A module keeps its lines, so that
-the map, by which developers' tools show the files, says only where each begins.
+is a function that returns its exports; it follows those that it imports. A module keeps its lines, so that
+the map, by which developers' tools show the files, holds only the begin of each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Bundle", "bundle"]
 
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "([^"]+)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async function|function|class|const) (\w+))", re.MULTILINE)
-#: What is left at the start of a line after both: a form that this does not read.
+#: The rest at the start of a line after both: a form that this does not read.
 _OTHER = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
 
@@ -28,7 +28,7 @@ class Bundle:
     """Modules in one text.
 
     Attributes:
-        text: statements that define a constant for each module; ``modules`` maps its name to what it exports.
+        text: statements that define a constant for each module; ``modules`` maps its name to its exports.
         sources: name and text of each module, in their order in ``text``.
     """
 
@@ -44,13 +44,13 @@ class Bundle:
             mapped = {"version": 3, "sources": [name], "sourcesContent": [source], "names": []}
             mappings = "AAAA" + ";AACA" * (lines - 1)
             sections.append({"offset": {"line": line, "column": 0}, "map": mapped | {"mappings": mappings}})
-            line += lines + 2  # what it returns, and its end
+            line += lines + 2  # its return, and its end
         return json.dumps({"version": 3, "sections": sections})
 
 
 @cache
 def bundle(root: Traversable, entry: str) -> Bundle:
-    """Join a module and all that it imports, once in a process: a server that was started serves what it began with.
+    """Join a module and all that it imports, once in a process: a started server serves its first version.
 
     Args:
         root: the folder of modules.

@@ -1,4 +1,4 @@
-"""Parts of what the server draws: choices, headline numbers, heads of panels."""
+"""Parts of a server-drawn page: choices, headline numbers, heads of panels."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["choice", "fact_list", "links", "panel_head", "totals"]
 
 
 def links(id_: str, label: str, options: list[tuple[str, str, bool]]) -> html.Nav:
-    """Return a row of links of which one is on: of a page that the server draws, whose address is what is chosen.
+    """Return a row of links of which one is on: of a server-drawn page, whose address is the choice.
 
     Args:
         id_: the element's id.
-        label: what the row chooses, for those who can't see it.
+        label: purpose of the row, for those who can't see it.
         options: text, address and whether it is on, of each.
     """
     return html.Nav(
@@ -38,12 +38,12 @@ def choice(
     put: str = "",
     disabled: bool = False,
 ) -> html.Div:
-    """Return a list to choose from: what is chosen goes into the page's address, or to the server.
+    """Return a list to choose from: the choice goes into the page's address, or to the server.
 
     Args:
         id_: the element's id.
-        label: words beside it.
-        name: parameter of the address, or field of what is sent.
+        label: words next to it.
+        name: parameter of the address, or field of the request.
         options: value and text of each; "" takes the parameter away, and is sent as null.
         chosen: value that is on.
         put: path below ``/api/v1`` that a choice is sent to with PUT; the page is drawn again then.
@@ -84,7 +84,7 @@ def totals(prefix: str, numbers: list[tuple[str, str, str, str, str]], **attribu
 
 
 def fact_list(facts: list[tuple[str, Any]]) -> html.Dl:
-    """Return names and what is known of each; nothing of those that are empty."""
+    """Return names with their facts; empty ones are left out."""
     return html.Dl([html.Div([html.Dt(name), html.Dd(what)]) for name, what in facts if what], className="fact-list")
 
 

@@ -1,4 +1,4 @@
-"""The run's data, on its page: what came again, how often samples were seen, how many are new, and what is missing."""
+"""The run's data, on its page: repeats, how often samples were seen, the share of new ones, and missing data."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from stabilityfrontend.tables import plain_table
 
 __all__ = ["data"]
 
-#: Steps shown on either side of what came again, at least; else this share of it.
+#: Steps shown on either side of a repeat, at least; else this share of its length.
 AIR_STEPS, AIR_SHARE = 20, 0.4
-#: What the bars say.
+#: Labels of the bars.
 _NEW = "share of samples that no earlier step saw (full height: 100 %)"
-#: What came again -> what people read, and its colour.
+#: Kind of repeat -> its words, and its colour.
 _WHATS = {
     "again": ("Known batches", "warning"),
     "samples": ("Known samples", "warning"),

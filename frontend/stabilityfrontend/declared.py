@@ -1,7 +1,7 @@
-"""How a page or a panel is declared: a function that draws it, and a decorator that says where.
+"""Declaration of a page or a panel: a function that draws it, and a decorator with its place.
 
-A decorator only writes the declaration on the function: importing a module of pages does nothing, and who serves pages
-collects what the modules declare (``collect``).
+A decorator only writes the declaration on the function: importing a module of pages does nothing, and the server
+collects the modules' declarations (``collect``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-#: What a function may ask for, by the name of its argument.
+#: Arguments that a function may ask for, by name.
 GIVEN: Mapping[str, str] = {
     "run": "the run's id, where the page's path has {run}",
     "incident": "the incident's id, where the page's path has {incident}",
@@ -48,7 +48,7 @@ _TAKEN = ("api", "healthz", "readyz", "metrics")
 
 
 class PagesError(ValueError):
-    """A declaration, or its file, can't be used; the message says where, what is given and what expected."""
+    """A declaration, or its file, can't be used; the message has the place, the value given and the one expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class DeclaredPage:
     """One page.
 
     Attributes:
-        path: its address; ``{run}`` and ``{incident}`` stand for ids.
-        name: what the navigation and the browser's tab call it.
-        draw: returns what is on it.
+        path: its address; ``{run}`` and ``{incident}`` are placeholders of ids.
+        name: in the navigation and the browser's tab.
+        draw: returns its content.
         order: its place in the navigation, small ones first; None leaves it out.
         live: the browser's class that draws it (``assets/page_lifecycle.js``); without one ``draw`` does.
         panels: whether it has a place for panels.
@@ -88,8 +88,8 @@ class DeclaredPanel:
 
     Attributes:
         page: path of the page.
-        title: what its head says.
-        draw: returns what is in it.
+        title: of its head.
+        draw: returns its content.
     """
 
     page: str
@@ -128,12 +128,12 @@ LIVE_PAGES = (
 def page(path: str, *, name: str, order: float | None = None) -> Callable[[Function], Function]:
     """Declare that a function draws a page.
 
-    It returns Dash components, a Plotly figure or text, and is called when somebody opens the page, each 15 s after
-    that, and when the theme changes. What it is given it asks for by the names of its arguments (``GIVEN``).
+    It returns Dash components, a Plotly figure or text, and is called when a viewer opens the page, each 15 s after
+    that, and when the theme changes. Its input is chosen by the names of its arguments (``GIVEN``).
 
     Args:
         path: the page's address, such as ``/budget`` or ``/runs/{run}/budget``.
-        name: what the navigation and the browser's tab call it.
+        name: in the navigation and the browser's tab.
         order: its place in the navigation; runs are 0, incidents 5, interruptions 10, the comparison 20. None leaves
             it out.
 
@@ -150,12 +150,12 @@ def page(path: str, *, name: str, order: float | None = None) -> Callable[[Funct
 
 
 def panel(*, page: str, title: str) -> Callable[[Function], Function]:
-    """Declare that a function draws a panel on a page: below what is there already.
+    """Declare that a function draws a panel on a page: below its present ones.
 
     Args:
         page: path of the page as it is declared; the run page is ``/runs/{run}``, an incident's
             ``/runs/{run}/incidents/{incident}``, the interruptions ``/interruptions``.
-        title: what the panel's head says.
+        title: of the panel's head.
 
     Raises:
         PagesError: an argument of the function has a name that nothing is given for.
@@ -164,7 +164,7 @@ def panel(*, page: str, title: str) -> Callable[[Function], Function]:
 
 
 def collect(functions: Iterable[Callable[..., Any]], live: Iterable[DeclaredPage] = ()) -> Declarations:
-    """Return the pages and panels that functions declare, beside the ``live`` pages.
+    """Return the pages and panels that functions declare, and the ``live`` pages.
 
     Raises:
         PagesError: two pages have one path, a panel is for a page that is not there or takes none, or a function

@@ -1,4 +1,4 @@
-"""What a file of pages and panels needs: one import (docs/extending.md).
+"""One import for a file of pages and panels (docs/extending.md).
 
 from stabilityfrontend.extend import Api, page, panel
 

@@ -1,4 +1,4 @@
-"""What charts need to draw: colours of both themes, the font, what bounds the page, a template for Plotly. No data."""
+"""Common parts of charts: colours of both themes, the font, bounds of the page, a template for Plotly. No data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stabilityfrontend.theme import FONT, THEMES
 
 __all__ = ["LIMITS", "browser_config", "first_requests", "template"]
 
-#: What bounds the page. Points: redrawing a chart (canvas) takes 0.3 to 2 ms at 1,000 points a line, two a pixel: noise
+#: Bounds of the page. Points: redrawing a chart (canvas) takes 0.3 to 2 ms at 1,000 points a line, two a pixel: noise
 #: is a band then and not a saw. Rates: the large chart 10 Hz, small ones 20, and 10 ms of drawing a frame, so that a
 #: page full of charts still scrolls.
 LIMITS: dict[str, int] = {
@@ -29,7 +29,7 @@ LOSSES = ("loss", "train/loss", "train_loss")
 
 
 def browser_config(version: str) -> dict[str, Any]:
-    """Return what the page's scripts need to draw.
+    """Return the drawing settings of the page's scripts.
 
     Args:
         version: version of the product, shown at the foot of the page.

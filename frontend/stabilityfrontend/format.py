@@ -1,4 +1,4 @@
-"""Numbers and times as people read them, for what the server draws. ``assets/core/format.js`` says them alike."""
+"""Numbers and times in readable form, for the server's pages. ``assets/core/format.js`` formats them the same way."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def moment(time: float | None) -> html.Time | str:
 
 
 def sentence(text: str) -> str:
-    """Return what the API says as a sentence."""
+    """Return a text of the API as a sentence."""
     words = text.strip()
     return f"{words[:1].upper()}{words[1:]}{'' if words[-1:] in '.!?…' else '.'}" if words else ""
 

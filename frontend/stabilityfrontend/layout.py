@@ -1,6 +1,6 @@
 """The frame that stays while pages come and go, and the table of pages that it brings.
 
-The table has the addresses of a page, its name, and the places of what the server draws on it. All else of a page is
+The table has the addresses of a page, its name, and the places of its server-drawn parts. All else of a page is
 made by its browser module (``assets/page_lifecycle.js``).
 """
 
@@ -50,7 +50,7 @@ def page_table(declared: Declarations, parts: ServerParts) -> list[dict[str, Any
 
     Args:
         declared: pages and panels.
-        parts: places of what the server draws.
+        parts: places of the server-drawn parts.
     """
     pages = sorted(declared.pages.values(), key=lambda page: len(page.ids))
     missing = DeclaredPage(".*", "Page not found", live="missing")

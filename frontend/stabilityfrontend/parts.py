@@ -1,6 +1,6 @@
-"""Draws what pages and panels declare, in the server, for one viewer at a time.
+"""Server-side drawing of declared pages and panels, for one viewer at a time.
 
-One Dash callback serves all of them. What a function raises, returns wrongly or takes too long for is shown in its own
+One Dash callback serves all of them. An error, a wrong result or a timeout of a function is shown in its own
 place; the page around it stays. Functions run in threads of their own, so that none holds up the server.
 """
 
@@ -36,7 +36,7 @@ __all__ = ["REQUEST", "ServerParts"]
 
 #: The request that the callback answers.
 REQUEST: ContextVar[Request] = ContextVar("stability-request")
-#: Seconds that a function may take. Nobody waits longer for a table.
+#: Time limit of a function, seconds: longest wait for a table.
 LIMIT_S = 20.0
 #: Functions that draw at a time, of all viewers together. More wait, within the limit.
 AT_A_TIME = 8
@@ -94,7 +94,7 @@ class ServerParts:
         )
 
     async def drawn(self, name: str, viewer: dict[str, Any], request: Request) -> Any:
-        """Return what a part shows to a viewer, as plain JSON.
+        """Return a part's content for a viewer, as plain JSON.
 
         Args:
             name: of the part.
@@ -131,7 +131,7 @@ class ServerParts:
             return plain(_trouble(f"{type(error).__name__}: {error}", _where(error, part.draw)), theme)
 
     async def _in_thread(self, draw: Callable[[], Any]) -> Any:
-        """Return what ``draw`` returns in a thread that ends with the process, however long it takes."""
+        """Return the result of ``draw`` in a thread that ends with the process, however long it takes."""
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Any] = loop.create_future()
 
@@ -143,7 +143,7 @@ class ServerParts:
         def work() -> None:
             try:
                 answer = (result.set_result, draw())
-            except BaseException as error:  # whatever it is: somebody waits for an answer
+            except BaseException as error:  # any error: a request waits for the answer
                 answer = (result.set_exception, error)
             try:
                 loop.call_soon_threadsafe(done, *answer)
@@ -157,7 +157,7 @@ class ServerParts:
 
 
 def plain(what: Any, theme: Theme) -> Any:
-    """Return what a function drew as the plain JSON of Dash components.
+    """Return a function's result as the plain JSON of Dash components.
 
     Args:
         what: components, text, numbers, a Plotly figure, None, or a list of those.

@@ -1,4 +1,4 @@
-"""What each resume brought back, on the run page: a row each, with verdict, seven parts and the numbers behind them."""
+"""Result of each resume, on the run page: a row each, with verdict, seven parts and the numbers behind them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["resumes"]
 
 #: Steps shown on either side of the steps that both branches trained, at least; else this share of them.
 AIR_STEPS, AIR_SHARE = 20, 0.4
-#: Verdict -> what people read.
+#: Verdict -> its words on the page.
 _VERDICTS = {
     "identical": "Identical",
     "same_data": "Same data",
@@ -28,7 +28,7 @@ _VERDICTS = {
 }
 #: Grade -> colour of the verdict.
 _PILLS = {"good": "good", "differs": "warning", "wrong": "critical", "unknown": "quiet"}
-#: What is known of a part -> its sign, and its words for those who do not see it.
+#: State of a part -> its sign, and its words for a screen reader.
 _SIGNS = {"equal": ("=", "equal"), "different": ("≠", "different"), "not_seen": ("·", "not seen")}
 _PARTS = {
     "weights": "Weights",
@@ -39,7 +39,7 @@ _PARTS = {
     "mixture": "Mixture",
     "environment": "Env.",
 }
-#: Where the loader went on by its own position -> what stands under its sign.
+#: Where the loader resumed by its own position -> words under its sign.
 _WENT = {
     "goes_on": "goes on",
     "began_again": "began again",
@@ -48,7 +48,7 @@ _WENT = {
     "elsewhere": "elsewhere",
 }
 _CAUSES = {"command": "rollback", "declared": "by the job", "restart": "restart", "resume": "went on"}
-#: What is known of batches that were to be skipped -> its words, and their colour.
+#: State of batches that were to be skipped -> its words, and their colour.
 _SKIPS = {"equal": ("skipped as ordered", ""), "different": ("not skipped", "bad"), "not_seen": ("skip not seen", "")}
 #: Head of each column, how it is computed, and whether it holds numbers.
 _HEADS = (
@@ -88,7 +88,7 @@ def resumes(run: str, api: Any) -> Any:
 
 
 def _rows(one: Mapping[str, Any], labels: Mapping[int, str]) -> list[html.Tr]:
-    """Return the row of numbers and, below it, what was found in words."""
+    """Return the row of numbers and, below it, the findings in words."""
     fork = one["fork_step"]
     last = max(one["last_step"] or fork, fork + 10)
     air = max(AIR_STEPS, AIR_SHARE * (last - fork))
@@ -130,7 +130,7 @@ def _part(part: Mapping[str, Any], below: str) -> html.Td:
 
 
 def _below(name: str, one: Mapping[str, Any]) -> str:
-    """Return what stands under the sign of a part: where the loader went, how much of the environment is another."""
+    """Return the words under the sign of a part: the loader's new place, the changed share of the environment."""
     position, changes = one["position"], one["environment"] or ()
     if name == "loader" and position is not None and position["went"] in _WENT:
         by = position["by"]

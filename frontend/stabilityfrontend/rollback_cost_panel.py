@@ -1,4 +1,4 @@
-"""What rollbacks cost, on the run page: what each one discarded and why it was done, and what all leave of the time."""
+"""Cost of rollbacks, on the run page: the steps each one discarded and its reason, and the time that all leave."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["changes", "rollback_costs"]
 
 #: Newest rollbacks that are listed.
 MOST = 500
-#: Steps shown on either side of what a rollback discarded, at least; else this share of it.
+#: Steps shown on either side of the discarded ones, at least; else this share of theirs.
 AIR_STEPS, AIR_SHARE = 20, 0.6
 _CAUSES = {"command": "ordered", "declared": "by the job", "restart": "restart"}
 #: Head of each column, how it is computed, and whether it holds numbers.
@@ -65,7 +65,7 @@ def rollback_costs(run: str, api: Api) -> Any:
 
 
 def changes(given: Mapping[str, Any] | None, *, ordered: bool = False) -> str:
-    """Return changes in words: ``LR × 0.5, seed 7, 40 batches skipped``; what is only ordered: ``skip 40 batches``."""
+    """Return changes in words: ``LR × 0.5, seed 7, 40 batches skipped``; only ordered ones: ``skip 40 batches``."""
     words = []
     for name, value in (given or {}).items():
         if value is None:

@@ -1,4 +1,4 @@
-"""Files that the pages load, packed; browsers keep ours for good: the name holds a hash of what is in them."""
+"""Files that the pages load, packed; browsers keep them for good: the name holds a hash of the content."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ASSETS: Traversable = importlib.resources.files(__package__).joinpath("assets")
 _PREFIX = "/_stability/"
 _SCRIPT = "text/javascript"
 _FOR_GOOD = {"Cache-Control": "public, max-age=31536000, immutable"}
-#: Packed files that are kept: ours, and a dozen of Dash's, 2 MB together.
+#: Packed files that are kept: the board's, and a dozen of Dash's, 2 MB together.
 _PACKED_FILES = 32
 
 
 def packed(answer: Response, request: Request) -> Response:
-    """Return an answer packed, where whoever asks reads that and it has content; the same content is packed once."""
+    """Return an answer packed, where the client reads that and it has content; the same content is packed once."""
     answer.headers["Vary"] = "Accept-Encoding"
     if answer.body and "gzip" in request.headers.get("accept-encoding", ""):
         answer.body = _gzip(bytes(answer.body))
@@ -34,7 +34,7 @@ def packed(answer: Response, request: Request) -> Response:
     return answer
 
 
-# Level 6 takes milliseconds once for each file and saves two thirds of it on each first visit.
+# Level 6 takes milliseconds once for each file and saves two thirds of its size on each first visit.
 @lru_cache(_PACKED_FILES)
 def _gzip(content: bytes) -> bytes:
     return gzip.compress(content, 6)
@@ -46,7 +46,7 @@ def serve_for_good(api: FastAPI, name: str, content: bytes, media_type: str) -> 
     Args:
         api: gets the route.
         name: of the file; the hash goes before its first dot.
-        content: what is in it.
+        content: of the file.
         media_type: of the file.
     """
     stem, _, suffix = name.partition(".")

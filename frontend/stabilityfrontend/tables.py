@@ -1,6 +1,6 @@
 """Tables that sort, filter and draw only the rows in sight: dash-ag-grid in the colours of both themes.
 
-What a cell shows and what it sorts by are two things: ``Cell`` has both, and where it leads. Few rows that never sort
+A cell's text and its sort key are two things: ``Cell`` has both, and its link. Few rows that never sort
 are a :func:`plain_table`.
 """
 
@@ -27,12 +27,12 @@ class Cell:
     """One cell.
 
     Attributes:
-        value: what it is sorted and filtered by; None is last.
-        text: what it shows; without it the value.
+        value: sort and filter key; None is last.
+        text: shown; without it the value.
         sub: a second, quieter line.
         href: address that it leads to.
         tone: ``good``, ``warning``, ``critical`` or ``quiet``.
-        title: what is shown under the pointer.
+        title: shown under the pointer.
         moment: the value is a time, unix seconds; the browser writes it in the viewer's time zone.
     """
 

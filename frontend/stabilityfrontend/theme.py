@@ -9,8 +9,8 @@ from __future__ import annotations
 
 __all__ = ["FONT", "FONT_FILES", "MONO", "THEMES", "css_variables", "font_faces"]
 
-#: The font that is shipped (``assets/fonts``, SIL Open Font License 1.1), so that everybody sees the same; what follows
-#: is for signs that it does not have, and for a browser that refuses fonts.
+#: The font that is shipped (``assets/fonts``, SIL Open Font License 1.1), for one look everywhere; the next ones
+#: are for signs that it does not have, and for a browser that refuses fonts.
 FONT = '"Inter Variable", system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Noto Sans", sans-serif'
 #: Its files, and which characters each has. The first is in the page's head; a browser fetches the other only when a
 #: name on the page needs it. The ranges are those of the files (Fontsource 5.3.0, Inter 4).
@@ -24,7 +24,7 @@ MONO = '"JetBrains Mono", ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu
 
 #: One table per theme. ``series`` is the order in which lines take their colours: apart in lightness as well as hue,
 #: so that all eight differ without green too (``tests/frontend/test_deuteranopia.py``).
-#: ``rank-*``: what a rank does (``rank_grid.js``); what is well stays dim, so that what is not stands out.
+#: ``rank-*``: state of a rank (``rank_grid.js``); good ones stay dim, so that the others stand out.
 #: ``ramp``: the more, the worse; ``load``: the more, the busier. Both go evenly from dim to bright.
 THEMES: dict[str, dict[str, str | list[str]]] = {
     "dark": {

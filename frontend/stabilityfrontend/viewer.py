@@ -1,7 +1,7 @@
-"""What a function that draws is given of whoever looks: the server's API with their rights, and their theme.
+"""Viewer of a drawing function: the server's API with the viewer's rights, and the theme.
 
-The API is asked within this process, as HTTP, with the cookie and the key of the request that the browser sent: what
-the viewer may not read or do is refused here as it is everywhere.
+The API is asked within this process, as HTTP, with the cookie and the key of the request that the browser sent: data
+that the viewer may not read or change is refused here as everywhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stabilityfrontend.theme import THEMES
 
 __all__ = ["Api", "ApiError", "Theme"]
 
-#: What of a browser's request says who asks, from where and over which name.
+#: Headers of a browser's request that identify the viewer, their address and the host name.
 _CARRIED = ("authorization", "cookie", "host", "origin", "x-forwarded-for", "x-forwarded-proto")
 #: Where the server notes whom a trusted proxy signed in.
 _PERSON = "stability.person"
@@ -38,13 +38,13 @@ def _seen_as(app: Any, person: Any) -> Any:
 
 
 class ApiError(Exception):
-    """The API refused, or could not do, what was asked.
+    """The API refused, or could not carry out, the request.
 
     Attributes:
         status: HTTP status.
         code: short word for programs.
-        message: what was given and what expected.
-        hint: what to do about it; may be empty.
+        message: the value given and the one expected.
+        hint: the remedy; may be empty.
     """
 
     def __init__(self, status: int, code: str, message: str, hint: str = "") -> None:
@@ -56,7 +56,7 @@ class Api:
     """The server's API for one viewer. To be called from the thread that draws, not from the server's own.
 
     Args:
-        request: what the browser of the viewer sent.
+        request: of the viewer's browser.
         loop: the server's event loop.
     """
 
@@ -69,7 +69,7 @@ class Api:
         self._transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=client)
 
     def get(self, path: str, **given: Any) -> Any:
-        """Return what ``GET /api/v1{path}`` answers.
+        """Return the answer of ``GET /api/v1{path}``.
 
         Args:
             path: such as ``/runs/{run_id}/incidents``; ``{names}`` are filled from ``given`` and quoted.
@@ -82,11 +82,11 @@ class Api:
         return self._ask("GET", path, given, None)
 
     def put(self, path: str, body: Any, **given: Any) -> Any:
-        """Return what ``PUT /api/v1{path}`` answers; see ``get``."""
+        """Return the answer of ``PUT /api/v1{path}``; see ``get``."""
         return self._ask("PUT", path, given, body)
 
     def post(self, path: str, body: Any, **given: Any) -> Any:
-        """Return what ``POST /api/v1{path}`` answers; see ``get``."""
+        """Return the answer of ``POST /api/v1{path}``; see ``get``."""
         return self._ask("POST", path, given, body)
 
     def _ask(self, method: str, path: str, given: dict[str, Any], body: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Writes ``api.d.ts``: what the server's calls answer, as TypeScript, for ``// @ts-check`` in the browser's code.
+"""Writes ``api.d.ts``: answers of the server's calls, as TypeScript, for ``// @ts-check`` in the browser's code.
 
 Made from the server's OpenAPI, which is made from ``stabilitybackend.schema``. ``make types`` runs it; a test fails for
 an old file. The declarations lie outside of the package: browsers never get them.

@@ -1,1 +1,1 @@
-"""The pages over all runs: their incidents, and what interrupted them."""
+"""The pages over all runs: their incidents, and their interruptions."""

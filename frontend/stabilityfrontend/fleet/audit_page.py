@@ -1,4 +1,4 @@
-"""Audit: who ordered, approved, changed, deleted and saw what, newest first. For keys with ``admin``.
+"""Audit: orders, approvals, changes, deletions and views by person, newest first. For keys with ``admin``.
 
 Person, action and run stand in the address (``who``, ``action``, ``run``), so that a link shows the same.
 """
@@ -21,7 +21,7 @@ __all__ = ["audit_page"]
 
 #: Newest entries that are shown; the file has all.
 SHOWN = 500
-#: Begin of an action -> what the choice says. The whole list is in docs/security.md.
+#: Begin of an action -> label of the choice. The whole list is in docs/security.md.
 ACTIONS = {
     "command": "orders",
     "proposal": "proposals",
@@ -50,7 +50,7 @@ def audit_page(api: Api, query: Mapping[str, str]) -> list[Any]:
     asked = {name: query.get(name, "") for name in ("who", "action", "run")}
     given = {name: value for name, value in asked.items() if value}
     entries = api.get("/audit", count=SHOWN, **given)["entries"]
-    # Of an answer that is about one person the others are not known.
+    # An answer about one person lacks the others.
     everyone = entries if not given else api.get("/audit", count=SHOWN)["entries"]
     people = sorted({entry["who"] for entry in everyone} | {asked["who"]} - {""})
     runs = sorted({entry["run"] for entry in everyone if entry["run"]} | {asked["run"]} - {""})

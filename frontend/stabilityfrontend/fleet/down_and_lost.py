@@ -1,4 +1,4 @@
-"""Of the page of interruptions: which runs are down now, and what rollbacks cost, with a row for each run."""
+"""Part of the page of interruptions: runs that are down now, and the cost of rollbacks, with a row for each run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stabilityfrontend.tables import Cell, Column, table
 
 __all__ = ["down_now", "lost_to_rollbacks"]
 
-#: An interruption that has lasted so long is of a run that somebody gave up, seconds: as the server counts it.
+#: An interruption that has lasted so long is of an abandoned run, seconds: as the server counts it.
 GIVEN_UP_S = 86_400.0
 
 
@@ -73,7 +73,7 @@ def _down(one: Mapping[str, Any]) -> html.Li:
 
 
 def lost_to_rollbacks(data: Mapping[str, Any]) -> html.Section:
-    """Return the card of what rollbacks cost, and its table by run."""
+    """Return the card of the rollbacks' cost, and its table by run."""
     month = data["month"]
     unknown = f"{plural(data['unknown'], 'run')} still to be added up" if data["unknown"] else ""
     head = panel_head("Lost to rollbacks", html.Span(unknown, className="sub"))

@@ -1,4 +1,4 @@
-"""The interruptions of the fleet: who was hit, what was seen, and the category, which people may correct."""
+"""Interruptions of the fleet: the nodes hit, the signs seen, and the category, which a person may correct."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WHAT = {
 
 
 def interruptions(stops: list[dict[str, Any]], rows: list[dict[str, Any]], query: Mapping[str, str]) -> html.Section:
-    """Return the panel: the list, and what is known of the one that is open.
+    """Return the panel: the list, and the facts of the open one.
 
     Args:
         stops: interruptions as the API gives them, newest first.

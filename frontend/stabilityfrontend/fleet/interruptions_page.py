@@ -1,4 +1,4 @@
-"""Interruptions: which runs are down now, what interrupted all runs, what it cost, which GPUs do it again.
+"""Interruptions: the runs down now, the causes over all runs, the cost, and repeated GPUs.
 
 Period, project and the interruption that is open stand in the address (``days``, ``project``, ``open``), so that a link
 shows the same.
@@ -21,7 +21,7 @@ from stabilityfrontend.viewer import Api
 
 __all__ = ["interruptions_page"]
 
-#: ``days`` of the address, and what the button says; without it they are 30.
+#: ``days`` of the address, and the button's label; without it they are 30.
 PERIODS = {"7": "7 days", "30": "30 days", "90": "90 days", "all": "All"}
 _VISIBLE = {"direct": "directly", "indirect": "indirectly", "no": "not visible"}
 

@@ -1,4 +1,4 @@
-"""The server's page: whether it is well, who notices when it is away, and what became of the newest messages."""
+"""The server's page: its health, the watchers for an outage, and the fate of the newest messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stabilityfrontend.viewer import Api
 __all__ = ["server_page", "watchers_panel"]
 
 _TONES = {"refused": " critical", "late": " critical"}
-#: What each of the two does, and what to set for it.
+#: Description and settings of each of the two.
 _WATCHERS = {
     "heartbeat": (
         "Heartbeat",

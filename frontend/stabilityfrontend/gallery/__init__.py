@@ -1,1 +1,1 @@
-"""The gallery: the patterns that curves of training show, each with a real curve, why it happens and what people do."""
+"""The gallery: patterns in curves of training, each with a real curve, its cause and its remedy."""

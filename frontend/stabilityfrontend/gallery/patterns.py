@@ -1,6 +1,6 @@
 """The patterns, in the order of the page: the one place of their words and of which incidents look like which.
 
-The curves beside them are real runs of the laboratory (``examples/laboratory/record_curves.py``).
+Their curves are real runs of the laboratory (``examples/laboratory/record_curves.py``).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ class Pattern:
 
     Attributes:
         id: in the address (``/gallery#id``) and of its curve.
-        title: what people call it.
-        group: under which heading it stands, a key of ``GROUPS``.
-        look: what the curve does.
-        why: what makes it so.
-        remedy: what people do about it.
-        board: how this board names it and what it offers.
+        title: its common name.
+        group: its heading, a key of ``GROUPS``.
+        look: course of the curve.
+        why: its cause.
+        remedy: the usual one.
+        board: its name on this board and the actions offered.
         source: who described it, with the year.
         kinds: kinds of incidents that look like it ...
         recovery: ... of those only the ones with this recovery; "" for any.
         dataset: ... or only those that one data set carries.
-        begin: first step that is shown at first, where what is to be seen is small beside the whole run.
+        begin: first step that is shown at first, where the pattern is small in the whole run.
     """
 
     id: str
@@ -273,7 +273,7 @@ PATTERNS = (
 def similar() -> list[dict[str, object]]:
     """Return which incidents look like which pattern, for the browser: of those that fit, the first is meant.
 
-    What is said of one data set goes before what is said of a recovery. A spike that may still recover is looked up
+    Facts of one data set go before facts of a recovery. A spike that may still recover is looked up
     as one that does.
     """
     fitting = sorted((one for one in PATTERNS if one.kinds), key=lambda one: not one.dataset)

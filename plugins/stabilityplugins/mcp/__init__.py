@@ -1,4 +1,4 @@
-"""What assistants ask about the runs: an MCP server beside the program, which asks a running server over HTTP."""
+"""Runs for assistants: an MCP server next to the program, which asks a running server over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``stabilityboard mcp``: what assistants speak to. README.md says how they are set up."""
+"""``stabilityboard mcp``: the server of assistants. Their setup is in README.md."""
 
 from __future__ import annotations
 

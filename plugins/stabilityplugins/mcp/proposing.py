@@ -20,7 +20,7 @@ _FIELDS = (
 
 
 class ProposingTools:
-    """What can be proposed.
+    """Tools that propose actions.
 
     Args:
         client: of the server that is asked.

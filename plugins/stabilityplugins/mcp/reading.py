@@ -1,4 +1,4 @@
-"""The tools that only read. Each asks the API as whoever's key it is, and answers little."""
+"""Tools that only read. Each asks the API with its caller's key, and answers little."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stabilityplugins.mcp import shortened
 
 __all__ = ["ReadingTools"]
 
-#: What is asked for at most in one call.
+#: Bounds of one call.
 MAX_RUNS, MAX_INCIDENTS, MAX_POINTS, MAX_METRICS, MAX_COMPARED = 50, 50, 200, 5, 4
 #: Segments and checkpoints that are listed, newest ones.
 MAX_SEGMENTS, MAX_CHECKPOINTS = 20, 8
@@ -23,7 +23,7 @@ Run = Annotated[str, Field(description="run_id, as list_runs gives it", max_leng
 
 
 class ReadingTools:
-    """What can be asked.
+    """Tools that ask.
 
     Args:
         client: of the server that is asked.
@@ -34,7 +34,7 @@ class ReadingTools:
 
     def list_runs(
         self,
-        filter: Annotated[  # what it is called in the product
+        filter: Annotated[  # its name in the product
             str,
             Field(
                 description="Terms separated by spaces, all have to fit. state:sick,crashed, state:well, project:llm, "

@@ -60,7 +60,7 @@ def run(client: ApiClient, *, allow_orders: bool = False) -> None:
 
 
 def _add(server: MCPServer[object], tool: Callable[..., str], annotations: ToolAnnotations) -> None:
-    """Add a tool. What the server refuses becomes an answer that the assistant can read."""
+    """Add a tool. A refusal of the server becomes an answer that the assistant can read."""
 
     @functools.wraps(tool)
     def answered(*args: object, **kwargs: object) -> str:

@@ -1,4 +1,4 @@
-"""What the API answers, shortened for a reader whose context is small: the fields that tell what is wrong. Pure."""
+"""Answers of the API, shortened for a reader whose context is small: the fields that name the fault. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 __all__ = ["checkpoint", "compared", "incident", "listed_incident", "points", "run_row", "run_state", "segment", "text"]
 
-#: Characters of one answer; what is longer is cut, and the answer says so. About 6,000 tokens.
+#: Characters of one answer; a longer one is cut, with a note. About 6,000 tokens.
 MAX_CHARS = 24_000
 #: Characters of a text of a job or a person, items of a list inside an incident's evidence.
 MAX_TEXT, MAX_ITEMS = 600, 12
@@ -73,7 +73,7 @@ def run_row(row: Mapping[str, Any], columns: Sequence[str] = ()) -> dict[str, An
 
 
 def run_state(run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a run is and does."""
+    """Return a run's identity and state."""
     latest: dict[str, Any] = {name: _shortened(value) for name, value in list(run["latest"].items())[:MAX_LATEST]}
     loss: str | None = run.get("loss_metric")
     if loss is not None and loss in run["latest"]:
@@ -95,7 +95,7 @@ def listed_incident(one: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def incident(one: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one incident with its verdict, its advice and what speaks for it."""
+    """Return one incident with its verdict, its advice and its evidence."""
     evidence = dict(one["evidence"])
     verdict = evidence.pop("verdict", None)
     return _some(one, _INCIDENT) | {

@@ -87,7 +87,7 @@ async def _open(request: Request, way: OidcSignIn, person: SignedIn) -> str:
 
 
 async def _refuse(request: Request, error: SignInRefused | Unavailable) -> Response:
-    """Go to the page that says why; what the page says is known by the code alone."""
+    """Redirect to the page with the reason; its text follows from the code alone."""
     refused = error if isinstance(error, SignInRefused) else SignInRefused("store_away", error.message)
     try:
         await _stage(request).refusals.note(refused, _address(request))
@@ -98,7 +98,7 @@ async def _refuse(request: Request, error: SignInRefused | Unavailable) -> Respo
 
 
 def _go(request: Request, where: str, browser: str) -> Response:
-    """Go on to an address, with the cookie of a sign-in that is under way; "" where it is over."""
+    """Redirect to an address, with the cookie of a sign-in that is under way; "" at its end."""
     response = RedirectResponse(where, 303)
     secure = _over_https(request)
     cookie = sign_in_cookie(browser, request.headers, secure=secure, life_s=FLOW_S, below=_below(request))
@@ -107,7 +107,7 @@ def _go(request: Request, where: str, browser: str) -> Response:
 
 
 def _below(request: Request) -> str:
-    """Return the path of the public URL: by that one, and no other, people go to the provider and come back."""
+    """Return the path of the public URL: by that one, and no other, browsers go to the provider and return."""
     return server_of(request)[Options].settings.below
 
 

@@ -1,7 +1,7 @@
 """Sign-ins that are under way: begun here, and at the provider now.
 
 Each is used once, within ten minutes, by the browser that began it. They are one stream in Redis, so every server on
-it can end what another one began, and anybody may begin one: of too many the oldest go.
+it can end a flow that another one began, and any visitor may begin one: of too many the oldest go.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stabilityplugins.oidc.refusals import SignInRefused
 
 __all__ = ["FLOW_S", "Flow", "Flows"]
 
-#: A sign-in takes at most so long, seconds: somebody has to find a password and a second factor.
+#: A sign-in takes at most so long, seconds: a person has to find a password and a second factor.
 FLOW_S = 600
 #: Sign-ins under way, about 400 bytes each.
 MAX_FLOWS = 10_000
@@ -32,8 +32,8 @@ class Flow(msgspec.Struct, frozen=True):
 
     Args:
         begun: unix seconds.
-        state_sha256, browser_sha256: hex digests of what the provider sends back, and of the browser's cookie.
-        nonce: stands in the token. verifier: whoever has the code needs it too (PKCE).
+        state_sha256, browser_sha256: hex digests of the state that the provider returns, and of the browser's cookie.
+        nonce: in the token. verifier: needed with the code (PKCE).
         then: the page that the person wanted.
     """
 

@@ -1,7 +1,7 @@
-"""Asks the OpenID provider: what it can, its keys, a token for a code, who somebody is.
+"""Client of the OpenID provider: its abilities, its keys, a token for a code, a person's claims.
 
-It may be away when the server starts, and at any other time. So nothing is asked before somebody signs in or looks at
-the sign-in page; what was learned is kept for an hour, and longer while the provider is away. Of an outage the
+It may be away when the server starts, and at any other time. So it is not asked before the first sign-in or view of
+the sign-in page; its answers are kept for an hour, and longer while the provider is away. Of an outage the
 provider hears no more than one question in some seconds.
 """
 
@@ -31,7 +31,7 @@ from stabilityplugins.oidc.tokens import UnknownKey, claims_of, keys_of
 
 __all__ = ["Provider", "Tokens"]
 
-#: What the provider says of itself, and its keys, are asked for again after so long, seconds.
+#: Age at which the provider's metadata and keys are asked for again, seconds.
 FRESH_S = 3600.0
 #: A provider that was away is asked again after so long, seconds.
 RETRY_S = 5.0
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class _Metadata(msgspec.Struct, frozen=True):
-    """What the provider says of itself (OpenID Connect Discovery 1.0, RFC 8414, RFC 9207)."""
+    """Metadata of the provider (OpenID Connect Discovery 1.0, RFC 8414, RFC 9207)."""
 
     issuer: str
     authorization_endpoint: str
@@ -59,7 +59,7 @@ class _Metadata(msgspec.Struct, frozen=True):
 
 
 class Tokens(msgspec.Struct, frozen=True):
-    """What the provider gives for a code."""
+    """Tokens of the provider for a code."""
 
     id_token: str
     access_token: str | None = None
@@ -93,14 +93,14 @@ class Provider:
             await self._client.aclose()
 
     async def ready(self) -> None:
-        """Return when it is known what it can. Raises SignInRefused: it is away, or no provider."""
+        """Return when its abilities are fetched. Raises SignInRefused: it is away, or no provider."""
         await self._metadata.get()
 
     async def sign_in_url(self, state: str, flow: Flow, *, other: bool) -> str:
         """Return the provider's page for a sign-in. Raises SignInRefused: it is away.
 
         Args:
-            other: somebody else than who is signed in there: it shall ask.
+            other: another person than the one signed in there: it shall ask.
         """
         found = await self._metadata.get()
         url: str = prepare_grant_uri(
@@ -129,7 +129,7 @@ class Provider:
             raise SignInRefused("token_bad", f"the answer comes from {said!r}, expected {self._settings.issuer!r}")
 
     async def tokens(self, code: str, flow: Flow) -> Tokens:
-        """Return what the provider gives for a code.
+        """Return the provider's tokens for a code.
 
         Raises:
             SignInRefused: it refuses, is away, or answers something else.
@@ -151,7 +151,7 @@ class Provider:
         raise SignInRefused("provider_refused", f"token_endpoint answered {status}: {_error_in(body)}")
 
     async def claims(self, given: Tokens, nonce: str) -> Mapping[str, Any]:
-        """Return the claims of an ID token that holds. Keys that are not known yet are asked for.
+        """Return the claims of a valid ID token. Missing keys are asked for.
 
         Raises:
             SignInRefused: it does not hold, or the provider is away.
@@ -167,10 +167,10 @@ class Provider:
             raise SignInRefused("token_bad", f"id_token: {error}") from error
 
     async def person(self, given: Tokens, subject: str) -> Mapping[str, Any]:
-        """Return what the provider says of a person beside the ID token; nothing where it has no such call.
+        """Return the provider's further facts of a person; nothing where it has no such call.
 
         Raises:
-            SignInRefused: it is away, or speaks of somebody else.
+            SignInRefused: it is away, or answers for another person.
         """
         url = (await self._metadata.get()).userinfo_endpoint
         if url is None or given.access_token is None:
@@ -188,7 +188,7 @@ class Provider:
         )  # fmt: skip
 
     def _in_form(self, found: _Metadata, headers: dict[str, str]) -> dict[str, str]:
-        """Say who we are, in the headers or in what is returned (RFC 6749, 2.3.1)."""
+        """Identify this client, in the headers or in the form returned (RFC 6749, 2.3.1)."""
         client_id, secret = self._settings.client_id, self._settings.client_secret
         if secret is None:
             return {"client_id": client_id}
@@ -238,7 +238,7 @@ class Provider:
         self, method: str, url: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
     ) -> tuple[int, bytes]:
         """Return status and body. Redirects are not followed: secrets go to the address that was named alone."""
-        if self._client is None:  # its TLS context takes 40 ms, which a server without people need not pay
+        if self._client is None:  # its TLS context takes 40 ms, needless in a server without users
             limits = httpx.Limits(max_connections=MAX_CONNECTIONS)
             self._client = httpx.AsyncClient(timeout=ANSWER_S, limits=limits, follow_redirects=False)
         found = bytearray()
@@ -285,7 +285,7 @@ class _Known(Generic[T]):
             self._asked_at = now
         if self._known is not None:
             return self._known
-        assert self._trouble is not None  # asked, and nothing came
+        assert self._trouble is not None  # asked, without an answer
         raise SignInRefused(self._trouble.code, self._trouble.detail)
 
 

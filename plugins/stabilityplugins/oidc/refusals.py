@@ -1,6 +1,6 @@
 """Why a sign-in at the provider led nowhere: a word for programs, a sentence for the page, a detail for the audit log.
 
-The page is shown the sentence alone, by its code: nothing that came with a request is ever put on it.
+The page is shown the sentence alone, by its code: no text of a request is ever put on it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ __all__ = ["SENTENCES", "Refusals", "SignInRefused", "sentence"]
 
 #: The same refusal of the same person is logged this often, seconds: anybody can cause one.
 SAME_REFUSAL_S = 60.0
-#: Refusals of which it is known when they were logged last; the oldest goes.
+#: Refusals with a time of their last log line; the oldest goes.
 MAX_REFUSALS = 1000
-#: Code -> what the page says; ``{name}`` is what people call the provider, ``{url}`` our public address.
+#: Code -> the page's sentence; ``{name}`` is the provider's display name, ``{url}`` the public address.
 SENTENCES: Mapping[str, str] = {
     "provider_away": "{name} can't be reached from this server. Try again in a moment, or use a key.",
     "provider_wrong": "{name} answered what this server can't use. The server's log says why.",
@@ -35,12 +35,12 @@ _LOG = logging.getLogger(__name__)
 
 
 class SignInRefused(Exception):
-    """Nobody is signed in.
+    """The sign-in failed.
 
     Args:
         code: one of ``SENTENCES``.
-        detail: for the log and the audit log: what was given and what was expected, never a secret.
-        who: the person, where the provider has said it and that was checked.
+        detail: for the log and the audit log: the value given and the one expected, never a secret.
+        who: the person, where the provider has named one and that was checked.
     """
 
     def __init__(self, code: str, detail: str, who: str = "") -> None:
@@ -53,7 +53,7 @@ class SignInRefused(Exception):
 
 
 class Refusals:
-    """Notes refused sign-ins in the audit log, each kind once a minute: they must not push out what people did."""
+    """Refused sign-ins in the audit log, each kind once a minute: they must not push out the users' actions."""
 
     def __init__(self, log: AuditLog) -> None:
         self._log = log
@@ -61,7 +61,7 @@ class Refusals:
         self._seen: dict[tuple[str, str], tuple[float, int]] = {}
 
     async def note(self, refused: SignInRefused, address: str) -> None:
-        """Note that nobody was signed in. Raises Unavailable when Redis is away."""
+        """Note a failed sign-in. Raises Unavailable when Redis is away."""
         now, key = time.monotonic(), (refused.who, refused.code)
         last, more = self._seen.pop(key, (float("-inf"), 0))
         if now - last < SAME_REFUSAL_S:
@@ -77,5 +77,5 @@ class Refusals:
 
 
 def sentence(code: str, name: str, url: str) -> str:
-    """Return what the page says, "" for a code that there is not."""
+    """Return the page's sentence, "" for a code that there is not."""
     return SENTENCES.get(code, "").format(name=name, url=url)

@@ -1,4 +1,4 @@
-"""What the server knows of its OpenID provider before it has asked it anything."""
+"""Settings of the OpenID provider, before any question to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stabilitybackend.base.settings import Settings, is_loopback
 
 __all__ = ["CALLBACK", "OidcSettings", "is_safe_address"]
 
-#: Where the provider sends people back to. It has to be registered there, under the public URL.
+#: Address to which the provider returns browsers. It has to be registered there, under the public URL.
 CALLBACK = "/api/v1/oidc/callback"
 #: Longest secret of a client, characters.
 _MAX_SECRET_CHARS = 1000
@@ -22,10 +22,10 @@ class OidcSettings:
     """A provider, and how this server is registered there.
 
     Args:
-        issuer: its address, as it stands in its tokens. public_url: ours, without a slash at its end.
-        client_id: ours there. client_secret: None for a public client.
-        name: what people call it. scopes: what is asked for.
-        user_claim, groups_claim: who somebody is, and their groups.
+        issuer: its address, as in its tokens. public_url: of this server, without a slash at its end.
+        client_id: of this server there. client_secret: None for a public client.
+        name: for display. scopes: asked for.
+        user_claim, groups_claim: names of the claims of a person and of their groups.
     """
 
     issuer: str
@@ -39,7 +39,7 @@ class OidcSettings:
 
     @classmethod
     def of(cls, settings: Settings) -> OidcSettings | None:
-        """Return what the settings say, None where no provider signs anybody in.
+        """Return the provider in the settings, None without one.
 
         Raises:
             SettingsError: something is missing, or is no address of a provider.
@@ -66,7 +66,7 @@ class OidcSettings:
 
     @property
     def redirect_url(self) -> str:
-        """Where the provider sends people back to."""
+        """Address to which the provider returns browsers."""
         return self.public_url + CALLBACK
 
     @property
@@ -76,7 +76,7 @@ class OidcSettings:
 
 
 def is_safe_address(url: str) -> bool:
-    """Return whether what is sent to an address can't be read on the way: https, or this machine."""
+    """Return whether data sent to an address can't be read on the way: https, or this machine."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OidcSignIn", "safe_page"]
 
-#: Longest address of a page that somebody wanted before the sign-in, characters.
+#: Longest address of the page wanted before the sign-in, characters.
 _MAX_PAGE_CHARS = 2000
 #: Longest ID token that is kept for the sign-out, characters: it goes into an address.
 _MAX_KEPT_TOKEN_CHARS = 4000
@@ -30,7 +30,7 @@ _MAX_KEPT_TOKEN_CHARS = 4000
 
 @dataclass(frozen=True)
 class OidcSignIn:
-    """Signs people in at one provider."""
+    """Sign-in at one provider."""
 
     settings: OidcSettings
     provider: Provider
@@ -58,7 +58,7 @@ class OidcSignIn:
         return cls(wanted, Provider(wanted), Flows(redis), roles)
 
     def may(self, person: SignedIn) -> Principal | None:
-        """Return what a person may who signed in before, None: nothing any more."""
+        """Return the rights of a person who signed in before, None: none any more."""
         grant = self.roles.grant(person.name, person.groups) if person.issuer == self.settings.issuer else None
         return None if grant is None else grant.principal(person.name, session=True)
 
@@ -70,7 +70,7 @@ class OidcSignIn:
         """Return the provider's page for a new sign-in, and the secret for the browser's cookie.
 
         Args:
-            then: the page that somebody wants. other: they want to be somebody else than they are there.
+            then: the page wanted. other: a change of the person signed in there.
 
         Raises:
             SignInRefused: the provider is away.
@@ -86,13 +86,13 @@ class OidcSignIn:
             raise
 
     async def finish(self, answer: Mapping[str, str], browser: str) -> tuple[SignedIn, str]:
-        """Return who came back from the provider, and the page that they wanted.
+        """Return the person that the provider confirmed, and the page wanted.
 
         Args:
             answer: the query that the provider sent them back with. browser: the secret of their cookie.
 
         Raises:
-            SignInRefused: nobody is signed in, and why.
+            SignInRefused: the sign-in failed, with the reason.
             Unavailable: Redis is away.
         """
         flow = await self.flows.take(answer.get("state", ""), browser)
@@ -130,14 +130,14 @@ class OidcSignIn:
             raise SignInRefused(
                 "no_name", f"claim {claim!r} is {what}, expected 1 to {MAX_NAME_CHARS} characters (oidc_user_claim)"
             )
-        # As Kubernetes has it: people may write any address into an account that nobody checks.
+        # As Kubernetes has it: a user may write any address into an account that is not checked.
         if claim == "email" and claims.get("email_verified", True) not in (True, "true"):
             raise SignInRefused("no_name", f"the provider has not verified the address {name!r}")
         return name
 
 
 def safe_page(then: str) -> str:
-    """Return the address of a page of ours if ``then`` is one, else that of the first page.
+    """Return the address of a page of this server if ``then`` is one, else that of the first page.
 
     Browsers take ``//host``, ``/\\host`` and either with a tab or a line break in it for another host.
     """

@@ -1,7 +1,7 @@
 """Whether an ID token is one: signed by the provider, for this server, for this sign-in, and still good. Pure.
 
-Signatures are joserfc's matter, the rules of OpenID Connect Core 1.0 (3.1.3.7) Authlib's. What both leave to whoever
-uses them is fixed here: which algorithms count, and that the audience is us.
+Signatures are joserfc's matter, the rules of OpenID Connect Core 1.0 (3.1.3.7) Authlib's. The parts that both leave to
+their user are fixed here: the accepted algorithms, and this server as the audience.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from stabilityplugins.oidc.refusals import SignInRefused
 
 __all__ = ["ALGORITHMS", "LEEWAY_S", "UnknownKey", "claims_of", "keys_of"]
 
-#: Signatures by a private key, which the provider alone has. Neither ``none`` nor HS256, whatever the provider says it
-#: can: our own secret, or a public key taken for one, would sign.
+#: Signatures by a private key, which the provider alone has. Neither ``none`` nor HS256, whatever the provider claims to
+#: support: the client's own secret, or a public key taken for one, would sign.
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
 #: Clocks of provider and server may differ by so much, seconds.
 LEEWAY_S = 30
 #: Kinds of keys that have a public half.
 _PUBLIC_KINDS = frozenset({"RSA", "EC", "OKP"})
-#: What joserfc and Authlib raise for a text of somebody else's; the last ones come from values of a wrong type.
+#: Errors of joserfc and Authlib for a foreign text; the last ones are from values of a wrong type.
 _BAD = (JoseError, ValueError, TypeError, AttributeError, KeyError, RecursionError)
 
 
 class UnknownKey(Exception):
-    """The token names a key that is not among those known: the provider may have new ones."""
+    """The token names an unknown key: the provider may have new ones."""
 
 
 def keys_of(document: object) -> KeySet:
@@ -59,8 +59,8 @@ def claims_of(
     """Return the claims of an ID token that holds.
 
     Args:
-        issuer, client_id, nonce: what it has to say.
-        access_token: that came with it; its hash may be in the token.
+        issuer, client_id, nonce: values that it has to hold.
+        access_token: issued with it; its hash may be in the token.
         now: unix seconds.
 
     Raises:
