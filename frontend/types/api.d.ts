@@ -514,7 +514,7 @@ export interface Checkpoint {
   unverified: boolean;
 }
 
-/** Save a checkpoint on all ranks at one step boundary; training goes on. */
+/** Save a checkpoint on all ranks at one step boundary; training continues. */
 export interface CheckpointNow {
   kind: "checkpoint_now";
   command_id: string;
@@ -1106,7 +1106,7 @@ export interface HeadlineCell {
  *     id: as of a cell; ``datasets`` and ``ratio`` are of a family.
  *     title: name of the metric or family.
  *     metrics: names, or ``prefix*`` for all names that begin so.
- *     unit: beside the title.
+ *     unit: next to the title.
  *     per_rank: a line for each rank instead of the lowest one.
  *     log: begins with a logarithmic y axis.
  */
@@ -1482,7 +1482,7 @@ export interface MixtureCurves {
  *
  * Attributes:
  *     metric: its logged metric, null before the first one.
- *     drawn_as: whether ``metric`` is this share itself, so that a chart may draw ``declared`` beside it.
+ *     drawn_as: whether ``metric`` is this share itself, so that a chart may draw ``declared`` with it.
  *     declared: its target now; 0 of an undeclared one.
  *     realised: of the newest 128 rows. realised_since: of all rows since the declaration or the last resume.
  *     low, high: band of ``realised`` by chance; 0 and 1 for too few rows.
@@ -1676,7 +1676,7 @@ export interface OfferedCheckpoint {
  * An OpenID provider for sign-in.
  *
  * Attributes:
- *     name: for people. start: address that begins a sign-in; takes ``next`` and ``other``.
+ *     name: for display. start: address that begins a sign-in; takes ``next`` and ``other``.
  *     trouble: why it can't be used now, a sentence; "" where it answers.
  *     refusal: why the named sign-in was refused, a sentence; "" for none.
  */
@@ -1742,7 +1742,7 @@ export type PhaseTimes = [number, number, number];
  *     seed: new one of the data order; only from a person's command.
  *     exclude_nodes: nodes to come up without.
  *     verdict: of the incident.
- *     text: sentences for people.
+ *     text: sentences for display.
  *     exit_code: of ``stabilityboard plan``.
  *     command_id: of its restart command.
  */
@@ -3264,7 +3264,7 @@ export interface StackGroup {
 }
 
 /**
- * End training on all ranks at one step boundary; the job's script goes on to its own end.
+ * End training on all ranks at one step boundary; the job's script continues to its own end.
  *
  * Attributes:
  *     save: a checkpoint first.
@@ -3320,7 +3320,7 @@ export interface StoppedBy {
  *
  * Attributes:
  *     code: for programs.
- *     problem, hint: fault and remedy, for people.
+ *     problem, hint: fault and remedy, for display.
  *     since: unix seconds.
  */
 export interface StoringProblem {
@@ -3515,7 +3515,7 @@ export interface UnreadableReason {
  *     lost: records of a node that could not be read there.
  *     stored: records of the ranks of which some were dropped.
  *     refusals: the first refusal of each kind.
- *     text: all of it in sentences, "" for nothing missing.
+ *     text: the same in sentences, "" for nothing missing.
  */
 export interface UnrecordedCounts {
   dropped: number;

@@ -1,1 +1,1 @@
-"""What the server process does for itself: tasks and slices of long work, its memory, and its log lines."""
+"""Base of the server process: tasks and slices of long work, its memory, and its log lines."""

@@ -1,11 +1,11 @@
 """Gives memory that the server no longer needs back to the system, instead of keeping it for each thread apart.
 
-glibc gives every thread that allocates a pool of its own (eight for each core), and what is freed in one serves no
+glibc gives every thread that allocates a pool of its own (eight for each core), and memory freed in one serves no
 other. The server's threads take and free many MiB at a time, on whichever of them is free: parts, aggregates, restart
 files. And each large block that is freed makes glibc keep larger ones in the pool, up to 32 MiB, where one small object
-above it holds all of it. With one pool, and with large blocks always outside of it, the server took 626 MiB instead of
-835 while 10 M points came, and 477 instead of 754 afterwards, for the same CPU time within what two runs differ
-(benchmarks/timeline.py, 2026-11). The interpreter's lock lets hardly two threads allocate at once anyhow.
+above it holds it whole. With one pool, and with large blocks always outside, the server took 626 MiB instead
+of 835 during 10 M points, and 477 instead of 754 afterwards, for the same CPU time within the spread of two runs
+(benchmarks/timeline.py, 2026-11). The interpreter's lock lets hardly two threads allocate at the same time anyhow.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ PAGE_RUNS = 500
 #: Runs looked through for a name, and those that are listed where several have it.
 MAX_NAMED, MAX_LISTED = 5_000, 8
 _KEY = re.compile(r"[!-~]+")
-#: A call of the API in a hint of the server; what it lists is the last part of its path.
+#: A call of the API in a hint of the server; the last part of its path is the kind of its list.
 _CALL = re.compile(r"(?:GET|POST|PUT|DELETE) (?:/api/v1|\.\.\.)/(?:[\w{}.:-]+/)*([\w{}]+)")
-#: What a call lists -> the command that shows it; all else is on the page of the run.
+#: List of a call -> the command that shows it; all else is on the page of the run.
 _COMMANDS = {
     "runs": "stabilityboard runs",
     "commands": "stabilityboard commands RUN",
@@ -49,7 +49,7 @@ class ApiClient:
         api_key: sent as ``Authorization: Bearer``; None sends nothing.
 
     Raises:
-        SettingsError: one of them can't be what it is meant to be.
+        SettingsError: one of them has a wrong form.
     """
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
@@ -86,7 +86,7 @@ class ApiClient:
             found: dict[str, Any] = self.get(run_path(reference))
             return found
         except StabilityBoardError as error:
-            # What can be no id may be a name.
+            # A text that is no id may be a name.
             if error.status not in (NotFound.default_status, BadRequest.default_status):
                 raise
         word = reference.replace("\\", "\\\\").replace('"', '\\"')
@@ -124,7 +124,7 @@ class ApiClient:
             timeout_s: seconds; None for a call that may take as long as it takes.
 
         Raises:
-            Unavailable: no answer came.
+            Unavailable: no answer arrived.
             StabilityBoardError: the server refused; code, message, hint and status are its own.
         """
         try:
@@ -166,7 +166,7 @@ class ApiClient:
 
 
 def _in_terminal(hint: str) -> str:
-    """Return a hint of the server as somebody in a terminal can follow it."""
+    """Return a hint of the server in terms of commands for a terminal."""
     return _CALL.sub(lambda call: _COMMANDS.get(call[1], "the page of the run"), hint)
 
 

@@ -1,12 +1,12 @@
 """Keeps the pauses of Python's collector of cycles short, however much the server holds.
 
 A full collection goes through every container that there is, and the whole process stops meanwhile: for 0.1 to 0.3 s
-with 16,384 ranks or 500 runs. So what has stayed is set aside after each one (``gc.freeze``), and the next one goes
-through what was made since. What is set aside is freed as ever once nothing refers to it; only a cycle among it has to
-wait for a collection of everything. That comes while nobody is connected, or when very much was set aside.
+with 16,384 ranks or 500 runs. So survivors are set aside after each one (``gc.freeze``), and the next one goes
+through newer objects. Those set aside are freed as ever without a reference to them; only a cycle among them has to
+wait for a collection of everything. That runs without connections, or when very much was set aside.
 
 Left to itself the collector waits for more containers made than freed. Where each message of an agent takes the place
-of the one before, that is never so, and it meets them all at once some time: so new ones are collected every now and
+of the one before, that is never so, and it meets them all together some time: so new ones are collected every now and
 then.
 
 Nothing here lists objects (``gc.get_objects``): the list refers to tuples that other threads are just filling, and
@@ -25,18 +25,18 @@ __all__ = ["COLLECT_EVERY_S", "NEW_OBJECTS", "SET_ASIDE_FROM_S", "CycleCollector
 
 #: New containers after which the collector goes through all that was not set aside: each takes 0.3 to 1 us.
 NEW_OBJECTS = 10_000
-#: Pause after which what has stayed is set aside, seconds: some thousand containers. Shorter ones keep nobody waiting.
+#: Pause after which survivors are set aside, seconds: some thousand containers. Shorter ones delay no request.
 SET_ASIDE_FROM_S = 0.001
 #: Containers set aside since the last full collection with which the next one no longer waits for a quiet moment:
-#: some hundred MiB, were all of them in cycles that nobody needs.
+#: some hundred MiB, were all of them in dead cycles.
 MAX_SET_ASIDE = 2_000_000
-#: Share of the time that collecting what is new may take: after a long pause the next one comes later.
+#: Share of the time that collecting new objects may take: after a long pause the next one is later.
 MAX_SHARE = 0.005
-#: How often what is new is collected, and how often it is asked whether everything may be, seconds.
+#: Periods of collecting new objects, and of asking for a full collection, seconds.
 COLLECT_EVERY_S = 0.25
 TEND_EVERY_S = 60.0
 
-#: Generation of ``gc`` that holds what has stayed.
+#: Generation of ``gc`` that holds the survivors.
 _OLDEST = 2
 
 
@@ -47,7 +47,7 @@ class CycleCollector:
         clock: seconds; how long it stopped us.
 
     Attributes:
-        longest_s: the longest pause, by what it went through: ``new`` or ``all``.
+        longest_s: the longest pause, by the objects visited: ``new`` or ``all``.
         pauses_s: all of them together. full_collections: how often it went through everything, but for the start.
     """
 
@@ -62,7 +62,7 @@ class CycleCollector:
         #: Objects that are set aside after a full collection; whether more were since.
         self._stay = 0
         self._more = False
-        #: When the next collection of what is new may begin, and the last pause of one, seconds.
+        #: When the next collection of new objects may begin, and the last pause of one, seconds.
         self._next = float("-inf")
         self._took_s = 0.0
 
@@ -74,13 +74,13 @@ class CycleCollector:
         gc.callbacks.append(self._note)
 
     def stop(self) -> None:
-        """Leave the collector to itself again; what is set aside stays so. Without a ``start`` nothing changes."""
+        """Leave the collector to itself again; objects set aside stay so. Without a ``start`` nothing changes."""
         if self._note in gc.callbacks:
             gc.callbacks.remove(self._note)
             gc.set_threshold(*self._thresholds)
 
     async def follow(self, quiet: Callable[[], bool]) -> None:
-        """Tend it without end; ``quiet`` says whether a pause of some tenths of a second keeps nobody waiting."""
+        """Tend it without end; ``quiet`` returns whether a pause of some tenths of a second delays no request."""
         while True:
             for _ in range(round(TEND_EVERY_S / COLLECT_EVERY_S)):
                 await asyncio.sleep(COLLECT_EVERY_S)
@@ -88,7 +88,7 @@ class CycleCollector:
             self.tend(quiet())
 
     def collect_new(self) -> None:
-        """Collect what was not set aside, where the last time is long enough ago for what it took."""
+        """Collect the objects not set aside, if the last pause is long enough ago for its length."""
         if (now := self._clock()) >= self._next:
             gc.collect()
             self._next = now + self._took_s / MAX_SHARE
@@ -112,7 +112,7 @@ class CycleCollector:
         self._stay = gc.get_freeze_count()
 
     def _note(self, phase: str, facts: dict[str, int]) -> None:
-        """Take what the collector says when it starts and stops; it runs in whichever thread made something."""
+        """Note a start or stop of the collector; runs in the thread that triggered it."""
         if phase == "start":
             self._begin = self._clock()
             return

@@ -1,7 +1,7 @@
 """All errors of the backend: one tree, each with a code, a message, a hint and an HTTP status.
 
     StabilityBoardError
-    ├── BadRequest        422  what was sent is wrong; the same again will not help
+    ├── BadRequest        422  the request is wrong; the same again will not help
     ├── Unauthorized      401  no key, or a wrong one
     ├── Forbidden         403  a good key without the needed scope, or a foreign browser origin
     ├── NotFound          404  no such run, segment, command, ...
@@ -16,7 +16,7 @@
         ├── FolderInUse        another Stabilityboard works in the data folder
         └── RedisStartError    no usable Redis or Valkey server
 
-A message says what was given and what was expected, the hint says what to do. Facts that a program may want are
+A message has the value given and the one expected, the hint has the remedy. Facts that a program may want are
 attributes as well (``error.facts["run_id"]``).
 """
 
@@ -52,8 +52,8 @@ class StabilityBoardError(Exception):
     """The root: everything that the backend raises on purpose.
 
     Args:
-        message: what was given and what was expected, one or two sentences.
-        hint: what to do about it; empty where the message says it all.
+        message: the value given and the one expected, one or two sentences.
+        hint: the remedy; empty where the message has it.
         code: short snake_case word for programs; the class's own by default.
         status: HTTP status; the class's own by default.
         facts: anything a program may want to read without parsing the message.
@@ -78,7 +78,7 @@ class StabilityBoardError(Exception):
 
 
 class BadRequest(StabilityBoardError):
-    """What was sent is wrong; sending the same again will not help."""
+    """The request is wrong; sending the same again will not help."""
 
     default_code = "bad_request"
     default_status = 422
@@ -106,7 +106,7 @@ class NotFound(StabilityBoardError):
 
 
 class Conflict(StabilityBoardError):
-    """The request is right in itself but clashes with what is going on now."""
+    """The request is right in itself but clashes with the present state."""
 
     default_code = "conflict"
     default_status = 409
@@ -126,13 +126,13 @@ class AgentGone(Unavailable):
 
 
 class TakesNoPart(Unavailable):
-    """This process works with others of a version too far from its own: agents, and people, go to another one."""
+    """This process works with others of a version too far from its own: agents, and users, go to another one."""
 
     default_code = "takes_no_part"
 
 
 class ArchiveError(StabilityBoardError):
-    """A file of the archive can't be read or written; the message names it and the reason, the hint what to do."""
+    """A file of the archive can't be read or written; the message names it and the reason, the hint the remedy."""
 
     default_code = "archive"
 
@@ -150,7 +150,7 @@ class StartError(StabilityBoardError):
 
 
 class SettingsError(StartError):
-    """A setting is wrong; the message names it, what was given and what is expected."""
+    """A setting is wrong; the message names it, the value given and the one expected."""
 
     default_code = "bad_setting"
 

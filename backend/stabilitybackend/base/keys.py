@@ -56,7 +56,7 @@ RUNS = "sb:runs"
 RUNS_ACTIVE = "sb:runs:heard"
 #: Sorted set: run id by the time (unix seconds) since which its followed log is read live. Other imports send no alert.
 RUNS_FOLLOWED = "sb:runs:followed"
-#: Sorted set: run id by the time at which an incident of it changed (unix seconds). Alerting reads these runs.
+#: Sorted set: run id by the time of its last changed incident (unix seconds). Alerting reads these runs.
 RUNS_WITH_INCIDENTS = "sb:runs:incidents"
 #: Sorted set: run id by the time (unix seconds) since which a worker has to follow it; not where one process does all.
 RUNS_LIVE = "sb:runs:live"

@@ -22,7 +22,7 @@ class NameKey(tuple[str, ...]):
 
 
 class NameSet(list[str]):
-    """The names of a set, in the order of its columns; nobody changes it. Where it comes again it is the same object.
+    """The names of a set, in the order of its columns; immutable by convention. Equal sets share one object.
 
     Attributes:
         key: the names as a key.

@@ -1,7 +1,7 @@
 """Writes down the state of a part of a run as bytes, by its declared types, and reads it back. No code is read.
 
-A part is a ``Stateful`` object or a dataclass. Its bytes are MessagePack without names of classes: what they mean says
-the type that they are read as, so that whoever made them can make values of these types and nothing else. Beside them
+A part is a ``Stateful`` object or a dataclass. Its bytes are MessagePack without names of classes: their meaning is
+the type that they are read with, so that their author can make values of these types and no others. With them
 is a version, which a person raises, and a shape, which changes with any declared name or type.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["SavedPart", "Unfit", "pack", "part_of", "restore", "unpack", "unpack
 
 T = TypeVar("T")
 _quiet = QuietLog(logging.getLogger(__name__))
-#: Runs are restored in several threads. What msgspec works out of a type is seen by others while it is half done, and
+#: Runs are restored in several threads. msgspec's description of a type is seen by others while it is half done, and
 #: reading by it then ended the process with a segmentation fault. Under Python's lock one at a time costs nothing.
 _one_at_a_time = threading.RLock()
 
@@ -46,10 +46,10 @@ class Unfit(ValueError):
 
 
 def part_of(name: str, whole: Any, data: bytes | None = None) -> SavedPart:
-    """Return the state of ``whole`` as it is now; one that can't be written down is logged, and fits nobody.
+    """Return the present state of ``whole``; one that can't be written down is logged, and fits no reader.
 
     Args:
-        data: its bytes, where they are known.
+        data: its bytes, where they exist already.
     """
     try:
         data = pack(whole) if data is None else data
@@ -60,7 +60,7 @@ def part_of(name: str, whole: Any, data: bytes | None = None) -> SavedPart:
 
 
 def restore(whole: Stateful, part: SavedPart | None, name: str) -> None:
-    """Put the state of ``part`` into ``whole``, or raise Unfit as ``unpacked`` does, with nothing of it changed."""
+    """Put the state of ``part`` into ``whole``, or raise Unfit as ``unpacked`` does, without any change."""
     whole.take_over(unpacked(type(whole), part, name))
 
 
@@ -82,7 +82,7 @@ def pack(whole: Any) -> bytes:
     """Return the state of a part as bytes.
 
     Raises:
-        TypeError, ValueError, OverflowError: an attribute holds what can't be written down.
+        TypeError, ValueError, OverflowError: an attribute holds a value that can't be written down.
     """
     return _encoder.encode(whole.saved_values() if isinstance(whole, Stateful) else whole)
 
@@ -126,7 +126,7 @@ def _wire_type(kind: Any) -> Any:
 
 
 def _encoded(value: Any) -> Any:
-    """Return in plain values what msgspec does not know."""
+    """Return a type that is foreign to msgspec in plain values."""
     if isinstance(value, deque):
         return value.maxlen, list(value)
     if isinstance(value, Stateful):

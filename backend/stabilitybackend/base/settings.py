@@ -44,8 +44,8 @@ _CONVERSIONS: dict[str, tuple[Callable[[str], Any], str]] = {
 _LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 _HOST_NAME = re.compile(r"\*|(\*\.)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,100}")
-#: A path below which a proxy serves the board; and what addresses of the board begin with, so that no such path may: of
-#: an address below one nobody could tell whether the proxy has taken the path off already.
+#: A path below which a proxy serves the board; and the first part of the board's addresses, so that no such path may:
+#: of an address below one it would be undecidable whether the proxy has taken the path off already.
 _ROOT_PATH = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~!$&'()*+,:@%-]+)+/?")
 _OWN_PATH = re.compile(
     r"/(_dash-.*|_stability|alerting|api|audit|compare|fleet|gallery|healthz|incidents|interruptions|livez|login"
@@ -78,11 +78,11 @@ class Settings:
         agent_lost_s: seconds that an agent may be silent, > 0.
         log_level: ``critical``, ``error``, ``warning``, ``info`` or ``debug``.
         alert_routes: YAML file of routes of alerts (docs/alerting.md). None: those written on the page.
-        public_url: ``https://board.example.org`` or ``https://hub.example.org/user/x/proxy/8080``, where people open
+        public_url: ``https://board.example.org`` or ``https://hub.example.org/user/x/proxy/8080``, where browsers open
             the pages: a proxy's address, and the one in alerts. With a name beyond loopback every call needs a key.
         root_path: ``/user/x/proxy/8080``, the path below which a proxy serves the board, whether it passes the path on
             or takes it off. None: that of the public URL.
-        trusted_hosts: further names of this server, separated by commas in the environment; ``*.example.org`` stands
+        trusted_hosts: further names of this server, separated by commas in the environment; ``*.example.org`` means
             for all below. They need keys as a public URL does.
         trusted_proxies: addresses or networks whose ``X-Forwarded-For``, ``-Proto`` and ``-Prefix`` are believed,
             separated by commas. None: no proxy's.
@@ -90,8 +90,8 @@ class Settings:
             proxy signs anybody in. With it every call needs a key or a person.
         proxy_groups_header: header with that person's groups, separated by commas.
         roles: TOML file with the rights of users signed in by a proxy or a provider (docs/security.md).
-        oidc_issuer: address of an OpenID provider where people sign in, such as https://id.example.org/realms/ml. None:
-            nobody does. With it every call needs a key or a person, and a public URL must be set.
+        oidc_issuer: address of an OpenID provider for sign-in, such as https://id.example.org/realms/ml. None:
+            no sign-in. With it every call needs a key or a person, and a public URL must be set.
         oidc_client_id: the id under which this server is registered there.
         oidc_client_secret, oidc_client_secret_file: the secret of that client, or a file that holds it; never shown. A
             public client has none.
@@ -99,7 +99,7 @@ class Settings:
         oidc_scopes: requested scopes, separated by blanks.
         oidc_user_claim: the claim that is a person's name here. oidc_groups_claim: the one that lists their groups.
         role: roles of this process, where several processes are one server, of door, worker, pages and alerting;
-            separated by commas in the environment. Empty: all of it, alone on its Redis.
+            separated by commas in the environment. Empty: all roles, alone on its Redis.
         advertise_url: where the other processes reach this one. None: this host's name and the port.
         two_persons: rollbacks and restarts take two persons: one proposes, another one approves. ``1`` or ``0``.
 

@@ -1,6 +1,6 @@
 """Lets long work of a run give way to everything else: it is done in slices, and the event loop serves others between.
 
-What an agent says meanwhile waits until the work is done, so the work finds all as it was when it began.
+An agent's messages wait until the work is done, so the work finds the state unchanged since its begin.
 """
 
 from __future__ import annotations

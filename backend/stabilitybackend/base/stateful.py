@@ -36,8 +36,8 @@ def fresh(make: Callable[..., Any], *args: Any, **options: Any) -> Any:
 class Stateful:
     """An object whose annotated attributes are its state; ``saving.py`` writes them down and takes them over.
 
-    They are annotated in the class, each with what it begins with, of which every object gets a copy (``fresh`` makes
-    what a copy would share). Their types are numbers, texts, containers and deques of these, named tuples, dataclasses,
+    They are annotated in the class, each with its initial value, of which every object gets a copy (``fresh`` makes
+    values that a copy would share). Types: numbers, texts, containers and deques of these, named tuples, dataclasses,
     and other ``Stateful`` classes. An attribute without an annotation in the class is none of the state.
 
     Class attributes:

@@ -15,7 +15,7 @@ MAX_RATE = 0.05
 class SteadyClock:
     """Unix seconds that follow the machine's clock and always rise, as ``adjtime`` lets a clock be set.
 
-    Somebody sets the machine's clock, or its time service does, by an hour: to take the hour for silence of every agent
+    The machine's clock may be set by an hour, by hand or by a time service: to take the hour for silence of every agent
     would be a false alarm of every run.
 
     Args:

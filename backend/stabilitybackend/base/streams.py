@@ -11,7 +11,7 @@ from stabilityclient.wire import Frame, NodeFrame
 
 __all__ = ["StoredEntry", "entries_between", "next_id", "stream_order"]
 
-#: What was stored: stream id, message, and what it says where that is known.
+#: Stored entry: stream id, message, and its decoded content where there is one.
 StoredEntry = tuple[str, bytes, Frame | NodeFrame | None]
 #: Entries read in one round trip.
 READ_COUNT = 64

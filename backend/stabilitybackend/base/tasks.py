@@ -78,7 +78,7 @@ async def end(*tasks: asyncio.Task[Any] | None) -> None:
 async def in_thread(work: Callable[[], T]) -> T:
     """Return the result of ``work``, called in a thread.
 
-    A thread can't be ended. A task that is cancelled goes on waiting for it, so that what it holds (a lock, files that
+    A thread can't be ended. A cancelled task still waits for it, so that its resources (a lock, files that
     it writes) is let go only when nothing touches it any more.
     """
     task = asyncio.ensure_future(asyncio.to_thread(work))

@@ -1,6 +1,6 @@
 """The program ``stabilityboard``.
 
-Every command says in one line what went wrong and in one what to do about it; 0 is success, 1 trouble, 2 wrong use.
+Every command prints the fault in one line and the remedy in one; 0 is success, 1 trouble, 2 wrong use.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from stabilitybackend.plugins import Plugins, load
 
 __all__ = ["main", "program"]
 
-#: What a wrong option raises where typer does not say it by itself: with ``--json``.
+#: Error of a wrong option where typer does not print it by itself: with ``--json``.
 _UsageError: Any = typer.BadParameter.__bases__[0]
 _DATA_DIR_HELP = "Folder of everything that is kept."
 
@@ -205,17 +205,17 @@ def main() -> None:
     except StabilityBoardError as error:
         _say(error, as_json)
         sys.exit(2 if isinstance(error, SettingsError) or error.code == WRONG_USE else 1)
-    except BrokenPipeError:  # ``| head``: nobody reads on, and Python would complain once more at its end
+    except BrokenPipeError:  # ``| head``: the reader has left, and Python would complain once more at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except OSError as error:  # a full disk, a folder that nobody may write: no mistake of ours
+    except OSError as error:  # a full disk, a folder without write permission: no bug
         place = f"{error.filename}: " if error.filename else ""
         _say(StabilityBoardError(f"{place}{error.strerror or error}", hint="see the disk and its rights"), as_json)
         sys.exit(1)
 
 
 def _say(error: StabilityBoardError, as_json: bool) -> None:
-    """Print what was wrong and what to do about it, on standard error: two lines, or one JSON document."""
+    """Print the fault and the remedy on standard error: two lines, or one JSON document."""
     if as_json:
         sys.stderr.write(orjson.dumps(error.as_json()).decode() + "\n")
         return
@@ -226,7 +226,7 @@ def _say(error: StabilityBoardError, as_json: bool) -> None:
 
 
 def _wants_json(arguments: list[str]) -> bool:
-    """Return whether what goes wrong is said as JSON too, on standard error: ``--json`` is there, not behind ``--``."""
+    """Return whether errors are printed as JSON too, on standard error: ``--json`` is there, not behind ``--``."""
     return "--json" in (arguments[: arguments.index("--")] if "--" in arguments else arguments)
 
 

@@ -1,4 +1,4 @@
-"""``stabilityboard audit``: who ordered, changed, deleted and saw what on a server; as a table or a file."""
+"""``stabilityboard audit``: orders, changes, deletions and views on a server by person; as a table or a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``stabilityboard autopilot``: turns the autopilot of a run on with a policy, or off, and shows what it does."""
+"""``stabilityboard autopilot``: turns the autopilot of a run on with a policy, or off, and shows its actions."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def _ask(run_id: str, save: bool, url: str | None, api_key: str | None, data_dir
         run_id = client.run(run_id)["run_id"]
         offer = client.get(f"{run_path(run_id)}/orders")
     if not offer["stop"]["possible"]:
-        return  # the server says why, with what works instead
+        return  # the server's error has the reason and the alternatives
     lost, last = offer["steps_lost"] or 0, offer["last_checkpoint"]
     since = "there is no checkpoint" if last is None else f"since the checkpoint of step {last}"
     what = "a checkpoint is saved first" if save else f"{lost} steps are lost ({since}); --save saves them first"

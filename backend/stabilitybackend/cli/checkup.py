@@ -1,4 +1,4 @@
-"""Checks this machine the way the server and the client will, and says what works.
+"""Checks of this machine from the view of the server and the client, and their results.
 
 Each check is a function of the settings that returns one result; its name is that of the result. An exception of one
 becomes a failed result, and the others are still made.
@@ -157,7 +157,7 @@ def _server(settings: Settings, url: str | None, api_key: str | None) -> CheckRe
         return CheckResult("server", "note", "none runs on this data folder", "start one with: stabilityboard up")
     with ApiClient(url, api_key) as client:
         health = client.get("/healthz")
-        runs = client.runs()[0]  # also says whether the key is right
+        runs = client.runs()[0]  # also checks the key
     blind = [run["run_id"] for run in runs if run["status"] == "running" and run["unwatched"]]
     if blind:
         few = ", ".join(blind[:3]) + (f" and {len(blind) - 3} more" if len(blind) > 3 else "")

@@ -1,4 +1,4 @@
-"""``stabilityboard detectors``: what watches a run, how it is set, and setting it. Asks the running server."""
+"""``stabilityboard detectors``: the detectors of a run, their settings, and changes. Asks the running server."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def parse_settings(texts: Iterable[str]) -> dict[str, dict[str, float]]:
     """Return ``detector.parameter=value`` texts as settings; of two that name the same the last one counts.
 
     Raises:
-        BadRequest: a text is not of that form, a name is unknown (the message lists what exists) or a value is out of
+        BadRequest: a text has another form, a name is unknown (the message lists the valid ones) or a value is out of
             its range.
     """
     # Here and not above: they load NumPy, which no other command waits for.
@@ -90,7 +90,7 @@ def parse_settings(texts: Iterable[str]) -> dict[str, dict[str, float]]:
 
 
 def detector_table(listed: Sequence[Mapping[str, Any]], settings: Mapping[str, Mapping[str, float]]) -> Table:
-    """Return the detectors with what can be set, and what is set where it differs from the default."""
+    """Return the detectors with their settings, and the values that differ from the default."""
     table = Table(Column("set", no_wrap=True), Column("value", justify="right"), "range", "what it does")
     for detector in listed:
         name, kinds = escape(detector["name"]), ", ".join(detector["kinds"])

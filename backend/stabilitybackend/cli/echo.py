@@ -15,7 +15,7 @@ def echo(text: str, *, err: bool = False) -> None:
 
 
 def printable(text: str) -> str:
-    """Return a text without what a terminal would obey: escapes, and marks that turn the direction of a line."""
+    """Return a text without a terminal's commands: escapes, and marks that turn the direction of a line."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one in "\n\t" else _UNPRINTABLE for one in text)

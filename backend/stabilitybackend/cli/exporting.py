@@ -56,7 +56,7 @@ def export_run(
     if view not in _VIEWS:
         raise BadRequest(f"--view is {view!r}, expected all or effective", hint="see stabilityboard export --help")
     with connect(url, api_key, data_dir) as client:
-        run_id = client.run(run_id)["run_id"]  # its error names what is wrong with the URL, the key or the run
+        run_id = client.run(run_id)["run_id"]  # its error names the fault of the URL, the key or the run
         if not to:
             raise BadRequest("--to is missing", hint=f"add --to {run_id}.parquet, or .jsonl", code=WRONG_USE)
         with _destination(to) as file, _bar(run_id) as show:
@@ -92,7 +92,7 @@ def _destination(to: str) -> Iterator[BinaryIO]:
         except OSError as error:
             # Python would complain once more when it flushes at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            if isinstance(error, BrokenPipeError):  # ``export - | head``: nobody reads on
+            if isinstance(error, BrokenPipeError):  # ``export - | head``: the reader has left
                 raise typer.Exit(1) from None
             raise StabilityBoardError(f"standard output can't be written: {error.strerror}") from error
         return
@@ -138,7 +138,7 @@ def download(
     file: BinaryIO,
     show: Callable[[int, int], None],
 ) -> dict[str, Any]:
-    """Copy the answer into ``file`` and return what is known of it: ``rows``, ``points``, ``problems``, ``bytes``.
+    """Copy the answer into ``file`` and return its facts: ``rows``, ``points``, ``problems``, ``bytes``.
 
     Raises:
         Unavailable: the connection broke, so the file is not whole.

@@ -14,7 +14,7 @@ from stabilitybackend.base.quiet_log import QuietLog
 
 __all__ = ["BoundedHttpProtocol", "RubbishFilter"]
 
-#: Longest first line and headers of a request together, bytes. The longest address of ours, a chart of 24 metrics, has
+#: Longest first line and headers of a request together, bytes. The board's longest address, a chart of 24 metrics, has
 #: 8,000; a cookie 43.
 MAX_HEAD_BYTES = 32 * 1024
 MAX_HEADERS = 100
@@ -22,7 +22,7 @@ MAX_HEADERS = 100
 HEAD_TIMEOUT_S = 10.0
 
 
-#: What uvicorn logs for each request that is none: whoever sends rubbish could fill the disk with it.
+#: Log lines of uvicorn for each malformed request: a sender of rubbish could fill the disk with them.
 _RUBBISH = ("Invalid HTTP request received.", "Unsupported upgrade request.")
 
 
@@ -75,7 +75,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_is_here()
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > MAX_HEAD_BYTES or len(self.headers) > MAX_HEADERS:
-            raise ValueError("too much in the head")  # the parser makes 400 of it
+            raise ValueError("too much in the head")  # the parser answers 400
         super().on_headers_complete()
 
     def _expect_head(self) -> None:

@@ -1,4 +1,4 @@
-"""``stabilityboard interruptions``: what stopped the jobs of this server, as a table."""
+"""``stabilityboard interruptions``: interruptions of the jobs of this server, as a table."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from stabilitybackend.cli.options import ApiKey, DataDir, Url, connect
 
 __all__ = ["interruptions"]
 
-#: Characters of a line from which on the table also says what is seen of each category.
+#: Characters of a line from which on the table also has the visible signs of each category.
 _WIDE = 120
 #: Interruptions listed under the table; --json gives all that the server lists.
 _LISTED = 20
-#: Lines of evidence of each of them, the first beside its category.
+#: Lines of evidence of each of them, the first next to its category.
 _EVIDENCE_LINES = 4
 _VISIBLE_STYLE = {"direct": "green", "indirect": "yellow", "no": "red"}
 

@@ -26,7 +26,7 @@ from stabilitybackend.base.settings import Settings
 from stabilitybackend.cli.options import AsJson, check_unasked, show_json
 from stabilitybackend.cli.own_redis import own_redis
 
-if TYPE_CHECKING:  # Redis' client takes as long to load as half of the program: only what needs it waits for it
+if TYPE_CHECKING:  # Redis' client takes as long to load as half of the program: only its users wait for it
     from stabilitybackend.access.audit import AuditLog
     from stabilitybackend.access.auth import ApiKey, KeyRing
     from stabilitybackend.schema.server import AuditEntry
@@ -38,7 +38,7 @@ app = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 _DataDir = Annotated[Path | None, typer.Option(help="The server's data folder.")]
 _RedisUrl = Annotated[str | None, typer.Option(help="The server's Redis, if it does not use the embedded one.")]
 _Answer = TypeVar("_Answer")
-#: What the server is like when its last key is revoked.
+#: State of the server after the revocation of its last key.
 _LOCKED = (
     "The server refuses every call without a key, also from this machine, until one is made "
     "(stabilityboard keys create NAME) or it is opened (stabilityboard keys open)."
@@ -174,7 +174,7 @@ def audit(
 
 
 def _shown(key: ApiKey) -> dict[str, Any]:
-    """Return what may be shown of a key: all but the digest of its secret."""
+    """Return the public facts of a key: all but the digest of its secret."""
     from stabilitybackend.access.auth import role_of
 
     facts: dict[str, Any] = msgspec.to_builtins(key)
@@ -203,7 +203,7 @@ async def _act(url: str, action: Callable[[KeyRing, AuditLog], Awaitable[_Answer
 
 
 def _person() -> str:
-    """Return who sits at the command line; whoever can reach Redis may do all this."""
+    """Return the user at the command line; access to Redis is permission enough."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (KeyError, OSError):  # a numeric user without a name, as in containers

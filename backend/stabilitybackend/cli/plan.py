@@ -1,4 +1,4 @@
-"""``stabilityboard plan``, ``restart``, ``dump``, ``task``: what launchers ask, and what people order at a hung job."""
+"""``stabilityboard plan``, ``restart``, ``dump``, ``task``: a launcher's questions, and orders for a hung job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["dump", "plan", "restart", "task"]
 
 #: Seconds between two questions while ``plan --wait`` waits.
 _ASK_S = 1.0
-#: Seconds to wait for stacks, and for what a task answers.
+#: Seconds to wait for stacks, and for a task's answer.
 _DUMP_WITHIN_S = 60.0
 _TASK_WITHIN_S = 90.0
 #: Nothing is wrong, or nothing is decided yet: the two actions that ``--wait`` waits past.
@@ -53,7 +53,7 @@ def plan(
     text = json.dumps(found, indent=1)
     if output is not None:
         try:
-            part = output.with_name(f"{output.name}.{os.getpid()}.tmp")  # several nodes may write at once
+            part = output.with_name(f"{output.name}.{os.getpid()}.tmp")  # several nodes may write at the same time
             part.write_text(text + "\n")
             part.replace(output)
         except OSError as error:
@@ -72,19 +72,19 @@ def plan(
 
 
 def _show(command: Command, waited: bool) -> NoReturn:
-    """Print a command as JSON, and leave: with 1 where somebody waited for nothing."""
+    """Print a command as JSON, and leave: with 1 after a wait in vain."""
     show_json(command)
     raise typer.Exit(0 if not waited or command.state == "done" else 1)
 
 
 def _warn(warning: str | None) -> None:
-    """Print what is against the checkpoint of a plan, where something does."""
+    """Print the warning against the checkpoint of a plan, where there is one."""
     if warning:
         typer.echo(f"  warning: {warning}")
 
 
 def _decided(client: ApiClient, place: str, deadline: float) -> dict[str, Any]:
-    """Return the plan once there is something to do, the run is finished, or time is over."""
+    """Return the plan once there is something to do, the run is finished, or time is up."""
     while True:
         try:
             found: dict[str, Any] = client.get(f"{place}/plan")

@@ -1,4 +1,4 @@
-"""``stabilityboard commands``, ``approve`` and ``decline``: what is ordered and proposed, and what people decide on."""
+"""``stabilityboard commands``, ``approve`` and ``decline``: orders, proposals, and decisions on them."""
 
 from __future__ import annotations
 

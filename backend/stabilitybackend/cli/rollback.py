@@ -94,7 +94,7 @@ def roll_back(
                 f"run {run_id} is over ({run['state']['word']}): there is no job that could go back",
                 hint=f"start the job again from a checkpoint; stabilityboard plan {run_id} says from which",
             )
-        # With --json what was chosen is in the command; the words go beside it.
+        # With --json the choice is in the command; the words go to standard error.
         say = partial(typer.echo, err=as_json)
         if to_step is None:
             offer = client.get(f"{run_path(run_id)}/rollback")
@@ -116,7 +116,7 @@ def roll_back(
 
 
 def _take_suggestion(request: CommandRequest, offer: Mapping[str, Any], yes: bool, say: Say) -> CommandRequest:
-    """Show what the server suggests, ask, and return the request for it; what was given stays.
+    """Show the server's suggestion, ask, and return the request for it; given options stay.
 
     Raises:
         BadRequest: there is no checkpoint to suggest.
@@ -181,7 +181,7 @@ def _take_branch(request: CommandRequest, offer: Mapping[str, Any], yes: bool, s
 
 
 def _size(one: Mapping[str, Any]) -> str:
-    """Return what is known of a checkpoint's files in words, "" for nothing."""
+    """Return the size of a checkpoint's files in words, "" for none."""
     if one["kind"] is None or one["size_bytes"] is None:
         return ""
     kind = "" if one["kind"] == "unknown" else f" ({one['kind'].replace('_', ' ')})"

@@ -30,7 +30,7 @@ __all__ = [
 
 #: In the data folder while a server runs: ``{"url", "pid"}``.
 SERVER_FILE = "server.json"
-#: Twice what an agent may send, so that a message a little too big is answered and not just cut off.
+#: Twice an agent's limit, so that a message a little too big is answered and not just cut off.
 WS_MAX_BYTES = 2 * MAX_MESSAGE_BYTES
 #: A half-open connection is noticed after these many seconds together.
 WS_PING_S = 10.0
@@ -51,8 +51,8 @@ def server_config(
     """Return uvicorn's settings for our app: the fastest loop and WebSocket code measured, no compression.
 
     Args:
-        trusted_proxies: addresses and networks whose X-Forwarded-For, -Proto and -Prefix count; None: nobody's.
-        people: whom one of them may sign in.
+        trusted_proxies: addresses and networks whose X-Forwarded-For, -Proto and -Prefix count; None: none.
+        people: users that one of them may sign in.
         below: path below which a proxy serves it, "" for none. Not uvicorn's own ``root_path``, which needs a proxy
             that takes the path off, and puts it in front of each request.
     """
@@ -61,7 +61,7 @@ def server_config(
         app = ServedPath(forwarded, below, forwarded.trusted_hosts)
     elif below:
         app = ServedPath(app, below)
-    if people is not None:  # around it: it has to see where the request came from
+    if people is not None:  # around it: it has to see the origin of the request
         app = PeopleFromProxy(app, people)
     config = uvicorn.Config(
         app,
@@ -110,13 +110,13 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class Stop:
-    """Whether SIGTERM or SIGINT came. ``check`` between pieces of work: Python may swallow what they raise."""
+    """Arrival of SIGTERM or SIGINT. ``check`` between pieces of work: Python may swallow their exceptions."""
 
     def __init__(self) -> None:
         self.asked = False
 
     def check(self) -> None:
-        """Leave with SystemExit(0) where one came."""
+        """Leave with SystemExit(0) after one."""
         if self.asked:
             raise SystemExit(0)
 

@@ -21,7 +21,7 @@ SHORT, ID, SENTENCE = 20, 28, 28
 MINOR = 5
 #: Width of a table in a pipe or a file: nothing is cut or wrapped there.
 ENDLESS = 100_000
-#: Characters that a column takes beside its cells, and a table beside its columns.
+#: Characters that a column takes for its frame, and a table for its edge.
 _FRAME, _EDGE = 3, 1
 
 
@@ -91,7 +91,7 @@ def _fitted(columns: Sequence[Column], needs: Sequence[int], width: int) -> tupl
     leave_out(MINOR)
     shorten(id=ID)
     leave_out(0)
-    shorten(id=SHORT, whole=SHORT)  # what has to be there, in a terminal that is narrower than that
+    shorten(id=SHORT, whole=SHORT)  # the least content, in a terminal that is narrower than that
     return shown, widths
 
 

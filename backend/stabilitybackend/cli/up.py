@@ -42,12 +42,12 @@ def run_up(settings: Settings, on_up: Callable[[str, str], None], plugins: Plugi
     The port comes first: it is the likeliest thing to be wrong, and cheap to find out.
 
     Args:
-        settings: what to run with; port 0 takes a free one.
+        settings: of the server; port 0 takes a free one.
         on_up: called with the URL and a line about Redis once requests are answered.
         plugins: of this process.
 
     Raises:
-        StartError: something needed is missing or in use; the message and hint say what to do.
+        StartError: a requirement is missing or in use; the remedy is in the message and hint.
     """
     give_memory_back()
     with stops_as_exit() as stop, contextlib.ExitStack() as stack:
@@ -95,11 +95,11 @@ def _made(
 
 
 async def _note(redis: Redis, url: str) -> None:
-    """Log what is to be mended about a Redis that is not ours."""
+    """Log the faults of an external Redis."""
     try:
         notes = await examine_redis(redis, url)
     except (RedisError, OSError):
-        return  # it answered a moment ago; the server says by itself that it is away
+        return  # it answered a moment ago; the server reports its absence by itself
     for note in notes:
         _log.warning("%s. %s", note.text, note.advice)
 
@@ -121,7 +121,7 @@ async def _check(
             await lease.take(redis, shown_url(url))
         installation = None
         if not settings.role or "worker" in settings.role:
-            from stabilitybackend.runs.archiving.installation import Installation  # with Polars: after what may stop it
+            from stabilitybackend.runs.archiving.installation import Installation  # with Polars: after all checks
 
             installation = Installation.of(settings)
             await installation.begin(redis)

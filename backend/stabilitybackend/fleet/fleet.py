@@ -1,4 +1,4 @@
-"""Memory over all runs: faulty GPUs, interruptions, people's corrections, lost GPU-hours.
+"""Memory over all runs: faulty GPUs, interruptions, corrections by hand, lost GPU-hours.
 
 Stored in hashes of Redis and held in memory. It outlives the runs, but for their incidents, which are listed here and
 stored with the run. Every entry has a stable identity, so that a repeated write after a crash or a replay changes
@@ -113,7 +113,7 @@ T = TypeVar("T")
 
 #: Runs whose interruptions are remembered; those that ended first are dropped first.
 MAX_RUNS = 5_000
-#: Interruptions in one answer; the numbers beside them are of all.
+#: Interruptions in one answer; its totals are over all.
 MAX_LISTED = 500
 _DAY_S = 86_400.0
 #: Pause before another try to read, where Redis was away, seconds.
@@ -198,7 +198,7 @@ class Fleet(InRedis):
                 _log.warning("%s: entry %.80r can't be read and is passed over: %s", key, field, error)
         return good
 
-    # --- what runs report -------------------------------------------------------------------------------------------
+    # --- reports of runs --------------------------------------------------------------------------------------------
 
     async def announced(self, hello: Hello) -> None:
         """Take an agent's name of its run, and its node."""
@@ -288,7 +288,7 @@ class Fleet(InRedis):
                 for key, fields in unsaved.items():
                     self._unsaved[key] = fields | self._unsaved.get(key, {})
 
-    # --- what people ask and say -----------------------------------------------------------------------------------
+    # --- questions and corrections ---------------------------------------------------------------------------------
 
     def gpus(self, project: str | None = None) -> FleetGpus:
         """Return the answer of ``GET /api/v1/gpus``; with a project only of its runs."""

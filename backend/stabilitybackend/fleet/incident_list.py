@@ -101,7 +101,7 @@ class IncidentList:
             try:
                 one = listed_of(data)
             except (ValueError, msgspec.MsgspecError):
-                continue  # its run's own page says so
+                continue  # it is on its run's own page
             if one.run_id == run_id and self._known(run_id, one.incident_id) is None:
                 self._put(one)
 
@@ -120,7 +120,7 @@ class IncidentList:
             try:
                 one = listed_of(data)
             except (ValueError, msgspec.MsgspecError):
-                continue  # its run's own page says so
+                continue  # it is on its run's own page
             newest[one.incident_id] = one
         for one in newest.values():
             if one.run_id == run_id and self._known(run_id, one.incident_id) != one:

@@ -1,7 +1,7 @@
 """Rows of the table of interruptions: the terms of Llama 3's published table, with visibility to a client.
 
 Counts: "The Llama 3 Herd of Models" (arXiv 2407.21783), Table 5: unexpected interruptions in 54 days of the 405B model
-on 16,384 GPUs. The counts sum to 419; the percentages printed beside them do not follow from the counts (148 of 419 is
+on 16,384 GPUs. The counts sum to 419; the printed percentages do not follow from the counts (148 of 419 is
 35.3 %, printed is 30.1 %), so shares are made from the counts here.
 """
 
@@ -20,7 +20,7 @@ class Category(NamedTuple):
 
     Args:
         key: name in the API. label: as in the published table.
-        visible: ``direct``: observed itself; ``indirect``: its effects are; ``no``: only people know.
+        visible: ``direct``: observed itself; ``indirect``: its effects are; ``no``: only a person can tell.
         sees: visible and invisible parts.
         published: count in the published table, None for own rows.
     """

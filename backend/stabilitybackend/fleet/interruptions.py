@@ -36,7 +36,7 @@ from stabilityclient.wire import pid_of
 __all__ = ["OPEN_COUNTS_S", "JobStop", "JobStory", "TrainingInterval", "interruptions_of", "judge", "shown", "summed"]
 
 # Category of a stop: rules in order, with evidence and doubts. The rules see symptoms. The switch, cable, power supply
-# or board at fault is invisible from inside a job; the text has that, and people can correct the category.
+# or board at fault is invisible from inside a job; the text has that, and the category can be corrected.
 
 #: Family of a GPU fault -> category.
 _OF_FAMILY = {
@@ -129,7 +129,7 @@ class Judgement:
     Args:
         category: a key of the table. confidence: high, medium or low.
         unsure: invisible part; "" for no doubt.
-        evidence: lines for people.
+        evidence: lines of text.
     """
 
     category: str
@@ -154,7 +154,7 @@ _NOTHING = Judgement("unknown", "low", "Nobody saw why the job stopped.")
 
 def _by_hand(stop: JobStop) -> Judgement | None:
     if stop.hangs or any(fault.severity == "critical" for fault in stop.faults):
-        return None  # people end a job that hangs: that is not why it was interrupted
+        return None  # a job that hangs is ended by hand: that is not why it was interrupted
     interrupted = [
         i for i in stop.deaths if _exception(i).type == "KeyboardInterrupt" or _first(i).signal_name == "SIGINT"
     ]
@@ -379,7 +379,7 @@ def _line(incident: Incident) -> str:
     return incident.verdict.text or incident.title
 
 
-#: Longest time that counts after which the job never came back, seconds: an abandoned run is not down without limit.
+#: Longest time that counts for a job without a return, seconds: an abandoned run is not down without limit.
 OPEN_COUNTS_S = 86_400.0
 #: GPU-hours needed for a rate per thousand.
 FEW_GPU_HOURS = 10.0
@@ -435,7 +435,7 @@ class JobStory:
         stretches: oldest first.
         incidents: of the kinds of ``JobStop``.
         kernel: lines of kernel logs.
-        restarts: commanded by people or the server.
+        restarts: commanded by a person or the server.
         watched: by an agent. The ends of an imported run's processes are unexplained.
         scheduled: a scheduler started it, by its variables; None for unknown.
     """
@@ -628,7 +628,7 @@ def _interruption(gap: _Gap, story: JobStory) -> JudgedInterruption:
 def _processes(gap: _Gap) -> set[tuple[str, int | None]]:
     """Return (node, pid) of the job's processes in a stop, "" for an unknown node.
 
-    No pid stands for all of a node: a rank was killed for memory there, and only its group's counter shows it, so its
+    No pid covers all of a node: a rank was killed for memory there, and only its group's counter shows it, so its
     container counts pids otherwise than the kernel's log.
     """
     found: set[tuple[str, int | None]] = {("", pid_of(gap.before.source))} if gap.before is not None else set()

@@ -36,7 +36,7 @@ def score(words: Iterable[str], text: str) -> float:
         if not found:
             return 0.0
         total += found
-    return total + 1 / (1 + len(text))  # of equals the shortest: most of it was typed
+    return total + 1 / (1 + len(text))  # of equals the shortest: most of its letters were typed
 
 
 def best(words: list[str], things: Iterable[T], text: Callable[[T], str], limit: int) -> list[T]:

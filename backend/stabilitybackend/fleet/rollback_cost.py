@@ -183,7 +183,7 @@ def _who_killed_what(segments: Sequence[FoldedSegment], heads: Sequence[int]) ->
         rollbacks.append(rollback)
         if segment.undone:
             continue
-        if segment.id not in led:  # late rows of a process from before the rollback: dead from the start, nobody waited
+        if segment.id not in led:  # late rows of a process from before the rollback: dead from the start, no wait
             rollback.losses.append(_Loss(segment.id, segment.fork_step, math.inf))
             continue
         rollback.left = head
@@ -207,7 +207,7 @@ def _moved(
         limits: of the path to ``head``; becomes that of the path to ``segment``.
     """
     parent = segment.parent
-    if parent in limits and segment.fork_step <= limits[parent]:  # nearly always: only what was left changes
+    if parent in limits and segment.fork_step <= limits[parent]:  # nearly always: only the rest changes
         moved: list[tuple[int, float, float]] = []
         while head != parent:
             moved.append((head, limits.pop(head), segments[head].fork_step))
@@ -311,7 +311,7 @@ def _downtime(
 ) -> tuple[float, float | None]:
     """Return (end of the old segment, seconds from then to the first row of the new one).
 
-    The seconds are None before a row if the job is over. Another rollback before the first row counts from its own
+    The seconds are None before a row of an ended job. Another rollback before the first row counts from its own
     start.
     """
     segment = rollback.segment

@@ -14,7 +14,7 @@ __all__ = ["remembered", "summed_rollbacks"]
 
 #: Rollbacks remembered of one run, newest ones.
 MAX_ROLLBACKS = 512
-#: Runs in one answer; the numbers beside them are of all.
+#: Runs in one answer; its totals are over all.
 MAX_LISTED = 500
 
 

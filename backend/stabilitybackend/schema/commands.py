@@ -358,7 +358,7 @@ class Rollback(Command, kw_only=True, tag="rollback"):
 
 
 class Stop(Command, kw_only=True, tag="stop"):
-    """End training on all ranks at one step boundary; the job's script goes on to its own end.
+    """End training on all ranks at one step boundary; the job's script continues to its own end.
 
     Attributes:
         save: a checkpoint first.
@@ -369,7 +369,7 @@ class Stop(Command, kw_only=True, tag="stop"):
 
 
 class CheckpointNow(Command, kw_only=True, tag="checkpoint_now"):
-    """Save a checkpoint on all ranks at one step boundary; training goes on."""
+    """Save a checkpoint on all ranks at one step boundary; training continues."""
 
     kind: ClassVar[Kind] = "checkpoint_now"
 

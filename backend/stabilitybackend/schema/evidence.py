@@ -282,7 +282,7 @@ class LostAgentsFacts(msgspec.Struct, frozen=True):
 
 
 class MessageFacts(msgspec.Struct, frozen=True):
-    """Of a message to people. about: id of its incident, "" for none."""
+    """Of an alert's message. about: id of its incident, "" for none."""
 
     about: str = ""
 

@@ -204,7 +204,7 @@ def read_health(health: Health) -> tuple[AgentHealth, list[str]]:
     else:
         ranks, state = _fitting(health, left_out)
     for rank in ranks:
-        rank.budget_s, rank.status = UNSET, None  # what the server makes of it, not who sent it
+        rank.budget_s, rank.status = UNSET, None  # derived by the server, never the sender's
     time = health.time if abs(health.time) < MAX_TIME_S else 0.0
     return AgentHealth(agent=health.agent, node=health.node, time=time, agent_state=state, ranks=ranks), left_out
 

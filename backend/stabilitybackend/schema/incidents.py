@@ -182,7 +182,7 @@ class Incident(_Reported, frozen=True, kw_only=True):
         if self.state == "recovered":
             return "recovered"
         if kind.status == "stalled" and self.recovered_step is None:
-            return "ended"  # no step came: its processes died, or somebody ended them
+            return "ended"  # without a further step: its processes died, or were ended
         curve = facts(self.evidence, CurveFacts)
         settled = kind.becomes_usual or curve.level_after is not None
         return "accepted" if settled and self.recovered_step is None and not curve.regained else "resolved"

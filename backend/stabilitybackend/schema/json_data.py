@@ -36,7 +36,7 @@ MAX_NODES = 5_000
 NAME_CHARS = 128
 #: Longest sentence: reason of a rank, message of an exception, line of a log; characters.
 SENTENCE_CHARS = 300
-#: Longest text: a reason of people, a fact in evidence; characters.
+#: Longest text: a written reason, a fact in evidence; characters.
 TEXT_CHARS = 2_000
 #: Entries of a list in evidence or on a page.
 MAX_LISTED = 16

@@ -45,7 +45,7 @@ class IncidentKind(msgspec.Struct, frozen=True):
         compared: the newest values are compared with those before its onset.
         becomes_usual: its level counts as usual where it ends without recovery.
         since: label of the moment it counts from.
-        nearby_label: label beside other incidents, "" to leave it out there.
+        nearby_label: label among other incidents, "" to leave it out there.
         advice: a sentence or two, used where ``incidents/suggest.py`` has no rule for the kind.
     """
 

@@ -170,7 +170,7 @@ def of_machine(name: str) -> bool:
     return machine or role_of(name) in (SPEED, STEP_TIME)
 
 
-# --- names that are likely, and have to be confirmed by what the metric does -----------------------------------------
+# --- likely names, to be confirmed by the metric's values -------------------------------------------------------------
 
 _OF_EVALUATION = frozenset(("val", "valid", "validation", "eval", "evaluation", "test", "dev", "heldout"))
 #: Words of parts of the objective; and of numbers about a loss.

@@ -12,7 +12,7 @@ class MixtureShare(msgspec.Struct, frozen=True):
 
     Attributes:
         metric: its logged metric, null before the first one.
-        drawn_as: whether ``metric`` is this share itself, so that a chart may draw ``declared`` beside it.
+        drawn_as: whether ``metric`` is this share itself, so that a chart may draw ``declared`` with it.
         declared: its target now; 0 of an undeclared one.
         realised: of the newest 128 rows. realised_since: of all rows since the declaration or the last resume.
         low, high: band of ``realised`` by chance; 0 and 1 for too few rows.

@@ -39,7 +39,7 @@ class Plan(msgspec.Struct):
         seed: new one of the data order; only from a person's command.
         exclude_nodes: nodes to come up without.
         verdict: of the incident.
-        text: sentences for people.
+        text: sentences for display.
         exit_code: of ``stabilityboard plan``.
         command_id: of its restart command.
     """

@@ -31,7 +31,7 @@ class Misfit(Exception):
 def fitted(data: dict[str, Any], kind: type[msgspec.Struct]) -> tuple[dict[str, Any], list[str]]:
     """Return ``data`` fitted to ``kind``, and the fields left out: see ``typed``.
 
-    The same object is returned where all of it fits, with its extra fields.
+    The same object is returned where the whole fits, with its extra fields.
     """
     data, _, left_out = _read(data, kind)
     return data, left_out

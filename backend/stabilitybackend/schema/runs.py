@@ -233,7 +233,7 @@ class StoringProblem(msgspec.Struct, frozen=True):
 
     Attributes:
         code: for programs.
-        problem, hint: fault and remedy, for people.
+        problem, hint: fault and remedy, for display.
         since: unix seconds.
     """
 

@@ -124,7 +124,7 @@ class OidcWay(msgspec.Struct):
     """An OpenID provider for sign-in.
 
     Attributes:
-        name: for people. start: address that begins a sign-in; takes ``next`` and ``other``.
+        name: for display. start: address that begins a sign-in; takes ``next`` and ``other``.
         trouble: why it can't be used now, a sentence; "" where it answers.
         refusal: why the named sign-in was refused, a sentence; "" for none.
     """

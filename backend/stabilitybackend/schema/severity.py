@@ -32,7 +32,7 @@ SHAPES: Mapping[StateTone, Shape] = {
 #: open, or it is stalled, lost or unreadable. empty: without data. over: finished, stopped or imported, with or without
 #: open incidents.
 RunCondition = Literal["sick", "crashed", "well", "empty", "over"]
-#: Added to the order of an incident of a run that is over: behind live ones, before healthy runs.
+#: Added to the order of an incident of an ended run: behind live ones, before healthy runs.
 OVER_LATER = 10
 
 

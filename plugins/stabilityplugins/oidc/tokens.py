@@ -19,8 +19,8 @@ from stabilityplugins.oidc.refusals import SignInRefused
 
 __all__ = ["ALGORITHMS", "LEEWAY_S", "UnknownKey", "claims_of", "keys_of"]
 
-#: Signatures by a private key, which the provider alone has. Neither ``none`` nor HS256, whatever the provider claims to
-#: support: the client's own secret, or a public key taken for one, would sign.
+#: Signatures by a private key, which the provider alone has. Neither ``none`` nor HS256, whatever the provider claims:
+#: the client's own secret, or a public key taken for one, would sign.
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
 #: Clocks of provider and server may differ by so much, seconds.
 LEEWAY_S = 30

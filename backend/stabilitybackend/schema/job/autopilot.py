@@ -16,7 +16,7 @@ MAX_ENTRIES = 1_000
 
 PilotMode = Literal["off", "dry run", "on"]
 PilotAction = Literal["roll_back", "gave_up"]
-#: Nothing to do, waiting for a step, held back, its command under way, left to people.
+#: Nothing to do, waiting for a step, held back, its command under way, left to a person.
 PilotPhase = Literal["off", "idle", "waits", "held", "under way", "handed over"]
 
 
@@ -25,7 +25,7 @@ class PilotEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         entry_id: hash of the run, the head, the incident and the checkpoint; also the id of the command.
-        gave_up: no command, people are notified.
+        gave_up: no command, an alert instead.
         time: unix seconds. step: newest step of the run then.
         head_key: of the segment that it was decided on.
         incident_id, kind, onset_step: of the incident.

@@ -56,7 +56,7 @@ class UnrecordedCounts(msgspec.Struct):
         lost: records of a node that could not be read there.
         stored: records of the ranks of which some were dropped.
         refusals: the first refusal of each kind.
-        text: all of it in sentences, "" for nothing missing.
+        text: the same in sentences, "" for nothing missing.
     """
 
     dropped: int = 0

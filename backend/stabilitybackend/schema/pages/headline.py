@@ -30,7 +30,7 @@ class HeadlineChart(msgspec.Struct, frozen=True):
         id: as of a cell; ``datasets`` and ``ratio`` are of a family.
         title: name of the metric or family.
         metrics: names, or ``prefix*`` for all names that begin so.
-        unit: beside the title.
+        unit: next to the title.
         per_rank: a line for each rank instead of the lowest one.
         log: begins with a logarithmic y axis.
     """
