@@ -64,7 +64,7 @@ class Ranks:
         )
 
     def take(self, rank: int, world_size: int, environ: Mapping[str, str]) -> None:
-        """Take the identity from torch.distributed; the rank stands in for a local rank that was not given."""
+        """Take the identity from torch.distributed; the rank replaces a missing local rank."""
         if not environ.get("LOCAL_RANK") and self.world_size == 1:
             self.local_rank = rank
         self.rank, self.world_size, self.guessed = rank, world_size, False

@@ -94,7 +94,7 @@ class AgentEvents:
             self.dropped += 1
 
     def confirmed(self, read: Source | None) -> bool:
-        """Whether all reported events are confirmed; ``read`` is this source as it is delivered, None before that.
+        """Whether all reported events are confirmed; ``read`` is this source in delivery, None before that.
 
         It does not count records appended after its last read.
         """

@@ -21,7 +21,7 @@ CALL_S = 10.0
 ANSWER_BYTES = 256 * 1024
 #: Names of changed files that are sent, and characters of each.
 NAMED_FILES, NAME_CHARS = 20, 200
-#: Keeps git from a question for a password, a pager, a written index and the hooks of the checkout.
+#: Settings against git's password prompt, pager, index writes and the hooks of the checkout.
 _QUIET = {
     "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "GIT_PAGER": "cat", "LC_ALL": "C", "GIT_ASKPASS": "true",
 }  # fmt: skip

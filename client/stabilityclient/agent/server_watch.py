@@ -43,7 +43,7 @@ _URL, _AFTER = "STABILITY_AGENT_ALERT_URL", "STABILITY_AGENT_ALERT_AFTER_S"
 class ServerWatch:
     """Posts ``{"text": ...}``, which Slack's incoming webhooks and others understand.
 
-    What was sent is on disk, so that an agent that is started again neither repeats it nor forgets to report that the
+    Sent messages are on disk, so that an agent that is started again neither repeats it nor forgets to report that the
     server is back. A kill between message and disk can repeat one.
 
     Args:

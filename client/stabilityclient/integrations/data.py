@@ -144,7 +144,7 @@ class Batches:
         """Go to a place; only from where you trust: the loader's own state is a pickle.
 
         Args:
-            share: of another rank's place, batches to one batch there: ranks then / ranks now. With it the
+            share: of another rank's place, batches per batch there: ranks then / ranks now. With it the
                 loader's own state is not used.
 
         Raises:

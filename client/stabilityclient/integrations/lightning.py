@@ -211,7 +211,7 @@ def _stateful(loader: Any) -> bool:
     return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
 
 
-#: Launchers whose processes run ``fit`` itself. Those of ``ddp_spawn`` run only Lightning's part of it.
+#: Launchers whose processes run ``fit`` itself. Those of ``ddp_spawn`` run only Lightning's part.
 _LAUNCHERS = ("NoneType", "_SubprocessScriptLauncher")
 
 

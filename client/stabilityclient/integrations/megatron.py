@@ -427,7 +427,7 @@ def watched(pretrain: Callable[..., Any], run: Run) -> Callable[..., Any]:
     Within the call some functions of ``megatron.training`` are wrapped; their effects are unchanged.
 
     Args:
-        pretrain: of ``megatron.training``, or a wrapper of it.
+        pretrain: of ``megatron.training``, or its wrapper.
         run: of :func:`stabilityclient.init`, on every rank. It is finished when ``pretrain`` ends in order.
 
     Raises:

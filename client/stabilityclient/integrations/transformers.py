@@ -279,7 +279,7 @@ class _Callback(Adapter):
 
     def fetch(self, original: Callable[..., Any], iterator: Any, *more: Any, **named: Any) -> Any:
         """Return the batches of the next step, none where training ends before it."""
-        # Not all of it is data: Trainer also sums the tokens of all ranks, and waits for the sum.
+        # Not only data: Trainer also sums the tokens of all ranks, and waits for the sum.
         self._enter("forward")
         if iterator is not self._theirs:
             self._theirs = self._ours = iterator

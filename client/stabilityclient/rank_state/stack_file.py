@@ -1,7 +1,7 @@
 """The file ``stacks`` of a process: where ``faulthandler`` writes without the GIL, on a signal and on a fatal error.
 
 Never over an existing setup of the process: a signal with a handler keeps it, and so does a faulthandler that is
-enabled. The registration is not undone at the end (that could undo what the user registered later, and a late
+enabled. The registration is not undone at the end (that could undo a later registration of the user, and a late
 signal would then kill the process): the descriptor is pointed at ``/dev/null`` instead.
 """
 

@@ -142,7 +142,7 @@ _WEB = re.compile(r"(https?://)([^\s/'\"<>?#]{1,255})(/[^\s'\"<>?#]{1,2048})")
 #: Hosts that make the rest of a path a secret: the address alone allows to post.
 _HOOK_HOST = re.compile(r"(?i)(?:^|\.)hooks?\.|webhook|^hc-ping\.")
 _HOOK_PATH = re.compile(r"(?i)/(?:[a-z-]{0,16}webhooks?[a-z]?|hooks?|integration|key)/|/bot(?=\d{4,}:)")
-#: Beginnings of keys of well-known services; no word begins so.
+#: Beginnings of keys of common services; no word begins so.
 _KNOWN = re.compile(
     r"""(?x)(?<![A-Za-z0-9])(?:
         (?:sk|pk|rk|ak)[-_](?:[a-z]{2,16}[-_]){0,3}[A-Za-z0-9_-]{12,} | hf_[A-Za-z0-9]{8,} | api_org_[A-Za-z0-9]{8,}

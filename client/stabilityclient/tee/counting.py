@@ -18,7 +18,7 @@ class Counting:
     """The steps of one stream.
 
     In this order: the step that the call gives; a value of the row that is the step of the training (declared, or of a
-    known name), and without it in the row its newest one; the newest step that the script gave another library, if it
+    listed name), and without it in the row its newest one; the newest step that the script gave another library, if it
     did so before this stream began; the library's count.
 
     Args:

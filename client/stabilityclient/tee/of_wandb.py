@@ -85,7 +85,7 @@ class Wandb(Library):
         known = self._known(run)
         if not known.begun:
             known.begun = True
-            self._take_config(known)  # again: Hugging Face adds to it after init()
+            self._take_config(known)  # again: Hugging Face adds entries after init()
         steps = known.steps
         if step is None and commit is False:
             known.held.update(data)

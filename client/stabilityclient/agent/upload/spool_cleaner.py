@@ -22,7 +22,7 @@ class SpoolCleaner:
     """Tidies the sources of one run.
 
     Args:
-        limit_bytes: of all spools of the run here; durable chunks take at most half of it.
+        limit_bytes: of all spools of the run here; durable chunks take at most half.
     """
 
     def __init__(self, limit_bytes: int, now: Callable[[], float] = time.monotonic) -> None:

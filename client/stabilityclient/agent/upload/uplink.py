@@ -445,7 +445,7 @@ class Uplink:
         self._callbacks.acked()
 
     def _send_again(self) -> None:
-        """An Error names no frame: everything that was not confirmed goes again. The server keeps what it has once."""
+        """An Error names no frame: every unconfirmed one is sent again. The server stores each once."""
         for source in self._sources:
             if source.in_flight:
                 source.rewind(source.acked + 1)

@@ -29,7 +29,7 @@ __all__ = ["MAX_WATCHED", "STILL_S", "CheckpointPoll", "CheckpointWatch", "Notic
 #: Checkpoints watched at a time; the oldest is forgotten first. Two checks a second of 2,000 paths cost under 1 % of a
 #: core.
 MAX_WATCHED = 2000
-#: Seconds without a change after which an incomplete checkpoint counts as written: an
+#: Seconds without a change after which an incomplete checkpoint no longer counts as in progress: an
 #: asynchronous save announces it first, and writes its shards one after another.
 STILL_S = 30.0
 #: Share of the time that looks at one checkpoint after another may take, without a sign that anything changed: a

@@ -6,7 +6,7 @@
     save(..., ordered=unsaved.ordered)
     unsaved.saved(path)
 
-The file ``unsaved-rollback.json`` lies by the checkpoints, ``{name of a checkpoint: Order}``. The first rank writes
+The file ``unsaved-rollback.json`` lies among the checkpoints, ``{name of a checkpoint: Order}``. The first rank writes
 and reads it, and informs the others. It is deleted when a later checkpoint is there. Each checkpoint has the id of the
 order that changed its state last (``ordered``), and an order knows which one it changed: a death between a save and the
 deletion does nothing twice.
