@@ -1,4 +1,4 @@
-"""The plan for a job that comes up again: its checkpoint, the batches to leave out, the suspects (docs/restart.md).
+"""The plan for a job that starts again: its checkpoint, the batches to leave out, the suspects (docs/restart.md).
 
 The node's agent writes it before it ends the ranks; the job reads it when it starts. A plan holds until a process that
 started after it has saved a checkpoint: a job that dies on its way there is sent back to the same place, not to the
@@ -35,7 +35,7 @@ def read_plan(dir: str | os.PathLike[str] | None = None, run_id: str | None = No
     """Return the plan of the restart that brought this job up, None where there is none, or it has served.
 
     It does not matter whether this comes before or after ``init()``. A node that was not there before has no plan on
-    its disk: let one rank read and tell the others (``broadcast_object_list``), and name a file that all nodes see in
+    its disk: let one rank read and inform the others (``broadcast_object_list``), and name a file that all nodes see in
     ``STABILITY_PLAN`` (written by ``stabilityboard plan --output``). The newest of both is returned.
 
     Args:

@@ -23,7 +23,7 @@ JOB_PATH_VARIABLE = "STABILITY_JOB_PATH"
 LOG_BYTES = 1024 * 1024
 #: finish() does not wait out its time for a server that the agent has not reached for so long, seconds.
 AWAY_S = 5.0
-#: The same for a server that refused the data for good: long enough for a new agent to say that it is otherwise.
+#: The same for a server that refused the data for good: long enough for a new agent to report otherwise.
 REFUSED_S = 1.0
 #: Seconds between two polls of the agent's files.
 POLL_S = 0.02
@@ -179,7 +179,7 @@ class Sidecar:
         self._died_of = f"signal {-process.returncode}" if process.returncode < 0 else f"{_last_line(log)} ({log})"
 
     def forget(self) -> None:
-        """Let the agent go on by itself after this process: no warning about a child that still runs."""
+        """Let the agent continue by itself after this process: no warning about a child that still runs."""
         self._forgotten = True
         tending = self._tending.acquire(timeout=POLL_S)  # a forked child may have got it locked, for ever
         if self._process is not None and self._process.poll() is None:

@@ -1,4 +1,4 @@
-"""The spool: where a training thread leaves its records without waiting, whatever the network or the disk does.
+"""The spool: where a training thread leaves its records without waiting, in any state of network and disk.
 
 Chunks of 1 MiB, memory-mapped and reserved on disk first; the format is in ``docs/wire.md``, the bytes in
 ``tests/client/golden/``.
@@ -231,7 +231,7 @@ class SpoolWriter:
             return
         self._closed = True
         self._sets.clear()
-        self._pos = CHUNK_BYTES  # whatever comes now finds no room
+        self._pos = CHUNK_BYTES  # later records find no room
         for chunk in (self._map, self._spare):
             if chunk is not None:
                 chunk.close()
@@ -249,7 +249,7 @@ class SpoolWriter:
 
     def _wait_token(self, depth: int) -> bool:
         """Get the token from its holder; False in a signal handler that interrupted this thread's own append."""
-        # Looking through the stack here, where it is rare, keeps the question who holds it out of the hot path.
+        # Looking through the stack here, where it is rare, keeps the question of its holder out of the hot path.
         frame = sys._getframe(depth)  # from the caller of the method that wants it
         while frame is not None:
             if frame.f_code in _HOLDERS and frame.f_locals.get("self") is self:

@@ -157,7 +157,7 @@ def write_whole(path: str, data: bytes, *, durable: bool = False, mode: int = 0o
 
     Args:
         durable: it is on the disk when this returns, its name too: the node may be reset next.
-        mode: who may read it, as far as the umask allows; by default the owner alone.
+        mode: permission to read it, as far as the umask allows; by default the owner alone.
     """
     part = f"{path}.{os.getpid()}.tmp"
     with open(part, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:

@@ -248,7 +248,7 @@ class FactsReporter:
         try:
             # Of a process in another container the pid means nothing here.
             facts = {} if source.elsewhere else await asyncio.to_thread(launch_facts, source.info.pid)
-        except Exception as error:  # whatever /proc or git say: the launch is reported without it
+        except Exception as error:  # any error of /proc or git: the launch is reported without it
             self._log(f"facts of {source.info.source}: {type(error).__name__}: {error}")
             facts = {}
         info, facts = source.info, facts or {}

@@ -151,7 +151,7 @@ class OutputFollower:
     """The output of one node.
 
     Args:
-        agent, node: who sends it.
+        agent, node: of the sender.
         ranks: returns the node's training processes.
         setting: STABILITY_OUTPUT.
         places: file -> bytes that an earlier agent had read.
@@ -190,7 +190,7 @@ class OutputFollower:
             try:
                 # In a thread: a file on a network disk may hang, and nothing else of the agent is to wait for it.
                 await asyncio.to_thread(self._poll)
-            except Exception as error:  # whatever lies there, the agent continues
+            except Exception as error:  # with any content there, the agent continues
                 self._log(f"output: {type(error).__name__}: {error}")
             await asyncio.sleep(POLL_S)
         await asyncio.Event().wait()

@@ -143,7 +143,7 @@ QUIET_POLLS = 3
 #: Shortest STABILITY_GPU_POLL_S, seconds: for tests. NVML's values are averages over a tenth of a second or more.
 MIN_GPU_POLL_S = 0.1
 #: Seconds between two writes of cursor.json while records flow: the server knows its records better, so an older one
-#: costs nothing. Who waits for it, a finish(), gets it immediately.
+#: costs nothing. A finish() that waits for it gets it immediately.
 CURSOR_S = 1.0
 #: How long the last lines that ranks printed are waited for when all else is delivered, seconds.
 LAST_OUTPUT_S = 3.0
@@ -315,7 +315,7 @@ class AgentService:
                 source.observe()
             self._dirty |= source.final and not was_final
             self._after_end(source)
-        except Exception as error:  # whatever lies in one folder, the other ranks are not to suffer from it
+        except Exception as error:  # a fault of one folder must not affect the other ranks
             source.trouble = f"the agent fails with it: {type(error).__name__}: {error}"[:300]
             self._log.write(f"{source.info.source}: {source.trouble}")
 

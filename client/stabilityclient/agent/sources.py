@@ -1,4 +1,4 @@
-"""The sources in a run folder: who they are, how far they are read, sent and confirmed, and whether they still live."""
+"""The sources in a run folder: their identity, how far they are read, sent and confirmed, and whether they live."""
 
 from __future__ import annotations
 

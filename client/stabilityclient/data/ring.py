@@ -89,7 +89,7 @@ class BatchRing:
         self._paced = 0.0
 
     def put(self, step: int, batch: object) -> None:
-        """Hold a batch, and let go of the oldest one; then answer who asked."""
+        """Hold a batch, and let go of the oldest one; then answer the orders."""
         if type(step) is not int or step < 0:
             step = step_of(step)
         self._kept.append(_Kept(step, time.time(), batch))
@@ -134,7 +134,7 @@ class BatchRing:
         try:
             data = self._looked_at(command)
             stored = self._event("batch_samples", step, data)
-        except Exception as error:  # whatever the command holds: the answer has the error, and training continues
+        except Exception as error:  # with any content of the command: the answer has the error, and training continues
             self._report(command, "failed", f"{type(error).__name__}: {error}"[:1_000], step)
             return
         if not stored:  # this short line may find the room that the samples did not

@@ -113,7 +113,7 @@ def steps(
         loader: returned by ``accelerator.prepare``.
         epochs: passes over it; batches that are left out on command are not replaced.
         run: of :func:`stabilityclient.init`.
-        resume_from: a folder that ``save_state`` wrote within such a loop: load it, and go on behind it.
+        resume_from: a folder that ``save_state`` wrote within such a loop: load it, and continue behind it.
 
     Raises:
         Exception: raised by ``load_state``; a rollback that was being carried out has then failed.
@@ -212,7 +212,7 @@ class _Loop(Adapter):
         return False
 
     def _begins(self) -> bool:
-        """Look for orders before a step; False where training does not go on with it."""
+        """Look for orders before a step; False where training does not continue with it."""
         if self._within:
             return True
         self._enter(None)

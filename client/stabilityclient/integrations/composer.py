@@ -69,7 +69,7 @@ def _put_aside(saver: Any, state: Any, left: list[str], path: str) -> None:
 
 
 def _later(saver: Any, state: Any) -> Iterator[str]:
-    """Yield files of later steps that lie in a saver's folder, where their names tell the step."""
+    """Yield files of later steps that lie in a saver's folder, where their names have the step."""
     folder, name = os.path.dirname(saver.filename.format(state)), re.escape(saver.filename.filename)
     step = r"(\d+)"
     pattern = re.compile(re.sub(r"\\\{\w+\\\}", ".+", name.replace(r"\{batch\}", step, 1)))
@@ -175,7 +175,7 @@ def logger(run: Run) -> Any:
 def fit(trainer: Any, **arguments: Any) -> None:
     """Train as ``trainer.fit`` with these arguments does, and obey rollbacks and stops.
 
-    On a rollback all ranks leave Composer's loop before the same step, load the rollback's checkpoint and go on. Call
+    On a rollback all ranks leave Composer's loop before the same step, load its checkpoint and continue. Call
     it on every rank.
 
     Args:
@@ -442,7 +442,7 @@ class _Logger(Adapter):
 
     @guarded
     def before_dataloader(self, state: Any, logger: Any) -> None:
-        # Composer waits for the other ranks there too: who waits is not who has no data.
+        # Composer waits for the other ranks there too: a rank that waits is not the one without data.
         self._enter("data" if self._place is None else None)
 
     # --- steps and orders ----------------------------------------------------------------------------------------

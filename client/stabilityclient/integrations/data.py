@@ -172,7 +172,7 @@ class Batches:
             self._pass_over(done, pickle.loads(state["loader"]) if own else {})
 
     def _pass_over(self, count: int, began: dict[str, Any]) -> None:
-        """Begin the epoch again as it began, and go on to where it was."""
+        """Begin the epoch again as it began, and advance to the place."""
         self.in_epoch = 0
         if count == 0:
             return  # the next batch begins an epoch with the random numbers of then

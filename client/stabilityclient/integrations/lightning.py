@@ -134,7 +134,7 @@ class Place:
         self.skipped = skipped
         #: Batches still to be left out.
         self.skip = skip
-        # Who has a state is where it was already.
+        # A loader with a state is at its place already.
         self._keeps_place = any(map(_stateful, self._loader.flattened)) or not order_comes_again(trainer)
         if fetcher.length is not None:
             self._length = fetcher.length
@@ -228,7 +228,7 @@ def fit(
 ) -> None:
     """Train as ``trainer.fit`` with these arguments does, report it to ``run``, and obey rollbacks and stops.
 
-    On a rollback all ranks leave Lightning's loop before the same step, load the rollback's checkpoint and go on.
+    On a rollback all ranks leave Lightning's loop before the same step, load the rollback's checkpoint and continue.
     Call it on every rank.
 
     Args:

@@ -51,13 +51,13 @@ class Training(Adapter):
         save_every: steps between two checkpoints.
         keep: how many checkpoints are kept, the newest ones; None keeps all. Deleted ones can't be rolled back to.
         batches_per_step: how often :meth:`batch` is called in a step (gradient accumulation).
-        resume: False begins at step 1, whatever lies in ``folder``.
+        resume: False begins at step 1, whether or not ``folder`` has checkpoints.
         parts: models, optimizers, schedules, scalers and the like, by any names.
 
     Attributes:
         step: the last one that is done; 0 before the first.
         lr_scale: product of the factors that were ordered on the way to this state. They are in the optimizers and in
-            torch's schedules already; who sets rates by hand at each step multiplies them with it.
+            torch's schedules already; rates set by hand at each step are to be multiplied with it.
 
     Raises:
         TypeError: a part has no state. ValueError: a number that is none from 1 on; an optimizer of a model that is

@@ -65,7 +65,7 @@ def read(path: str) -> dict[str, Any]:
 
 
 def discard_later(folder: str, step: int) -> None:
-    """Let checkpoints of later steps be none: torchtitan would go on from the highest number when it starts again."""
+    """Hide checkpoints of later steps: torchtitan would continue from the highest number when it starts again."""
     for later, path in _checkpoints(folder):
         if later > step:
             os.replace(os.path.join(path, _METADATA), os.path.join(path, _LEFT))
@@ -157,7 +157,7 @@ _NEEDED = ("optimizer", "lr_scheduler", "train_state")
 def train(trainer: Any, *, run: Run) -> None:
     """Train as ``trainer.train()`` does, report it to ``run``, and obey rollbacks and stops.
 
-    On a rollback all ranks leave torchtitan's loop before the same step, load the rollback's checkpoint and go on. Call
+    On a rollback all ranks leave torchtitan's loop before the same step, load its checkpoint and continue. Call
     it on every rank.
 
     Args:

@@ -93,7 +93,7 @@ _UNTRIED = (
 def train(trainer: Any, resume_from_checkpoint: Any = None, *, run: Run, **more: Any) -> Any:
     """Train as ``trainer.train`` with these arguments does, report it to ``run``, and obey rollbacks and stops.
 
-    On a rollback all ranks leave Trainer's loop before the same step, load the rollback's checkpoint and go on. Call it
+    On a rollback all ranks leave Trainer's loop before the same step, load its checkpoint and continue. Call it
     on every rank.
 
     Args:
@@ -263,7 +263,7 @@ class _Callback(Adapter):
             if self._rollback is None:
                 self._seed = sampler.initial_seed
             else:
-                sampler.initial_seed = self._seed  # of whatever torch was seeded with since
+                sampler.initial_seed = self._seed  # of any later seed of torch
         # Values that a collator draws anew in each pass identify no samples.
         whole = getattr(self._trainer.accelerator, "parallelism_config", None) is None
         self._tells_ids = whole and not getattr(self._trainer.data_collator, "mlm", False)

@@ -313,7 +313,7 @@ class Slot:
         )
 
     def claim(self, strength: int) -> bool:
-        """Say that this thread runs the training loop; a stronger claim (CLAIM_) wins, among equals the first.
+        """Note that this thread runs the training loop; a stronger claim (CLAIM_) wins, among equals the first.
 
         Returns:
             Whether the loop's thread is this one. Only its phases are shown as the rank's: a loader's or a
@@ -364,7 +364,7 @@ class Slot:
         _WAITS.pack_into(self._map, _WAITS_AT, *self.waits)
 
     def mark_forked(self) -> None:
-        """Say, from a forked child, that it logs: the file itself is written, for it has no map of its own.
+        """Note, from a forked child, that it logs: the file itself is written, for it has no map of its own.
 
         Raises:
             OSError: the file is gone.
@@ -376,16 +376,16 @@ class Slot:
             os.close(fd)
 
     def pause(self, now: float) -> None:
-        """Say that this rank goes back on command since ``now`` (unix seconds): it lasts until its next step begins."""
+        """Note that this rank rolls back on command since ``now`` (unix seconds): lasts until its next step."""
         _PAUSED.pack_into(self._map, _PAUSED_AT, now)
 
     def set_segment(self, key: str) -> None:
-        """Say to which segment the points from here on belong."""
+        """Set the segment of the points from here on."""
         self._segment = clip(key, _NAME_BYTES)
         self.write()
 
     def set_state(self, state: int, exception: str = "") -> None:
-        """Say how the process leaves; ``exception`` is kept for the agent, who reads it after the death."""
+        """Note how the process leaves; ``exception`` is kept for the agent, which reads it after the death."""
         if exception:
             text = clip(exception, EXCEPTION_BYTES)
             self._map[_EXCEPTION_AT : _EXCEPTION_AT + len(text)] = text
@@ -408,7 +408,7 @@ class SlotView:
         pending: pending calls that the main thread has run, None without ctypes.
         phases: own time of each phase: name -> (count, total seconds, longest seconds).
         thread: native id of the thread that runs the loop.
-        paused: since when it goes back on command, 0.0 where it does not.
+        paused: since when it rolls back on command, 0.0 where it does not.
         refused: things that the job gave and that could not be stored. no_room: errno of the last record that found no
             room, 0 for none. forked: a forked child logged, which records nothing.
         waits: steps looked at, the sum of the shares of each in which its loop waited for other ranks, and of their

@@ -33,7 +33,7 @@ class Boundary:
         rank, world_size: this process in its job.
         arbiter: makes the arbiter of one attempt: ``arbiter(command_id, attempt)``; raises when there is none.
         report: logs a ``command`` event: ``report(command, state, detail, step)``.
-        identity: checks who this process is before it votes, and raises NotReadyError; None: it is sure.
+        identity: checks the identity of this process before it votes, and raises NotReadyError; None: it is sure.
 
     Raises:
         OSError: the mailbox can't be made or mapped.
@@ -109,7 +109,7 @@ class Boundary:
                 self._world_size = self._identity.world_size
         except NotReadyError as error:
             return str(error)
-        except Exception as error:  # of torch or the disk: who can't find out does not act
+        except Exception as error:  # of torch or the disk: a rank without an answer does not act
             return f"who this process is can't be found out: {type(error).__name__}: {error}"
         return ""
 
@@ -178,7 +178,7 @@ class Boundary:
             if verdict == "ready":
                 arbiter.mark_ready(self._rank)
         except Exception as error:
-            # Without its vote no commit can hold, so it is safe to go on; but say why. The vote may have arrived and
+            # Without its vote no commit can hold, so continuing is safe; report why. The vote may have arrived and
             # only its receipt be lost: then it is taken back, or the others would go back without this rank.
             why = f"the ranks can't agree: {error}"
             try:

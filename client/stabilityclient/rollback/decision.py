@@ -229,7 +229,7 @@ def _judge_rollback(command: Mapping[str, Any], at: Situation, apply_at: int) ->
             "the job has no rollback handler (@run.on_rollback; with run.boundary(): run.can_roll_back)",
         )
     path = checkpoint_path(command)
-    # A path with a scheme lies on a remote store: only the job itself can say whether it is there.
+    # A path with a scheme lies on a remote store: only the job itself can check whether it is there.
     if path is not None and "://" not in path and not at.exists(path):
         return ("rejected", f"checkpoint {path} is not on this node's disk")
     return ("ready", f"stops at step {apply_at}")

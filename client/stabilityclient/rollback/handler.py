@@ -94,7 +94,7 @@ class Restoring:
             raise
 
     def back(self, command: Mapping[str, Any], step: int, answer: object) -> bool:
-        """The handler returned: say whether the rank has gone back, or it only noted the order."""
+        """The handler returned: report whether the rank has gone back, or it only noted the order."""
         if self._later:
             self._open = (command, step, True)
         else:

@@ -1,4 +1,4 @@
-"""The way out of a node: whatever an agent or an import sends passes here, and leaves without secrets.
+"""The way out of a node: each message of an agent or an import passes here, and leaves without secrets.
 
 Never imported by the training process.
 """

@@ -1,4 +1,4 @@
-"""Cleans free texts and addresses. Each pattern takes time in proportion to the text, whatever is in it."""
+"""Cleans free texts and addresses. Each pattern takes time in proportion to the text, for any content."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HIDDEN = "(hidden)"
 #: Names whose answer is remembered: the same ones come with each event.
 MAX_NAMES = 4_096
 
-#: Words of a name that say by themselves that a secret follows.
+#: Words of a name that alone mark a secret.
 _SECRET_WORDS = frozenset([
     "apikey", "apikeys", "apitoken", "accesskey", "auth", "authorization", "bearer", "cookie", "cookies", "credential",
     "credentials", "creds", "jwt", "pass", "passphrase", "passwd", "password", "passwords", "pat", "privatekey", "pw",
@@ -189,7 +189,7 @@ _DIGEST = re.compile(r"(?:[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-f]{32})")
 
 
 def resembles_key(value: str) -> bool:
-    """Return whether a text looks like a key by itself, whatever its name."""
+    """Return whether a text looks like a key by itself, under any name."""
     if _KNOWN.search(value) or "-----BEGIN " in value:
         return True
     return any(_is_mixed(found) for found in _BLOB.findall(value))

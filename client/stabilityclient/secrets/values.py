@@ -31,7 +31,7 @@ MAX_DEPTH = 32
 MIN_CONFIG_CHARS = 4
 #: Fields of events that are paths or files to load from: only their addresses are cleaned.
 _PATHS = frozenset(["bad", "files", "folder", "path", "python", "script"])
-#: Fields of events that are ids or digests whatever they look like.
+#: Fields of events that are ids or digests, with any look.
 _IDS = frozenset([
     "command_id", "fingerprint", "id", "kept", "key", "request", "segment_key", "serial", "source", "uuid",
 ])  # fmt: skip

@@ -57,7 +57,7 @@ class Script:
             self.went_well = end.code in (None, 0)
             raise
         except BaseException:
-            # Whatever hook the script has set shows it: Python calls it, and knows which exit code follows.
+            # The hook that the script has set shows it: Python calls it, and knows which exit code follows.
             sys.excepthook = _showing_the_script(sys.excepthook)
             raise
 

@@ -17,7 +17,7 @@ __all__ = ["Library"]
 
 
 class Library:
-    """One library that scripts tell their values, or that saves for them.
+    """One library that takes values of scripts, or saves for them.
 
     Attributes:
         title: display name. modules: those that are patched when they are imported.

@@ -99,7 +99,7 @@ class Recording:
             self._say(text)
 
     def trouble(self, what: str, error: Exception) -> None:
-        """Count an exception of this package, and tell it once."""
+        """Count an exception of this package, and report it once."""
         self._troubles += 1
         try:
             if what not in self._said:

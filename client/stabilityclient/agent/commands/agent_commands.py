@@ -3,8 +3,8 @@
 They never reach the ranks' mailbox: a hung job reads no mailbox.
 
 A command is written down before it is begun, and its begin before the first action. So the agent that
-follows a killed one knows the open commands, and answers each whatever the server has decided: a user at a
-page waits. A dump of stacks is safe to repeat. Whether a restart can go on, its handler decides.
+follows a killed one knows the open commands, and answers each in any case: a user at a
+page waits. A dump of stacks is safe to repeat. The handler of a restart decides whether it continues.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_REMEMBERED = 64
 MAX_WAITING = 8
 #: Agents that may begin one command: the cause of two ends in a row may be the command itself.
 MAX_BEGINS = 2
-#: Their handler reports the facts when it is too late to go on.
+#: Their handler reports the facts when it is too late to continue.
 _SUPERVISED = frozenset({"restart"})
 #: Kinds that another agent does not begin again: their authors may not have expected a repeat.
 _ONCE = frozenset({"task"})

@@ -1,10 +1,10 @@
 """Carries out ``restart``: the plan on this node's disk first, then the end of this node's ranks and no other process.
 
-A restart is for the processes it was decided on. One that comes late must not end the job that has come up since, so
+A restart is for the processes it was decided on. One that comes late must not end the job that has started since, so
 it is refused where a rank started after the newest start that the server knew of on this node.
 
 Where an agent was killed in the middle, its plan on the disk shows that ranks may have been ended: without it none was.
-The next agent checks who of those processes still lives. None: it is carried out, whatever ended them.
+The next agent checks which of those processes still live. None: it is carried out, for any cause of their end.
 Some: the rest is ended, as half a job is useless; after its expiry it only reports the survivors.
 """
 
@@ -132,7 +132,7 @@ class Restarter:
             if not planned:
                 write_plan(str(self._folder), {**(command.plan or {}), "received": self._now()})
         except OSError as error:
-            # Without its plan the job would come up at the newest checkpoint, which may be the one to leave.
+            # Without its plan the job would start at the newest checkpoint, which may be the one to leave.
             return "failed", f"the plan can't be written ({error.strerror or error}): no rank was ended here"
         if not ranks:
             return "acted", "no rank is alive here; the plan is written"
@@ -200,7 +200,7 @@ class _Target:
             self._trouble = f"the kernel gives no handle of it ({error.strerror or error})"
 
     def send(self, number: int) -> None:
-        """Signal the process; one that is stopped is let go on, or it would never see it."""
+        """Signal the process; one that is stopped is continued, or it would never see it."""
         if self._fd is None or self.gone:
             return
         try:

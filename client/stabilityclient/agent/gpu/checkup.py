@@ -36,7 +36,7 @@ def check_gpus(timeout_s: float = TIMEOUT_S) -> GpuCheckup:
                 continue
             try:
                 types = int(reader.watch.call("nvmlDeviceGetSupportedEventTypes", device.facts.key, device.handle))
-            except Exception:  # whatever it is, no events come from it
+            except Exception:  # with any error no events arrive
                 types = 0
             if not types & XID:
                 deaf.append(device.facts.index)

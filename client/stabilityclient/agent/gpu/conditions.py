@@ -1,4 +1,4 @@
-"""The numbers of NVML that say by themselves that something is wrong with a GPU: one line each.
+"""The numbers of NVML that alone show a fault of a GPU: one line each.
 
 A line here makes the agent ask for the number at its slow samples, and report it. Its meaning (how bad it is, the
 remedy) is one line of the server, ``gpus/signs.py``: older agents are judged by today's rules.

@@ -348,7 +348,7 @@ class GpuMonitor:
             data["ranks"] = [] if gpu is None else self._ranks_on().get(gpu.key, [])
             self._emit("gpu", data | change._asdict())
 
-    # --- who is where ----------------------------------------------------------------------------------------------
+    # --- place of ranks ----------------------------------------------------------------------------------------------
 
     def _device(self, pid: int, local_rank: int | None) -> GpuInfo | None:
         gpus = list(self._sample.gpus.values())

@@ -119,7 +119,7 @@ class NvmlDevice:
     """One GPU that NVML counts.
 
     Args:
-        watch: makes the calls. handle: NVML's. facts: who it is.
+        watch: makes the calls. handle: NVML's. facts: its identity.
         no_handle: why there is no handle.
     """
 
@@ -136,7 +136,7 @@ class NvmlDevice:
         """Ask; return the answers. A sample in which nothing is answered is that of a lost GPU.
 
         Args:
-            dear: also the slow questions. processes: also who computes on it.
+            dear: also the slow questions. processes: also the processes on it.
         """
         started = time.monotonic()
         sample = self._sample = GpuSample(started, dear, fault=self.no_handle)

@@ -86,7 +86,7 @@ class GpuPoller:
             try:
                 sample = self._reader.sample(dear, dear or self.wants_pids)
                 self._listen(sample, dear)
-            except Exception as error:  # a defect of this package: the thread must go on, and it must be seen
+            except Exception as error:  # a defect of this package: the thread must continue, and the defect be seen
                 why = f"a defect of this agent: {type(error).__name__}: {error}"[:300]
                 sample = NodeSample(False, f"no GPU visible here: {why}", blind={"gpu": why})
             self.samples.append(sample)

@@ -1,6 +1,6 @@
 """Asks NVML, on one thread and nowhere else: the identity of the GPUs, and their state now.
 
-Whatever NVML answers is a fact: a GPU that is lost has a ``fault``, a driver that is gone makes the node not visible,
+Each answer of NVML is a fact: a GPU that is lost has a ``fault``, a driver that is gone makes the node not visible,
 a question that a GPU does not support is asked once. No exception of NVML leaves ``sample``.
 """
 
@@ -54,7 +54,7 @@ class GpuReader:
         """Return the state of the GPUs. Blocks for as long as the driver takes; a faulty GPU can take without end.
 
         Args:
-            dear: also slow questions: memory errors, links, the recovery action. processes: also who computes where.
+            dear: also slow questions: memory errors, links, the recovery action. processes: also those on each GPU.
         """
         try:
             watch = self._opened()

@@ -24,7 +24,7 @@ _MUTE = "index "
 
 
 def mute_key(index: int) -> str:
-    """Return the key of a GPU that does not even say who it is."""
+    """Return the key of a GPU without an identity."""
     return f"{_MUTE}{index}"
 
 
@@ -36,7 +36,7 @@ def index_of_mute(key: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class GpuInfo:
-    """Who a GPU is.
+    """Identity of a GPU.
 
     Args:
         index: as NVML counted it when it was first seen; it stays with the UUID when another GPU vanishes.

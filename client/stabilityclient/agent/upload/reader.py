@@ -160,7 +160,7 @@ class SpoolReader:
         self._sets.clear()
 
     def _take_rows(self, found: list[Record], max_records: int, max_bytes: int) -> int:
-        """Append rows to ``found`` as long as they are whole and their sets have a schema; return their bytes in the chunk.
+        """Append rows to ``found`` as long as they are whole and of sets in use; return their bytes in the chunk.
 
         Nearly all records are such. All others are left to ``_next``.
         """

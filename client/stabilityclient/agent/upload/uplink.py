@@ -290,7 +290,7 @@ class Uplink:
         #: Whether the server sends Durable; else each confirmed record counts as durable.
         self._hears_durable = False
         self._welcomed: set[str] = set()
-        #: Set when the Hello would say something else now: the agent connects again.
+        #: Set when the Hello has changed: the agent connects again.
         self.news = asyncio.Event()
         self._offset_s = 0.0
         self.connected = False

@@ -89,7 +89,7 @@ def children_of(pid: int) -> list[dict[str, Any]]:
 def tree_cpu_s(pid: int) -> float | None:
     """Return the CPU seconds of a process with all its threads and of its living descendants but for us, in all.
 
-    None where the kernel does not say, or where they are more than MAX_TREE: a part of them would pass for idle.
+    None where the kernel gives none, or where they are more than MAX_TREE: a part of them would pass for idle.
     """
     total, waiting, seen = 0.0, [pid], {pid}
     while waiting:

@@ -1,6 +1,6 @@
 """Writes for watchdogs outside whether the job of this node makes progress, or pauses because it was ordered to.
 
-A watchdog that ends a job without steps would end one that loads a checkpoint on command, or comes up again. The agent
+A watchdog that ends a job without steps would end one that loads a checkpoint on command, or starts again. The agent
 knows of both and writes it to a file; the training process does nothing for it. A pause has an end, so that a rollback
 that hangs is no excuse for ever. Reader: ``stabilityclient/progress.py``.
 """

@@ -1,4 +1,4 @@
-"""Reads files that another process wrote: bounded, without ever waiting, whatever lies there in their place.
+"""Reads files that another process wrote: bounded, without ever waiting, also with another kind of file there.
 
 A FIFO would block its reader, a device would never end, and a file meant to be small may have a gigabyte.
 """

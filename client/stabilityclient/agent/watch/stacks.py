@@ -3,7 +3,7 @@
 A heartbeat thread that beats brings the stacks itself. The signal is for processes whose interpreter is stuck:
 ``faulthandler`` reads the frames of all threads without the interpreter's lock, and while threads run that crashes the
 process (CPython 3.11: after 2 to 118 dumps with six busy threads, never in 3,000 where all were blocked). It also
-interrupts system calls and lets pending calls run, so samples after it tell nothing about the time before.
+interrupts system calls and lets pending calls run, so samples after it show nothing about the time before.
 """
 
 from __future__ import annotations

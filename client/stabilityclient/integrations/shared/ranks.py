@@ -1,4 +1,4 @@
-"""One answer on all ranks, by torch's process group; alone without one. Who has a group has imported torch."""
+"""One answer on all ranks, by torch's process group; alone without one. A process with a group has imported torch."""
 
 from __future__ import annotations
 

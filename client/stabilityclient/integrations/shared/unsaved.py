@@ -136,8 +136,8 @@ class Unsaved:
 
     Attributes:
         ordered: id of the order that changed the state last, "" for none; each checkpoint has it.
-        plan: that this process has come up by, as ``read_plan`` gives it; that of the first rank counts.
-        plan_id: the same for each process that comes up by it, "" without a plan.
+        plan: by which this process started, as ``read_plan`` gives it; that of the first rank counts.
+        plan_id: the same for each process started by it, "" without a plan.
     """
 
     def __init__(self, run: Run, *, inside: bool = False) -> None:
@@ -214,7 +214,7 @@ class Unsaved:
             )
 
     def follows_plan(self, path: str) -> bool:
-        """Return whether the job went back to ``path`` after it had come up by the plan; asks this rank's disk."""
+        """Return whether the job went back to ``path`` after its start by the plan; asks this rank's disk."""
         order = self._noted(path)
         return order is not None and order.plan == self.plan_id != ""
 

@@ -27,7 +27,7 @@ _PUTS, _GETS = frozenset({"BINPUT", "LONG_BINPUT", "PUT"}), frozenset({"BINGET",
 
 
 def is_dcp(folder: Folder) -> bool:
-    """Whether files of a folder say that it is one."""
+    """Whether the files of a folder show that it is one."""
     named = any(_PART.fullmatch(name) or _OF_RANK.fullmatch(name) for name in folder.sizes)
     return named or METADATA in folder or f"{METADATA}.tmp" in folder
 
@@ -71,14 +71,14 @@ def _named(folder: Folder, name: str) -> set[str]:
     with folder.open(name) as file:
         while piece := file.read(MAX_METADATA_BYTES):
             named |= {match[0].decode() for match in _PART_NAME.finditer(end + piece)}
-            end = piece[-_LONGEST_NAME:]  # a name may go on in the next piece
+            end = piece[-_LONGEST_NAME:]  # a name may continue in the next piece
     return named
 
 
 def parts_needed(data: bytes) -> dict[str, int]:
     """Return the files that a ``.metadata`` refers to, with the bytes that each needs, without unpickling it.
 
-    Its instructions are read one by one, and of them only texts and numbers: where they say ``relative_path``,
+    Its instructions are read one by one, and of them only texts and numbers: where they contain ``relative_path``,
     ``offset`` and ``length`` one after another, that is a piece of a file (``_StorageInfo``).
 
     Raises:

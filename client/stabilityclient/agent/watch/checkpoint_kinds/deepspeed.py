@@ -85,7 +85,7 @@ def _expected(zero: Sequence[re.Match[str]], dp: range, mp: range, *, universal:
 
 
 def _written_by(pickle: bytes) -> tuple[int | None, bool]:
-    """Return how many data-parallel ranks wrote model states, None where they don't say, and whether with ZeRO."""
+    """Return how many data-parallel ranks wrote model states, None where it is absent, and whether with ZeRO."""
     zero = bool(_ELSEWHERE.search(pickle) and _STAGE.search(pickle))
     match = _DP.search(pickle)
     if match is None:

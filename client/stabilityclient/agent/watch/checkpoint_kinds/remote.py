@@ -77,7 +77,7 @@ def list_objects(url: str) -> Objects | None:
     """Return the objects at a URL, None where there are none.
 
     Raises:
-        NotChecked: no store could tell.
+        NotChecked: no store answered.
     """
     scheme, (parent, _, name) = url.partition("://")[0], url.rstrip("/").rpartition("/")
     if scheme not in SCHEMES:
@@ -110,7 +110,7 @@ def inspect_objects(objects: Objects, world_size: int | None = None) -> Inspecti
     """Return their kind and condition.
 
     Raises:
-        NotChecked: no store could tell.
+        NotChecked: no store answered.
     """
     try:
         return inspect_listed(objects.folder, objects.name, world_size)
