@@ -82,11 +82,11 @@ class _Plateau:
 class LearningRateDetector(CurveDetector):
     """Reports a learning rate above its former maximum, and one far off after a resume.
 
-    Idea: after its warm-up a rate never exceeds its maximum, in whatever schedule (cosine, restarts, cycles, one cycle,
+    Idea: after its warm-up a rate never exceeds its past maximum, in any schedule (cosine, restarts, cycles, one cycle,
     steps, warm-up stable decay): a curve that does has been edited, extrapolated, or has lost its sign. The warm-up is
     over once the rate has fallen; one that never fell must not double point by point from a plateau: a warm-up in
-    stairs does not. It began where the rate turned upwards, long before it exceeds the maximum. After a resume the
-    first rate is compared with the last one, with the declared one; one that rises towards it is a second warm-up.
+    stairs does not. It began where the rate turned upwards, long before it exceeds the past maximum. After a resume the
+    first rate is compared with the last one, declared changes included; one that rises towards it is a second warm-up.
     A batch size that rose at the same point explains a higher rate.
 
     Args:

@@ -1,7 +1,7 @@
 """Orders given while their run had no owner: stored, shown as waiting, and taken by the next owner.
 
-An order is checked against the stored run before it is stored: an impossible one is refused immediately, and the
-order carries the segment on which it was given. The next owner looks again, at the job then. An order whose
+An order is checked against the stored run before it is stored: an impossible one is refused immediately. A stored
+one carries the segment on which it was given. The next owner looks again, at the job then. An order whose
 segment is no longer the head, or that does not fit any more, comes to nothing, with the reason; one that fits becomes a
 command in the same Lua call in which it stops waiting. Where agents of the job are not back yet it waits on. It expires
 as it would have with an owner, and until an owner took it a person can take it back.
