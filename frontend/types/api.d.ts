@@ -3624,7 +3624,7 @@ export interface WatchedMetric {
  *     watched: those of the run as a whole first.
  *     unwatched: other names but readings of GPUs, at most 500, with ``unwatched_count`` in all.
  *     notes: faults to correct: a declared name that never appeared, several candidates of the loss.
- *     incomplete: the run has more metrics than are told apart.
+ *     incomplete: the run has more metrics than are distinguished.
  *     mixture: the job has declared its mixture (``GET .../mixture``).
  */
 export interface WatchedMetrics {

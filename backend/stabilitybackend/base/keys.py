@@ -241,7 +241,7 @@ class RunKeys:
         """Stream: changes by users, with author and time, only ever appended to.
 
         ``c`` a command, ``q`` a proposal, ``d`` settings, ``i`` category of an interruption, ``a`` an annotation, ``n``
-        name, tags, notes, ``p`` a policy of the autopilot, ``o`` an action of it.
+        name, tags, notes, ``p`` a policy of the autopilot, ``o`` its action.
         """
         return self._key("command_audit")
 

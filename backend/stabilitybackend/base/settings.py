@@ -83,7 +83,7 @@ class Settings:
         root_path: ``/user/x/proxy/8080``, the path below which a proxy serves the board, whether it passes the path on
             or takes it off. None: that of the public URL.
         trusted_hosts: further names of this server, separated by commas in the environment; ``*.example.org`` means
-            for all below. They need keys as a public URL does.
+            all below. They need keys as a public URL does.
         trusted_proxies: addresses or networks whose ``X-Forwarded-For``, ``-Proto`` and ``-Prefix`` are believed,
             separated by commas. None: no proxy's.
         proxy_user_header: header in which a trusted proxy names the user, such as X-Forwarded-User. None: no

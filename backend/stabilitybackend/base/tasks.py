@@ -79,7 +79,7 @@ async def in_thread(work: Callable[[], T]) -> T:
     """Return the result of ``work``, called in a thread.
 
     A thread can't be ended. A cancelled task still waits for it, so that its resources (a lock, files that
-    it writes) is let go only when nothing touches it any more.
+    it writes) are let go only when nothing touches them any more.
     """
     task = asyncio.ensure_future(asyncio.to_thread(work))
     cancelled: asyncio.CancelledError | None = None

@@ -19,7 +19,7 @@ __all__ = ["Curve", "curves_of"]
 CURVE_POINTS = 4_000
 #: Panels below the loss; further metrics are left out.
 MAX_PANELS = 7
-#: Curves in one panel: beyond it colours repeat and the curves can't be told apart.
+#: Curves in one panel: beyond it colours repeat and the curves can't be distinguished.
 MAX_CURVES = 12
 #: Panels by role, in the order in which they are drawn.
 _ROLES = ((LOSS, "loss"), (VAL_LOSS, "loss"), (GRAD_NORM, "grad_norm"), (LR, "lr"))

@@ -143,7 +143,7 @@ _Piece = tuple[float, int, int, SourceInfo, PointsBlock | EventBlock]
 def side_by_side(frames: Iterable[Frame]) -> Iterator[Frame]:
     """Yield the same rows and events, the lanes of a run merged by time, in their live order.
 
-    Comparisons of ranks forget a step some hundred steps later, so ranks must not follow one another. Within a
+    Comparisons of ranks forget a step some hundred steps later, so whole ranks must not follow one another. Within a
     rank the order stays, over all its restarts. All frames are in memory until they are yielded.
     """
     lanes: dict[_Lane, deque[Frame]] = {}

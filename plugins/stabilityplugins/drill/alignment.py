@@ -42,7 +42,7 @@ class Alignment(msgspec.Struct):
 def saves(trace: LegTrace) -> list[int]:
     """Return after how many rounds the job had a whole checkpoint, in order.
 
-    Reports by the client count. A job that reports none is watched at ``torch.save``: a save is whole when the
+    The client's reports count. A job that reports none is watched at ``torch.save``: a save is whole when the
     next round has begun, since the loop continued.
     """
     lead = trace.lead

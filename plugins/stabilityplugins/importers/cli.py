@@ -1,7 +1,7 @@
 """``stabilityboard import``: uploads runs from spool folders, other trackers' files and our own exports.
 
 Everything goes through the gateway, whose check of the last number makes an import repeatable: stored rows
-already is not stored again.
+are not stored again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MAX_STEPS = 8
 
 
 def bring_annotations(exported: Mapping[str, Any] | None, run_id: str, url: str, api_key: str | None) -> list[str]:
-    """Make the annotations of an export at the run that was imported of it; the same ids, so it may be repeated.
+    """Copy an export's annotations to the imported run, with the same ids, so it may be repeated.
 
     Args:
         exported: the export's facts of its run, None of other files.

@@ -2,7 +2,7 @@
 
 A *round* is one call of ``step()`` of the optimizer that was made first. Before it the batch, the loss, the gradients,
 the rates and the random numbers are there; after it the new weights and the optimizer's state. Lines go to
-``<folder>/<pid>.jsonl`` and are whole on disk before training goes on, so a killed job leaves all of its rounds.
+``<folder>/<pid>.jsonl`` and are whole on disk before training continues, so a killed job leaves all of its rounds.
 """
 
 from __future__ import annotations
