@@ -164,7 +164,7 @@ def import_paths(
 ) -> None:
     """Upload runs: offline spools, files of other trackers (--formats lists them), and our exports.
 
-    Stored rows are not sent again. Exits with 1 when something could not be read or sent.
+    What the server has already is not sent again. Exits with 1 when something could not be read or sent.
     """
     # Here and not above: the readers load Polars and NumPy, which no other command waits for.
     from stabilityplugins.importers.detect import find_plans
