@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stabilitybackend.lineage.batch import Batch, Placed
+from stabilitybackend.lineage.batch import Placed
 from stabilitybackend.storage.query.query import Answer, Series, select
 from stabilitybackend.storage.query.request import SeriesRequest
 from support.job_frames import Job
@@ -28,7 +28,7 @@ def _timed(times: list[float]) -> NaiveRun:
     """Return a run whose step n + 1 was logged at ``times[n]``."""
     run, rows = NaiveRun(), len(times)
     noise = np.random.default_rng(1).normal(size=(1, rows))
-    run.store.add(Batch.of([Placed(0, "r0", 0, "n0", ["loss"], np.arange(1, rows + 1), np.array(times), noise)]))
+    run.store.add(Placed(0, "r0", 0, "n0", ["loss"], np.arange(1, rows + 1), np.array(times), noise))
     return run
 
 
@@ -101,7 +101,7 @@ def test_by_another_metric_a_thinned_line_is_within_a_pixel(shape: str) -> None:
         "noisy": np.random.default_rng(2).normal(size=len(steps)),
     }[shape]
     run = _timed(list(range(len(steps))))
-    run.store.add(Batch.of([Placed(0, "r0", 0, "n0", ["tokens"], steps, steps * 1.0, tokens[None, :])]))
+    run.store.add(Placed(0, "r0", 0, "n0", ["tokens"], steps, steps * 1.0, tokens[None, :]))
     (series,) = _ask(run, x="tokens", points=200).series
     assert series.level > 4
     off = [abs(x - tokens[step - 1]) for step, x in _xs(series).items()]

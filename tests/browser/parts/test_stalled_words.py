@@ -21,7 +21,7 @@ def test_the_only_node_of_a_job_is_left_out_by_the_plan_alone(
 ) -> None:
     boxes = pages.evaluate(
         f"""async ([plan, nodes]) => {{ {STAGE}
-          S.api.plan = async () => ({{ text: "Start again.", ...plan }});
+          S.api.plan = async () => ({{ text: "Start again.", exclude_nodes: [], suspects: [], ...plan }});
           const agents = nodes.map((node) => ({{ node }}));
           const page = {{ ...pageOf({{ title: "t" }}), agents, checkpointList: () => [], lastStep: () => 8 }};
           const dialog = new S.RestartDialog(page);
@@ -42,9 +42,11 @@ def test_a_restart_from_inside_an_open_incident_takes_one_more_click(pages: Page
     seen = pages.evaluate(
         f"""async (inside) => {{ {STAGE}
           const saved = (step, found) => ({{ step, path: "c", time: 1, available: true, dead: false, inside: found }});
-          S.api.plan = async () => ({{ text: "Start again.", checkpoint: {{ step: 250, path: "c", inside }} }});
+          const checkpoint = {{ step: 250, path: "c", inside }};
+          S.api.plan = async () => ({{ text: "Start again.", exclude_nodes: [], suspects: [], checkpoint }});
           const list = [saved(250, inside), saved(200, null)];
-          const dialog = new S.RestartDialog({{ ...pageOf({{}}), checkpointList: () => list, lastStep: () => 269 }});
+          const page = {{ ...pageOf({{ title: "t" }}), checkpointList: () => list, lastStep: () => 269 }};
+          const dialog = new S.RestartDialog(page);
           await dialog.show();
           const accepts = () => dialog.order().accept_inside_incident ?? null;
           const look = () => [dialog.inside.hidden, dialog.confirm.disabled, accepts()];
@@ -79,8 +81,8 @@ def test_on_a_touch_screen_the_restart_begins_at_its_heading(pages: Page, coarse
         f"""async (coarse) => {{ {STAGE}
           const asked = window.matchMedia;
           window.matchMedia = (query) => ({{ matches: coarse && query === "(pointer: coarse)" }});
-          S.api.plan = async () => ({{ text: "Start again." }});
-          const dialog = new S.RestartDialog({{ ...pageOf({{}}), checkpointList: () => [], lastStep: () => 8 }});
+          S.api.plan = async () => ({{ text: "Start again.", exclude_nodes: [], suspects: [] }});
+          const dialog = new S.RestartDialog({{ ...pageOf({{ title: "t" }}), checkpointList: () => [], lastStep: () => 8 }});
           await dialog.show();
           const found = document.activeElement.id;
           dialog.destroy();
