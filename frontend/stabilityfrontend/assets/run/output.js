@@ -106,8 +106,7 @@ export class Output {
   }
 
   query(more) {
-    const asked = { rank: this.rank, stream: this.stream, ...more };
-    return Object.entries(asked).filter(([, value]) => value !== null && value !== undefined && value !== "");
+    return { rank: this.rank, stream: this.stream || null, ...more };
   }
 
   /** Whether there are lines, and those that are to be shown. */
