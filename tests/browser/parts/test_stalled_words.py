@@ -82,7 +82,8 @@ def test_on_a_touch_screen_the_restart_begins_at_its_heading(pages: Page, coarse
           const asked = window.matchMedia;
           window.matchMedia = (query) => ({{ matches: coarse && query === "(pointer: coarse)" }});
           S.api.plan = async () => ({{ text: "Start again.", exclude_nodes: [], suspects: [] }});
-          const dialog = new S.RestartDialog({{ ...pageOf({{ title: "t" }}), checkpointList: () => [], lastStep: () => 8 }});
+          const page = {{ ...pageOf({{ title: "t" }}), checkpointList: () => [], lastStep: () => 8 }};
+          const dialog = new S.RestartDialog(page);
           await dialog.show();
           const found = document.activeElement.id;
           dialog.destroy();
