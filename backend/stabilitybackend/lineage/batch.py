@@ -142,7 +142,7 @@ class Batch:
         return batch
 
     def each(self) -> list[Placed]:
-        """Return the rows of each process and set of metrics."""
+        """Return the rows of each process and set of metrics, in the order of their first rows."""
         if self._each is None:
             self._each = [
                 Placed(
@@ -151,6 +151,9 @@ class Batch:
                 )
                 for table in self.tables for at, source in enumerate(table.sources)
             ]  # fmt: skip
+            if self._turn and len(self.tables) > 1:
+                firsts = [place for table in self.tables for place in table.order[0].tolist()]
+                self._each = [self._each[at] for at in np.argsort(firsts).tolist()]
         return self._each
 
     @property

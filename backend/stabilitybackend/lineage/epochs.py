@@ -59,11 +59,6 @@ class EpochCount:
         return len(self.first) < FIRST_ROWS and self.rows < MOST_ROWS
 
     @property
-    def watches(self) -> bool:
-        """Whether rows that just go on have to be looked at, too."""
-        return self.gathers or self.offset > 0
-
-    @property
     def first_step(self) -> int | None:
         """The step that the process began with, None before it began."""
         return min((step for step, _ in self.first), default=None)

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import repeat
 
+import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from stabilitybackend.lineage.batch import Batch, Placed
 from stabilitybackend.lineage.blocks import in_turn, one_by_one, rows_of
@@ -183,8 +185,14 @@ class LineageFold(Branching):
         for table in batch.tables:
             steps, times = table.steps, table.times
             ends = times[0].tolist() if len(times) == 1 else times.max(0).tolist()
-            for source, own, time in zip(table.sources, steps.T.tolist(), ends, strict=True):
-                self._sources.of[source.source].go_on(table.names, own)
+            for at, (source, own, time) in enumerate(zip(table.sources, steps.T.tolist(), ends, strict=True)):
+                state, gathered = self._sources.of[source.source], 0
+                while state.epochs.gathers and gathered < len(own):
+                    self._gather(state, table.names, own[gathered], table.values[:, gathered, at])
+                    state.go_on(table.names, own[gathered : gathered + 1])
+                    gathered += 1
+                if gathered < len(own):
+                    state.go_on(table.names, own[gathered:])
                 launch = launches.of(source.source)
                 if launch is not None and time > launch.newest:
                     launch.newest = time
@@ -328,7 +336,7 @@ class LineageFold(Branching):
         if not self.axis.weight(state.marks, row.names, state.stride):
             self._came_behind(state, row)
             return self._aside(state, row)
-        self._gather(state, row)
+        self._gather(state, row.names, int(row.steps[0]), row.values[:, 0])
         state.mark_late(row.names, step)
         return self._place(row, self.tree.segment_at(state.segment, step))
 
@@ -349,18 +357,17 @@ class LineageFold(Branching):
                 return self._aside(state, row)
         if state.fresh:
             self._relaunches.began(state, step)
-        self._gather(state, row)
+        self._gather(state, row.names, int(row.steps[0]), row.values[:, 0])
         self.tree[state.segment].entered.setdefault(state.rank or 0, state.source)
         state.mark(row.names, [step])
         return self._place(row, self.tree.segment_at(state.segment, step))
 
-    def _gather(self, state: SourceState, row: Placed) -> None:
+    def _gather(self, state: SourceState, names: list[str], step: int, values: NDArray[np.float64]) -> None:
         """Remember one of the first rows of a process."""
         if state.epochs.gathers:
-            step, names = int(row.steps[0]) - state.epochs.offset, row.names
             metric = self.axis.leading(names) if self.axis.weight(state.marks, names, state.stride) > 1 else None
-            values = dict(zip(names, row.values[:, 0].tolist(), strict=True))
-            state.epochs.gather(step, values, metric, is_loss=self.axis.is_loss(metric or ""))
+            named = dict(zip(names, values.tolist(), strict=True))
+            state.epochs.gather(step - state.epochs.offset, named, metric, is_loss=self.axis.is_loss(metric or ""))
 
     def _should_follow_head(self, state: SourceState, step: int, time: float) -> bool:
         if state.segment == self.tree.head or not self._sources.is_newest(state):

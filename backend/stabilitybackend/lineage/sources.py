@@ -156,7 +156,7 @@ class SourceState:
 
     def update_watched(self) -> None:
         """Find out whether each of its rows has to be looked at; call it after anything but rows that just go on."""
-        self.watched = self.fresh or self.tentative is not None or self.epochs.watches
+        self.watched = self.fresh or self.tentative is not None or self.epochs.offset > 0
 
     def follow(self, old: SourceState) -> None:
         """Take over the marks of the process before of the same rank."""

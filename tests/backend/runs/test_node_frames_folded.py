@@ -11,6 +11,7 @@ from msgspec import to_builtins
 
 from stabilitybackend.lineage.batch import Placed
 from stabilitybackend.lineage.consumer import Effects
+from stabilitybackend.lineage.epochs import FIRST_ROWS
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.storage.archive.series import SeriesKey
@@ -75,6 +76,11 @@ def test_any_job_gives_the_same_run_whichever_frames_travel_together(told: tuple
     assert _folded([encode_message(frame) for frame in frames]) == expected
 
 
+def test_rows_of_other_metrics_keep_their_place_among_those_of_the_ranks_beside_them() -> None:
+    frames = tell([("train", 1)] * 12, 3)  # at step 12 the first and the last rank log one metric more
+    assert _folded(_gathered(frames)) == _one_by_one(frames)
+
+
 @pytest.mark.parametrize("rows", [1, 2, 7])
 def test_ranks_that_go_on_together_give_the_run_of_their_frames_one_by_one(rows: int) -> None:
     ranks = [Job(rank, world_size=4) for rank in range(4)]
@@ -124,3 +130,13 @@ def test_a_consumer_that_fails_is_named_and_takes_no_row_from_the_others() -> No
     assert [placed.rank for placed in _placed(changes) for _ in placed.steps] == [0, 0, 1, 1, 2, 2]
     assert [len(state.store.rows(key)) for key in state.store.keys("loss")] == [2, 2, 2]
     assert "a mistake of ours" in str(state.unreadable.view())
+
+
+def test_the_rows_of_a_node_are_one_batch_from_the_second_of_each_rank_on() -> None:
+    state, ranks = RunState("run", lambda: 9_000.0), [Job(rank, world_size=8) for rank in range(8)]
+    batches = []
+    for step in range(1, 2 * FIRST_ROWS):
+        for node in (ranks[:4], ranks[4:]):
+            message = encode_message(together([rank.rows([step]) for rank in node]))
+            batches.append(len(state.apply(in_stream(message)).batches))
+    assert set(batches[3::2]) == {1}  # those of the second node; the first has the rank whose curves are judged
