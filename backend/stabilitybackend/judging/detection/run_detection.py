@@ -254,16 +254,11 @@ class Judge(Stateful, Consumer):
 
     def _judge_ranks(self, table: Table) -> list[tuple[int, float, Finding]]:
         """Give rows of ranks to the detectors of every rank, in order of arrival."""
-        found = list[tuple[int, float, Finding]]()
+        found, ranks = list[tuple[int, float, Finding]](), [source.rank or 0 for source in table.sources]
         for turn in range(len(table.steps)):
-            steps, times = table.steps[turn].tolist(), table.times[turn].tolist()
-            for at, source in enumerate(table.sources):
-                news = self._ranks.feed_rank(
-                    table.names, [steps[at]], [times[at]],
-                    lambda place, turn=turn, at=at: [float(table.values[place, turn, at])],  # type: ignore[misc]
-                    source.rank or 0,
-                )  # fmt: skip
-                found += [(int(table.order[turn, at]), time, finding) for time, finding in news]
+            times = table.times[turn].tolist()
+            news = self._ranks.feed_turn(table.names, table.steps[turn].tolist(), times, table.values[:, turn], ranks)
+            found += [(int(table.order[turn, at]), times[at], finding) for at, finding in news]
         return found
 
     def _compare(self, table: Table) -> list[tuple[int, float, Finding]]:

@@ -259,7 +259,7 @@ class SdcSuspectDetector(Detector):
         self._filled[places] += count
         full = self._filled[places] == need
         self._filled[places[full]] = 0
-        for size in np.unique(need[full]).tolist():
+        for size in np.unique(need[full]).tolist() if np.count_nonzero(full) else ():
             found += self._judge_gathered(places[full & (need == size)], ranks, size)
         return count, found
 

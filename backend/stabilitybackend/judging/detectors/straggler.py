@@ -202,6 +202,18 @@ class StragglerDetector(Detector):
             at += 1
         return found
 
+    def update_turn(self, metric: str, steps: Sequence[int], values: Sequence[float], ranks: Sequence[int]) -> bool:
+        if (table := self._tables.get(metric)) is None:
+            return False
+        width, known = table.width, [table.ranks.get(rank) for rank in ranks]
+        for one, step, value in zip(known, steps, values, strict=True):
+            if one is None or one.window != step // width or not 0.0 <= value < LARGEST:
+                return False
+        for one, value in zip(known, values, strict=True):
+            if one is not None and len(one.values) < MAX_POINTS:
+                one.values.append(value)
+        return True
+
     def _pass(self, table: RankTable, number: int, rank: RankWindow) -> None:
         """Record the median of the window that a rank leaves."""
         if rank.window <= table.judged:

@@ -143,7 +143,7 @@ class Generation:
                 # Rows of the ranks of a node, at one step again and again, share a table.
                 members = slice(at, at := at + len(list(some)))
                 steps, own = table.steps[:, members], order[:, members]
-                in_step = steps.shape[1] > 1 and bool((steps == steps[:, :1]).all())
+                in_step = steps.shape[1] > 1 and not np.count_nonzero(steps != steps[:, :1])
                 if in_step and int(own[0, -1] - own[0, 0]) == steps.shape[1] - 1:
                     new += self._put_together(batch, table, order, members)
                 else:

@@ -387,6 +387,12 @@ def _newest_row(table: Table, limit: int | None) -> tuple[int, int, _Who] | None
     steps = table.steps
     if steps.size == 1:
         return (0, 0, _who(table.sources[0])) if limit is None or steps[0, 0] <= limit else None
+    if len(steps) == 1:  # lists are faster there
+        row = [step if limit is None or step <= limit else -1 for step in steps[0].tolist()]
+        if (newest := max(row)) < 0:
+            return None
+        who, at = min((_who(table.sources[at]), at) for at, step in enumerate(row) if step == newest)
+        return 0, at, who
     if limit is not None and not (steps <= limit).any():
         return None
     greatest = (steps if limit is None else np.where(steps <= limit, steps, -1)).max()

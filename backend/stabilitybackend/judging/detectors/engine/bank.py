@@ -368,6 +368,38 @@ class DetectorBank(Stateful):
                     self._failed(detector, error)
         return found
 
+    def feed_turn(
+        self, names: Sequence[str], steps: Sequence[int], times: Sequence[float], values: NDArray[np.float64],
+        ranks: Sequence[int],
+    ) -> list[tuple[int, Finding]]:  # fmt: skip
+        """Feed a row of each of some ranks, as ``feed_rank`` for one after the other; return (place, finding).
+
+        Args:
+            steps, times: of each rank. values: (metrics, ranks).
+        """
+        found, looked_at = list[tuple[int, Finding]](), list[tuple[int, str, list[float]]]()
+        for place, who in self._plans.of(names).receivers:
+            column = values[place].tolist()
+            for name in who:
+                try:
+                    if self.detectors[name].update_turn(names[place], steps, column, ranks):
+                        continue
+                except Exception as error:
+                    self._failed(self.detectors[name], error)
+                looked_at.append((place, name, column))
+        for at, rank in enumerate(ranks):
+            step, time = [steps[at]], [times[at]]
+            self.context.enter_all(step, time)
+            for place, name, column in looked_at:
+                detector = self.detectors[name]
+                try:
+                    news = detector.update_column(names[place], step, [column[at]], time, rank)
+                except Exception as error:
+                    self._failed(detector, error)
+                else:
+                    found += [(at, finding) for _, finding in news]
+        return found
+
     def feed_table(
         self, names: Sequence[str], steps: NDArray[np.int64], times: NDArray[np.float64],
         values: NDArray[np.float64], ranks: Sequence[int],

@@ -334,6 +334,14 @@ class Detector(Stateful, ABC):
             found += [(time, finding) for finding in self.update(Point(step, metric, value, time, rank))]
         return found
 
+    def update_turn(self, metric: str, steps: Sequence[int], values: Sequence[float], ranks: Sequence[int]) -> bool:
+        """Take a point of each of some ranks, as ``update`` for each, where none of them shows anything.
+
+        Returns:
+            False, with nothing taken, where one may.
+        """
+        return False
+
     def update_table(
         self, names: Sequence[str], steps: NDArray[np.int64], times: NDArray[np.float64],
         values: NDArray[np.float64], ranks: Sequence[int],

@@ -103,9 +103,11 @@ class RankRows(Stateful):
         self._behind = 0
         #: Metrics and rank of a row, -1 for several -> as of ``_metrics_of``; forgotten where anything new is compared.
         self._known: dict[tuple[tuple[str, ...], int], tuple[NDArray[np.int64] | None, NDArray[np.int64]]] = {}
+        #: Ranks of rows -> their places, which never change.
+        self._placed: dict[tuple[int, ...], NDArray[np.int64]] = {}
 
     def restored(self) -> None:
-        self._known = {}
+        self._known, self._placed = {}, {}
         self._behind = 0
         for name in ("_newest", "_rows", "_awaited", "_late"):
             setattr(self, name, getattr(self, name).copy())  # what was read can't be written to
@@ -156,10 +158,12 @@ class RankRows(Stateful):
             one = [np.arange(len(steps)) == at for at in range(len(steps))]
             parts = [(steps[at], times[at], values[:, at], [rank]) for at, rank in zip(one, ranks, strict=True)]
             return [row for part in parts for row in self.add(names, *part, wants)]
-        if len(self.ranks) >= MAX_RANKS and any(rank not in self.ranks for rank in ranks):
-            self.dropped += len(steps)
-            return []
-        places = np.array([self._place_of(rank) for rank in ranks], np.int64)
+        places = self._placed.get(tuple(ranks))
+        if places is None:
+            if len(self.ranks) >= MAX_RANKS and any(rank not in self.ranks for rank in ranks):
+                self.dropped += len(steps)
+                return []
+            places = self._places_of(ranks)
         chosen, metrics = self._metrics_of(names, ranks, wants)
         block = _Block(steps, times, places, metrics, values if chosen is None else values[chosen])
         if len(ranks) == 1 and len(steps) > 1 and np.count_nonzero(steps[1:] < steps[:-1]):
@@ -187,7 +191,7 @@ class RankRows(Stateful):
             expected = max(int(self._newest[ranks[0]]), self._done + 1)
             if steps[0] >= expected:
                 return self._take(block)
-        elif (steps >= np.maximum(self._newest[ranks], self._done + 1)).all():
+        elif not np.count_nonzero(steps < np.maximum(self._newest[ranks], self._done + 1)):
             return self._take(block)
         if len(ranks) > 1:
             return [row for at in range(len(steps)) for row in self._take_new(block.at(np.arange(len(steps)) == at))]
@@ -199,6 +203,12 @@ class RankRows(Stateful):
             late = begin
         self.dropped += late
         return self._take(block.at(slice(late, None))) if late < len(steps) else []
+
+    def _places_of(self, ranks: Sequence[int]) -> NDArray[np.int64]:
+        if len(self._placed) >= MAX_RANKS:
+            self._placed = {}
+        places = self._placed[tuple(ranks)] = np.array([self._place_of(rank) for rank in ranks], np.int64)
+        return places
 
     def _place_of(self, rank: int) -> int:
         """Return the place of a rank. New ones come one by one: room is made for some more."""
@@ -249,16 +259,16 @@ class RankRows(Stateful):
         self._blocks.append(block)
         alone = len(block.ranks) == 1
         ranks = int(block.ranks[0]) if alone else block.ranks
-        if alone and self._awaited[ranks]:
-            self._behind -= int(self._newest[ranks] == self._slowest)
+        if np.count_nonzero(self._awaited[ranks]) == len(block.ranks):
+            self._behind -= int(np.count_nonzero(self._newest[ranks] == self._slowest))
         else:
             self._behind = 0
         self._awaited[ranks], self._late[ranks] = True, 0
         self._newest[ranks] = block.steps[-1] if alone else block.steps
         self._rows[ranks] += len(block.steps) if alone else 1
         found = self._complete() if self._behind <= 0 else []
-        lag = self._lag()
-        if self._rows[ranks] > lag if alone else (self._rows[ranks] > lag).any():
+        most = self._rows[ranks] if alone else self._rows[ranks].max()
+        if most > LEAST_LAG_ROWS and most > (lag := self._lag()):
             # The rank is that far ahead: those that have not come to its oldest rows are not waited for.
             ahead = int(block.ranks[self._rows[block.ranks].argmax()])
             steps = np.concatenate([one.steps[one.ranks == ahead if len(one.ranks) > 1 else slice(None)]
