@@ -234,3 +234,11 @@ def test_a_server_that_stops_goes_on_as_if_nothing_had_been() -> None:
     other = DetectorBank({"sdc_suspect": SdcSuspectDetector}, in_order=False)
     assert other.restore("bank", {part.name: part for part in bank.saved("bank")}) == {}
     assert first + [f for p in points[at:] for f in other.feed(p)] == _found(points)
+
+
+def test_a_metric_that_stays_infinite_is_no_error_and_no_finding() -> None:
+    detector, found = SdcSuspectDetector(), []
+    for step in range(300):
+        for rank in range(4):
+            found += detector.update(Point(step, "grad_norm", math.inf if step > 5 else 1.5, float(step), rank))
+    assert found == []

@@ -432,7 +432,8 @@ class SdcSuspectDetector(Detector):
             return False
         values = self._chunk[begin : begin + CHUNK, :ranks, place]
         values = values[:, ~np.isnan(values).any(0)]
-        counts = (values == np.floor(values)) & (np.diff(values, axis=0, prepend=values[:1]) >= 0)
+        with np.errstate(invalid="ignore"):  # two infinite values have no difference
+            counts = (values == np.floor(values)) & (np.diff(values, axis=0, prepend=values[:1]) >= 0)
         return bool(not counts.all() and _has_digits(values[~np.isnan(values)]))
 
     # --- values of a rank's own -----------------------------------------------------------------------------------
