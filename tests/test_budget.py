@@ -14,8 +14,8 @@ _BACKEND = "backend/stabilitybackend"
 BUDGET = {
     "alerting/stabilityalerting": 3_700,
     "client/stabilityclient": 23_960,
-    "frontend/stabilityfrontend": 31_600,
-    "plugins/stabilityplugins": 20_950,
+    "frontend/stabilityfrontend": 30_300,
+    "plugins/stabilityplugins": 20_850,
     _BACKEND: 400,
     f"{_BACKEND}/access": 1_250,
     f"{_BACKEND}/acting": 2_800,
