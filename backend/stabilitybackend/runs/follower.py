@@ -233,7 +233,7 @@ class RunFollower:
             self.fence.check()
             if await self.window.has_diverged(self.journal, self.state, self.cursor):
                 return
-            changes, began = Effects(), self._clock()
+            changes = Effects()
             waiting = PendingFrames(entries, self.handed.read)
             while waiting:
                 if not (replayed := waiting.is_replayed(applied)):
@@ -268,7 +268,6 @@ class RunFollower:
                 if (oldest := next(new, None)) is not None:
                     self.judged(stream_order(oldest)[0] / 1000)
                 self._restart.concluded(*entries[-1], self._applied)
-                self.rest.folded(began)
             self._restart.write_when_due(self.state)
             self.window.archive_when_due(self.state, lambda: self._stored_to)
             if self.readiness.reached:

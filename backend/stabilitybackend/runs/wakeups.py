@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 
 __all__ = ["TICK_S", "Wakeups"]
@@ -19,11 +18,6 @@ QUIET_TICK_S = 30.0
 QUIET_AFTER_S = 600.0
 #: The stream is read at least this often, seconds.
 READ_AGAIN_S = 15.0
-#: A batch begins no earlier than GATHER times the length of the one before after it, at most GATHER_S: the messages of
-#: many nodes on one step are folded together, which costs a fraction of one at a time. A run of few rows a second never
-#: waits.
-GATHER = 10.0
-GATHER_S = 0.05
 
 
 class Wakeups:
@@ -49,8 +43,6 @@ class Wakeups:
         self._news = asyncio.Event()
         self._to_read = False
         self._active_at = self._begun_at = self._read_at = self._ticked_at = float("-inf")
-        #: End of the last batch, and seconds after it in which none begins.
-        self._folded_at, self._gather_s = float("-inf"), 0.0
 
     def begin(self) -> None:
         """Note that the state is taken up now: the first tick is due in TICK_S."""
@@ -74,11 +66,6 @@ class Wakeups:
         """Note an action of a user: its results do not wait for an idle tick."""
         self.active()
         self.wake()
-
-    def folded(self, since: float) -> None:
-        """Note the end of a batch that began at ``since``."""
-        self._folded_at = now = self._clock()
-        self._gather_s = min(GATHER * max(0.0, now - since), GATHER_S)
 
     def turn(self) -> None:
         """Note that all is looked at now: later messages are news again."""
@@ -111,17 +98,15 @@ class Wakeups:
         return max(usual_s, self.tick_s())
 
     async def wait(self) -> None:
-        """Return when there is news since the last turn and the next batch may begin, or it is time for a tick."""
+        """Return when there is news since the last turn, or it is time for a tick."""
+        if self._to_read or self._news.is_set():
+            return
         self.rests = True
+        now = self._clock()
         try:
-            if not (self._to_read or self._news.is_set()):
-                now = self._clock()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(max(0.0, self._ticked_at + self._interval_s(now) - now)):
-                        await self._news.wait()
-            past_s = self._clock() - self._folded_at
-            while 0 <= past_s < self._gather_s:
-                await asyncio.sleep(self._gather_s - past_s)
-                past_s = self._clock() - self._folded_at
+            async with asyncio.timeout(max(0.0, self._ticked_at + self._interval_s(now) - now)):
+                await self._news.wait()
+        except TimeoutError:
+            pass
         finally:
             self.rests = False

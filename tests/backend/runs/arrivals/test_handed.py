@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -12,15 +11,12 @@ import pytest
 from redis.asyncio import Redis
 
 from stabilitybackend.ingest.ingest import Ingest
-from stabilitybackend.lineage.consumer import Effects
 from stabilitybackend.runs import follower as follower_module
 from stabilitybackend.runs.arrivals import handed as handed_module
 from stabilitybackend.runs.arrivals.handed import MAX_MESSAGE_BYTES, Handed, HandedBytes
 from stabilitybackend.runs.pending_frames import PendingFrames
-from stabilitybackend.runs.state import RunState
-from stabilitybackend.runs.wakeups import GATHER, GATHER_S
 from stabilitybackend.runs.worker import RunWorker
-from stabilityclient.wire import Frame, NodeFrame, encode_message
+from stabilityclient.wire import Frame, encode_message
 from support.job_frames import Job
 from support.manager_stack import HELLO, KEYS, Stage
 
@@ -98,42 +94,6 @@ async def test_what_the_process_stored_is_folded_as_the_stream_holds_it_and_is_n
     assert await reads(redis) == before
     assert folded == await held(redis)
     assert stage.manager.arrivals.handed.share.waiting == 0
-
-
-async def test_after_a_long_batch_messages_are_gathered_to_one_and_after_a_quiet_time_the_next_is_folded_directly(
-    stage: Stage, ours: Ingest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker, job, batches = await worker_of(stage), Job(), list[int]()
-    worker._senders["a1"] = None  # type: ignore[assignment]  # its agent is here: nobody watches the stream for it
-    await stage.until(lambda: worker.rest.rests, "it has caught up")
-    apply, takes_s = RunState.apply, 0.002
-
-    def noted(state: RunState, *messages: Frame | NodeFrame, **how: Any) -> Effects:
-        batches.append(len(messages))
-        stage.now += takes_s
-        return apply(state, *messages, **how)
-
-    monkeypatch.setattr(RunState, "apply", noted)
-    stage.now += 1.0
-    await store(ours, job.rows([1]))
-    await stage.manager.frame_stored("run-1", (await held(stage.redis))[-1][0], 100)
-    await stage.until(lambda: worker.rest.rests and batches == [1], "the first is folded directly")
-    for step in range(2, 6):
-        await store(ours, job.rows([step]))
-    await asyncio.sleep(0.03)  # longer than it gathers on a clock that goes on
-    assert batches == [1]
-    stage.now += GATHER * takes_s + 0.001
-    await stage.until(lambda: worker.rest.rests and len(batches) > 1, "the others are folded")
-    assert batches == [1, 4]
-    takes_s = 1.0
-    stage.now += 1.0
-    await store(ours, job.rows([6]))
-    await stage.until(lambda: worker.rest.rests and len(batches) > 2, "after a quiet time the clock need not move on")
-    await store(ours, job.rows([7]))
-    await store(ours, job.rows([8]))
-    stage.now += GATHER_S + 0.001
-    await stage.until(lambda: worker.state.judge.newest_step == 8, "a batch of a second holds the next up no longer")
-    assert batches == [1, 4, 1, 2]
 
 
 @pytest.mark.parametrize("seed", range(3))
